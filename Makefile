@@ -1,0 +1,39 @@
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-all bench lint clean
+
+help: ## list every target
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
+
+setup: $(READY) ## make .venv with excite and the tools it is developed with
+
+run: $(READY) ## run the paper's whole procedure on the embedded data and write its report
+	$(BIN)/excite run
+
+test: lint ## ruff, mypy, and every test that needs no download and no long time
+	$(BIN)/pytest -m "not slow"
+
+test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
+	EXCITE_FETCH_DATA=1 $(BIN)/pytest
+
+lint: $(READY) ## ruff and mypy only
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY) ## every benchmark, as ratios against a peer in the same run
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "excite needs Python 3.11 or later; name one with: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,54 @@
+"""Every error a user can cause or cure, each with the exit code it leaves the command line with."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class ExciteError(Exception):
+    """Something the user can cure; the message says what was wrong and how."""
+
+    exit_code = 1
+
+
+class InputError(ExciteError, ValueError):
+    """An argument, a configuration or a data file that does not fit."""
+
+    exit_code = 2
+
+
+class DivergedError(ExciteError):
+    """Training lost its way: a non-finite loss, or a loss back above its initial value."""
+
+    exit_code = 3
+
+
+class DataUnavailableError(ExciteError):
+    """A data set that no source could give."""
+
+    exit_code = 4
+
+
+class CorruptFileError(ExciteError):
+    """A file whose contents do not match their recorded hash or format."""
+
+    exit_code = 5
+
+
+class InterruptedRunError(ExciteError):
+    """SIGINT or SIGTERM arrived; the run was saved first."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not in a registry, with the nearest one that is.
+
+    >>> print(unknown("model", "resnet", ["lenet5", "resnet20"]))
+    There is no model "resnet"; did you mean "resnet20"? Known: lenet5, resnet20.
+    """
+    known = list(known)
+    nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+    hint = f'; did you mean "{nearest[0]}"?' if nearest else "."
+    return InputError(f'There is no {kind} "{name}"{hint} Known: {", ".join(known)}.')

@@ -1,0 +1,51 @@
+"""Build what a name and its options describe, checking both before anything runs."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from excite.errors import InputError, unknown
+
+T = TypeVar("T")
+
+
+def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
+    if name not in registry:
+        raise unknown(kind, name, registry)
+    return registry[name]
+
+
+def build(
+    kind: str, registry: Mapping[str, Callable[..., T]], name: str, options: Mapping[str, Any], **given: Any
+) -> T:
+    """Call the factory `name`; `given` is the house's, `options` the user's: they must fit the factory's signature.
+
+    >>> build("power", {"integer": lambda *, base, exponent=2: base**exponent}, "integer", {"base": 3})
+    9
+    """
+    factory = lookup(kind, registry, name)
+    parameters = [
+        parameter
+        for parameter in inspect.signature(factory, eval_str=True).parameters.values()
+        if parameter.name not in given and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    known = [parameter.name for parameter in parameters]
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of the {kind} {name}", option, known)
+    for parameter in parameters:
+        if parameter.name not in options:
+            if parameter.default is parameter.empty:
+                raise InputError(f'The {kind} {name} also needs "{parameter.name}".')
+        elif parameter.annotation is not parameter.empty:
+            _check_type(f'"{parameter.name}" of the {kind} {name}', options[parameter.name], parameter.annotation)
+    return factory(**given, **options)
+
+
+def _check_type(what: str, value: Any, annotation: Any) -> None:
+    try:
+        msgspec.convert(value, annotation)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{what} does not fit: {error}.") from error
