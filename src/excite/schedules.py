@@ -1,0 +1,137 @@
+"""A schedule is a plain function of an epoch; `rescale` makes a baseline's γᵏ persistently exciting, `attach` uses it.
+
+Epochs are counted from 0 here and from 1 in the paper: γ¹ is `schedule(0)`.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from excite.errors import InputError
+
+Schedule = Callable[[int], float]
+
+
+def constant(rate: float) -> Schedule:
+    """γᵏ = rate."""
+    _check_rate(rate)
+    return lambda epoch: rate  # noqa: ARG005
+
+
+def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Schedule:
+    """γᵏ = rate · factor^(number of milestones reached); a milestone is the first epoch with the new rate.
+
+    "Every 50 of 150 epochs" is `milestones=range(50, 150, 50)`. One at or after the last epoch is never reached.
+
+    >>> schedule = step(0.5, milestones=(2, 3), factor=0.5)
+    >>> [schedule(epoch) for epoch in range(5)]
+    [0.5, 0.5, 0.25, 0.125, 0.125]
+    """
+    _check_rate(rate)
+    _check_rate(factor, name="factor")
+    reached = tuple(milestones)
+    if reached != tuple(sorted(set(reached))) or any(milestone < 1 for milestone in reached):
+        raise InputError(f"Milestones {reached} must be epochs from 1 on, each once, in rising order: sort them.")
+    return lambda epoch: rate * factor ** sum(milestone <= epoch for milestone in reached)
+
+
+def exponential(rate: float, *, decay: float) -> Schedule:
+    """γᵏ = rate · decayᵏ."""
+    _check_rate(rate)
+    if not 0 < decay <= 1:
+        raise InputError(f"decay={decay} must lie above 0 and at most at 1; 0.95 loses 5% per epoch.")
+    return lambda epoch: rate * decay**epoch
+
+
+def cosine(rate: float, *, epochs: int) -> Schedule:
+    """γᵏ = rate · ½(1 + cos(kπ/epochs)); 0 from `epochs` on, where the run is over."""
+    _check_rate(rate)
+    if epochs < 1:
+        raise InputError(f"A cosine over {epochs} epochs has no shape; pass the length of the run, at least 1.")
+    return lambda epoch: rate * 0.5 * (1 + math.cos(min(epoch / epochs, 1) * math.pi))
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "step": step,
+    "exponential": exponential,
+    "cosine": cosine,
+}
+
+
+def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedule:
+    """ηᵏ = η¹ · γᵏ/γ¹: the shape of the baseline `schedule` (γ), started at `first` (η¹).
+
+    With η¹ = 1/L every later rate must stay at or below 1/L, so a baseline that rises above its first value within
+    `horizon` epochs is refused.
+
+    >>> poe = rescale(step(0.1, milestones=(2,)), 0.25)
+    >>> [round(poe(epoch), 4) for epoch in range(4)]
+    [0.25, 0.25, 0.025, 0.025]
+    """
+    _check_rate(first, name="first")
+    baseline_first = schedule(0)  # γ¹
+    _check_rate(baseline_first, name="the baseline's first rate")
+    for epoch in range(horizon):
+        rate = _usable(schedule(epoch), epoch)
+        if rate > baseline_first:
+            raise InputError(
+                f"The baseline rises above its first rate: {baseline_first:g} at epoch 0, {rate:g} at epoch {epoch}. "
+                "Start the baseline at its largest rate (drop the warm-up)."
+            )
+    return lambda epoch: first * (schedule(epoch) / baseline_first)
+
+
+def attach(optimizer: Optimizer, schedule: Schedule) -> "ScheduledRate":
+    """Let `schedule` set the learning rate of `optimizer`, from epoch 0 at once; call `.step()` after each epoch.
+
+    The first parameter group follows the schedule; the others keep the ratio to it that they started with.
+    """
+    first_group = optimizer.param_groups[0]
+    _check_rate(float(first_group.get("initial_lr", first_group["lr"])), name="lr of the optimizer's first group")
+    return ScheduledRate(optimizer, schedule)
+
+
+class ScheduledRate(LRScheduler):
+    """A torch scheduler around a `Schedule`; its state_dict holds no function, loading it sets the rate at once."""
+
+    def __init__(self, optimizer: Optimizer, schedule: Schedule) -> None:
+        self.schedule = schedule
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float | Tensor]:
+        rate = _usable(self.schedule(self.last_epoch), self.last_epoch)
+        return [rate * float(base / self.base_lrs[0]) for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in super().state_dict().items() if key != "schedule"}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        groups = self.optimizer.param_groups
+        if len(state_dict["base_lrs"]) != len(groups):
+            raise InputError(
+                f"The saved schedule drove {len(state_dict['base_lrs'])} parameter groups, the optimizer has "
+                f"{len(groups)}; build the optimizer as in the saved run."
+            )
+        super().load_state_dict(state_dict)
+        for group, rate in zip(groups, self.get_lr(), strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+
+def _check_rate(rate: float, *, name: str = "rate") -> None:
+    if not (math.isfinite(rate) and rate > 0):
+        raise InputError(f"{name} is {rate}; it must be a finite number above 0, such as 0.1.")
+
+
+def _usable(rate: float, epoch: int) -> float:
+    """A rate that a schedule gave, which may have decayed to 0."""
+    if not (math.isfinite(rate) and rate >= 0):
+        raise InputError(f"The schedule gives the rate {rate} at epoch {epoch}; it must be finite and not negative.")
+    return rate
