@@ -1,0 +1,113 @@
+"""Keep everything a run needs to go on as if it had never stopped."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from excite.errors import CorruptFileError, InputError
+from excite.files import read_json, sha256, write_bytes, write_json
+
+FACTS = "checkpoint.json"
+
+
+def save(weights: Path, model: nn.Module, optimizer: Optimizer, facts: dict[str, Any]) -> None:
+    """Write weights, optimizer and random state to `weights`, then the JSON beside it that makes them count.
+
+    The weights of the checkpoint before stay until the new one counts.
+    """
+    optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
+    tensors = (
+        {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        | {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors.items()}
+        | {f"random.{name}": tensor for name, tensor in _random_state().items()}
+    )
+    write_bytes(weights, safetensors.torch.save({name: _storable(tensor) for name, tensor in tensors.items()}))
+    file = {"weights": weights.name, "sha256": sha256(weights)}
+    write_json(weights.parent / FACTS, file | {"optimizer": optimizer_facts} | facts)
+    for stale in set(weights.parent.glob("weights-*.safetensors")) - {weights}:
+        stale.unlink()
+
+
+def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
+    """Put model, optimizer and random state back as saved; return the facts, or None where nothing was saved."""
+    if not (folder / FACTS).exists():
+        return None
+    facts, tensors = _read(folder)
+    _load_model(model, tensors, folder)
+    _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
+    _restore_random_state(_with_prefix(tensors, "random."))
+    return facts
+
+
+def load_model(folder: Path, model: nn.Module) -> nn.Module:
+    """Put the last saved weights of a run folder into `model`."""
+    if not (folder / FACTS).exists():
+        raise InputError(f"{folder} holds no checkpoint. Train there first, or name the folder of a trained model.")
+    _, tensors = _read(folder)
+    _load_model(model, tensors, folder)
+    return model
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    facts = read_json(folder / FACTS)
+    weights = folder / facts["weights"]
+    if not weights.exists() or sha256(weights) != facts["sha256"]:
+        raise CorruptFileError(
+            f"{weights} is missing or does not match the SHA-256 in {FACTS}. "
+            f"Put the original file back, or delete {folder} to train again from the start."
+        )
+    return facts, safetensors.torch.load_file(weights)
+
+
+def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    try:
+        model.load_state_dict(_with_prefix(tensors, "model."))
+    except RuntimeError as error:
+        raise InputError(f"The checkpoint in {folder} belongs to another model: {error}") from error
+
+
+def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    scalars: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{key}"] = value
+            else:
+                scalars[f"{index}.{key}"] = value
+    return tensors, {"scalars": scalars, "param_groups": state["param_groups"]}
+
+
+def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in {**tensors, **facts["scalars"]}.items():
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
+
+
+def _random_state() -> dict[str, Tensor]:
+    return {"cpu": torch.get_rng_state()} | {
+        f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())
+    }
+
+
+def _restore_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    for index in range(torch.cuda.device_count()):
+        if f"cuda{index}" in state:
+            torch.cuda.set_rng_state(state[f"cuda{index}"], index)
+
+
+def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)  # tied weights share memory otherwise

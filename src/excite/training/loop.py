@@ -1,0 +1,123 @@
+"""Train a model: one loop for every objective, resumable to the bit."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from excite.data import Split
+from excite.data.augment import Augmentation, none
+from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.data.dataset import unit_floats
+from excite.errors import InputError
+from excite.schedules import Schedule, attach
+from excite.training.history import EpochMetrics, Training
+from excite.training.interrupts import stop_requests
+from excite.training.objectives import Objective
+from excite.training.resumable import ResumableRun
+
+STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
+
+
+def descend(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], objective: Objective, optimizer: Optimizer
+) -> Iterator[Tensor]:
+    """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step."""
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = objective(model, x, y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        yield loss.detach()
+
+
+def train(
+    model: nn.Module,
+    data: Split,
+    objective: Objective,
+    optimizer: Optimizer,
+    schedule: Schedule,
+    *,
+    epochs: int,
+    batch_size: int,
+    seed: int = 0,
+    augment: Augmentation = none,
+    steps: int | None = None,
+    folder: Path | None = None,
+    after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
+    on_epoch: Callable[[EpochMetrics], None] | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> Training:
+    """Train `model` in place.
+
+    Batch order and augmentation depend on (seed, epoch) alone. With a `folder`, the run writes metrics.jsonl and a
+    checkpoint per epoch there, and a run that was stopped or killed continues from the last one, bit-identical to a run
+    that was not. `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the
+    epoch's line; `on_epoch` sees that line, `on_step(done, total)` every step.
+
+    Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
+    finish the step, save, and raise InterruptedRunError.
+    """
+    if min(epochs, batch_size, steps or 1) < 1:
+        raise InputError(f"epochs, batch_size and steps must be at least 1, not {epochs}, {batch_size}, {steps}.")
+    _check_fit(model, data)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    length = min(steps_per_epoch(data, batch_size), steps or sys.maxsize)
+    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule))
+
+    with stop_requests() as stop:
+        while run.position.epoch < epochs:
+            epoch, started, losses = run.position.epoch, time.perf_counter(), []
+            model.train()
+            batches = epoch_batches(
+                data,
+                batch_size=batch_size,
+                seed=seed,
+                epoch=epoch,
+                augment=augment,
+                start=run.position.step,
+                device=next(model.parameters()).device,
+                memory_format=torch.channels_last,
+            )
+            for loss in descend(model, islice(batches, length - run.position.step), objective, optimizer):
+                losses.append(loss)
+                run.position.step += 1
+                if run.position.step % STEPS_BETWEEN_LOOKS == 0 and not math.isfinite(loss.item()):
+                    raise run.diverged(f"the loss became {loss.item()}")
+                if on_step:
+                    on_step(epoch * length + run.position.step, epochs * length)
+                if stop:
+                    break
+            run.gather(torch.stack(losses).tolist(), time.perf_counter() - started)
+            if run.position.step == length:
+                metrics = run.finish_epoch(after_epoch(model) if after_epoch else {})
+                if on_epoch:
+                    on_epoch(metrics)
+            run.save()
+            if stop.signal_number is not None and run.position.epoch < epochs:
+                raise run.interrupted(stop.signal_number)
+    return run.training
+
+
+def _check_fit(model: nn.Module, data: Split) -> None:
+    """Refuse data that the model cannot take, before anything is trained."""
+    device = next(model.parameters()).device
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = model(unit_floats(data.images[:1].to(device)))
+    except RuntimeError as error:
+        shape = "×".join(map(str, data.images.shape[1:]))
+        raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
+    largest = int(data.labels.max())
+    if logits.ndim != 2 or largest >= logits.shape[1]:
+        raise InputError(
+            f"The labels reach {largest}, the model's output has shape {tuple(logits.shape)}. "
+            f"Build the model with num_classes={largest + 1} or more."
+        )

@@ -1,0 +1,89 @@
+"""Where a training run stands, kept in its folder so that a stopped run goes on from there."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from excite.errors import DivergedError, InterruptedRunError
+from excite.training import checkpoints, history
+from excite.training.divergence import diagnose
+from excite.training.history import EpochMetrics, Training
+
+
+@dataclass
+class Position:
+    """Whole epochs done, steps into the next one, and what that epoch has gathered so far."""
+
+    epoch: int = 0
+    step: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+
+
+class ResumableRun:
+    """Model, optimizer and schedule on their way; without a folder it keeps nothing."""
+
+    def __init__(self, folder: Path | None, model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler) -> None:
+        self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
+        self.position = Position()
+        self.initial_loss: float | None = None
+        self.finished: list[EpochMetrics] = []
+        if folder and (facts := checkpoints.restore(folder, model, optimizer)):
+            self.position = Position(**facts["position"])
+            self.initial_loss = facts["initial_loss"]
+            self.finished = history.rewind(folder, self.position.epoch)
+            scheduler.load_state_dict(facts["scheduler"])
+        else:
+            self.save()
+
+    @property
+    def rate(self) -> float:
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
+    def training(self) -> Training:
+        return Training(tuple(self.finished), self.initial_loss or 0.0)
+
+    def save(self) -> None:
+        if self.folder:
+            weights = self.folder / f"weights-{self.position.epoch:04d}-{self.position.step:06d}.safetensors"
+            facts = {
+                "position": asdict(self.position),
+                "initial_loss": self.initial_loss,
+                "scheduler": self.scheduler.state_dict(),
+            }
+            checkpoints.save(weights, self.model, self.optimizer, facts)
+
+    def gather(self, losses: list[float], seconds: float) -> None:
+        """Take in what a part of an epoch measured."""
+        self.position.losses += losses
+        self.position.seconds += seconds
+        if self.initial_loss is None:
+            self.initial_loss = losses[0]
+
+    def finish_epoch(self, extra: dict[str, float]) -> EpochMetrics:
+        position = self.position
+        loss = sum(position.losses) / len(position.losses)
+        if problem := diagnose([*(metrics.loss for metrics in self.finished), loss], self.initial_loss or loss):
+            raise self.diverged(problem)
+        metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
+        self.finished.append(metrics)
+        if self.folder:
+            history.append(self.folder, metrics)
+        self.scheduler.step()
+        self.position = Position(epoch=position.epoch + 1)
+        return metrics
+
+    def diverged(self, problem: str) -> DivergedError:
+        kept = f" The last good checkpoint is kept in {self.folder}." if self.folder else ""
+        return DivergedError(
+            f"Training diverged in epoch {self.position.epoch + 1} at learning rate {self.rate:.4g}: {problem}. "
+            f"Train at a lower rate.{kept}"
+        )
+
+    def interrupted(self, signal_number: int) -> InterruptedRunError:
+        kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
+        return InterruptedRunError(f"Stopped in epoch {self.position.epoch + 1}. {kept}", signal_number)

@@ -1,0 +1,166 @@
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite import data, models
+from excite.data.augment import crop_flip
+from excite.data.batches import epoch_batches
+from excite.errors import DivergedError, InputError, InterruptedRunError
+from excite.schedules import constant, step
+from excite.training import standard_loss, train
+from excite.training.history import read
+
+Train = Callable[..., tuple[nn.Module, object]]
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    mine, theirs = one.state_dict(), other.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_equals_a_plain_loop(train_lenet: Train, digits: data.Split) -> None:
+    trained, _ = train_lenet(epochs=2, momentum=0.9, schedule=step(0.1, milestones=(1,)), seed=3)
+    torch.manual_seed(0)
+    plain = models.create("lenet5", input_shape=(1, 28, 28))
+    velocity = [torch.zeros_like(parameter) for parameter in plain.parameters()]
+    for epoch, rate in enumerate((0.1, 0.01)):
+        for x, y in epoch_batches(digits, batch_size=64, seed=3, epoch=epoch):
+            gradients = torch.autograd.grad(cross_entropy(plain(x), y), list(plain.parameters()))
+            with torch.no_grad():
+                for parameter, gradient, v in zip(plain.parameters(), gradients, velocity, strict=True):
+                    v.mul_(0.9).add_(gradient)
+                    parameter.sub_(rate * v)
+    for mine, theirs in zip(trained.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_metrics_hold_every_epoch(train_lenet: Train, tmp_path: Path) -> None:
+    _, training = train_lenet(
+        folder=tmp_path, schedule=step(0.1, milestones=(2,)), after_epoch=lambda model: {"training": model.training}
+    )
+    assert [(line.epoch, round(line.rate, 6)) for line in read(tmp_path)] == [(1, 0.1), (2, 0.1), (3, 0.01)]
+    assert list(training.epochs) == read(tmp_path)  # type: ignore[attr-defined]
+    assert training.epochs[-1].loss < training.initial_loss  # type: ignore[attr-defined]
+
+
+class StopAfter:
+    """Send this process a real signal at a given step of the run."""
+
+    def __init__(self, step: int, number: signal.Signals) -> None:
+        self.step, self.number = step, number
+
+    def __call__(self, done: int, total: int) -> None:
+        if done == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.mark.parametrize(("step_number", "number"), [(3, signal.SIGINT), (5, signal.SIGTERM), (9, signal.SIGTERM)])
+def test_a_stopped_run_ends_bit_identical(
+    train_lenet: Train, tmp_path: Path, step_number: int, number: signal.Signals
+) -> None:
+    whole, uninterrupted = train_lenet(augment=crop_flip, folder=tmp_path / "whole")
+    with pytest.raises(InterruptedRunError, match="goes on from there") as stopped:
+        train_lenet(augment=crop_flip, folder=tmp_path / "stopped", on_step=StopAfter(step_number, number))
+    assert stopped.value.exit_code == 128 + number
+    resumed, training = train_lenet(augment=crop_flip, folder=tmp_path / "stopped")
+    assert same_weights(whole, resumed)
+    assert [line.loss for line in training.epochs] == [line.loss for line in uninterrupted.epochs]  # type: ignore[attr-defined]
+    assert len(read(tmp_path / "stopped")) == 3
+
+
+def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path: Path) -> None:
+    def run(folder: Path, on_step: StopAfter | None = None) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(
+            model,
+            digits,
+            standard_loss,
+            optimizer,
+            constant(0.1),
+            epochs=2,
+            batch_size=64,
+            folder=folder,
+            on_step=on_step,
+        )
+        return model
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "stopped", StopAfter(7, signal.SIGTERM))
+    assert same_weights(whole, run(tmp_path / "stopped"))
+
+
+def test_a_signal_after_the_run_has_its_old_meaning(train_lenet: Train) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    train_lenet(epochs=1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_finished_run_is_not_trained_again(train_lenet: Train, tmp_path: Path) -> None:
+    first, _ = train_lenet(folder=tmp_path)
+    again, training = train_lenet(folder=tmp_path, on_step=StopAfter(1, signal.SIGTERM))
+    assert same_weights(first, again)
+    assert len(training.epochs) == 3  # type: ignore[attr-defined]
+
+
+def test_a_longer_run_goes_on_where_a_shorter_one_ended(train_lenet: Train, tmp_path: Path) -> None:
+    train_lenet(folder=tmp_path, epochs=2)
+    continued, _ = train_lenet(folder=tmp_path, epochs=3)
+    whole, _ = train_lenet(epochs=3)
+    assert same_weights(whole, continued)
+
+
+def test_not_a_number_stops_and_keeps_the_last_good_checkpoint(train_lenet: Train, tmp_path: Path) -> None:
+    def explode_in_the_second_epoch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        loss = standard_loss(model, x, y)
+        return loss * float("nan") if len(calls) == 7 else loss
+
+    calls: list[int] = []
+    with pytest.raises(DivergedError, match=r"epoch 2 at learning rate 0.1: the loss became nan.*lower rate.*kept in"):
+        train_lenet(folder=tmp_path, objective=explode_in_the_second_epoch)
+    kept, _ = train_lenet(folder=tmp_path, epochs=1)
+    good, _ = train_lenet(epochs=1)
+    assert same_weights(kept, good)
+
+
+def test_a_rate_far_too_large_is_noticed(train_lenet: Train) -> None:
+    with pytest.raises(DivergedError, match="epoch 1 at learning rate 1000"):
+        train_lenet(rate=1e3)
+
+
+def test_a_tiny_rate_is_no_collapse(train_lenet: Train) -> None:
+    _, training = train_lenet(rate=5e-8, momentum=0.0)
+    assert training.epochs[-1].loss == pytest.approx(training.initial_loss, rel=0.02)  # type: ignore[attr-defined]
+
+
+def test_images_that_do_not_fit_are_refused(train_lenet: Train) -> None:
+    images, labels = torch.zeros(4, 3, 28, 28, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(InputError, match="cannot take images of shape 3×28×28"):
+        train_lenet(data=data.Split(images, labels))
+
+
+def test_labels_out_of_range_are_refused(train_lenet: Train) -> None:
+    images, labels = torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.full((4,), 10)
+    with pytest.raises(InputError, match=r"labels reach 10.*num_classes=11"):
+        train_lenet(data=data.Split(images, labels))
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"steps": -1}])
+def test_lengths_below_one_are_refused(train_lenet: Train, wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        train_lenet(**wrong)
+
+
+def test_steps_cut_every_epoch_short(train_lenet: Train) -> None:
+    seen: list[tuple[int, int]] = []
+    train_lenet(steps=2, on_step=lambda done, total: seen.append((done, total)))
+    assert seen == [(number, 6) for number in range(1, 7)]
