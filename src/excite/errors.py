@@ -50,5 +50,6 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = list(known)
     nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
-    hint = f'; did you mean "{nearest[0]}"?' if nearest else "."
-    return InputError(f'There is no {kind} "{name}"{hint} Known: {", ".join(known)}.')
+    if not nearest:
+        return InputError(f'There is no {kind} "{name}", nor any other: leave it out.')
+    return InputError(f'There is no {kind} "{name}"; did you mean "{nearest[0]}"? Known: {", ".join(known)}.')

@@ -4,9 +4,7 @@ To add one: a file with its class, a line in `MODELS`, a row in tests/models/tes
 as keyword-only arguments, besides the number of classes and the shape of an image, are the model's options.
 """
 
-import difflib
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from torch import nn
@@ -18,8 +16,9 @@ from excite.models.lenet import LeNet5
 from excite.models.normalize import Normalize
 from excite.models.resnet import ResNet
 from excite.models.wide_resnet import WideResNet
+from excite.registry import build
 
-__all__ = ["MODELS", "DenseNet", "LeNet5", "Normalize", "ResNet", "WideResNet", "create", "options_of"]
+__all__ = ["MODELS", "DenseNet", "LeNet5", "Normalize", "ResNet", "WideResNet", "create"]
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
@@ -51,16 +50,14 @@ def create(
         num_classes: the number of logits.
         input_shape: channels, height and width of one image.
         normalize: (mean, std), one number per channel each; becomes the first layer, so inputs stay in [0, 1].
-        options: what `options_of(name)` lists, for instance `activation="tanh"` for `lenet5` or
-            `batch_norm=False` for the ResNets.
+        options: for instance `activation="tanh"` for `lenet5` or `batch_norm=False` for the ResNets.
     """
-    _check_options(name, options)
     if len(input_shape) != 3 or min(input_shape) < 1 or num_classes < 1:
         raise InputError(
             f"num_classes={num_classes} and input_shape={input_shape} do not describe a classifier of images; "
             "give a positive number and a shape such as (3, 32, 32)."
         )
-    network = MODELS[name](num_classes=num_classes, input_shape=input_shape, **options)
+    network = build("model", MODELS, name, options, num_classes=num_classes, input_shape=input_shape)
     if normalize is None:
         return network
     mean, std = normalize
@@ -70,42 +67,3 @@ def create(
     model.add_module("normalize", Normalize(mean, std))
     model.add_module("network", network)
     return model
-
-
-def options_of(name: str) -> dict[str, bool | str]:
-    """The options of a model and their defaults.
-
-    >>> options_of("resnet8")
-    {'batch_norm': True}
-    """
-    if name not in MODELS:
-        raise InputError(f'There is no model "{name}"; did you mean "{_nearest(name, MODELS)}"? ' + _known(MODELS))
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    return {
-        parameter.name: parameter.default
-        for parameter in parameters
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in ("num_classes", "input_shape")
-    }
-
-
-def _check_options(name: str, options: Mapping[str, bool | str]) -> None:
-    known = options_of(name)
-    for option, value in options.items():
-        if not known:
-            raise InputError(f'The model "{name}" has no options; leave out "{option}".')
-        if option not in known:
-            raise InputError(
-                f'The model "{name}" has no option "{option}"; did you mean "{_nearest(option, known)}"? '
-                + _known(known)
-            )
-        wanted = type(known[option])
-        if not isinstance(value, wanted):
-            raise InputError(f'The option "{option}" of "{name}" takes a {wanted.__name__}, not {value!r}.')
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    return difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.0)[0]
-
-
-def _known(names: Iterable[str]) -> str:
-    return f"Known: {', '.join(names)}."

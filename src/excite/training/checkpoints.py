@@ -29,7 +29,8 @@ def save(weights: Path, model: nn.Module, optimizer: Optimizer, facts: dict[str,
     write_bytes(weights, safetensors.torch.save({name: _storable(tensor) for name, tensor in tensors.items()}))
     file = {"weights": weights.name, "sha256": sha256(weights)}
     write_json(weights.parent / FACTS, file | {"optimizer": optimizer_facts} | facts)
-    for stale in set(weights.parent.glob("weights-*.safetensors")) - {weights}:
+    killed_while_writing = weights.parent.glob(".weights-*.part")
+    for stale in {*weights.parent.glob("weights-*.safetensors"), *killed_while_writing} - {weights}:
         stale.unlink()
 
 
