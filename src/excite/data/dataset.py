@@ -1,0 +1,130 @@
+"""A data set is two splits, train and test, each a tensor of uint8 images and a tensor of labels in memory."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from excite.data.seeds import derive_seed
+from excite.errors import InputError
+
+_IMAGES_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images, uint8, N×C×H×W; labels, int64, N."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8:
+            raise InputError(
+                f"Images must be uint8 values 0 to 255, not {self.images.dtype}. "
+                "From floats in [0, 1]: (images * 255).round().to(torch.uint8)."
+            )
+        if self.images.ndim != 4:
+            raise InputError(
+                f"Images must be N×C×H×W, not of shape {tuple(self.images.shape)}. "
+                "Grey images of shape N×H×W: images.unsqueeze(1)."
+            )
+        if self.images.numel() == 0:
+            raise InputError(f"A split needs at least one image; these have shape {tuple(self.images.shape)}.")
+        if self.labels.dtype != torch.int64:
+            raise InputError(f"Labels must be int64, not {self.labels.dtype}. Convert them: labels.long().")
+        if self.labels.shape != self.images.shape[:1]:
+            raise InputError(
+                f"{self.images.shape[0]} images need as many labels in one dimension; "
+                f"the labels have shape {tuple(self.labels.shape)}."
+            )
+        if int(self.labels.min()) < 0:
+            raise InputError(f"Labels count from 0; the smallest one here is {int(self.labels.min())}.")
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def __str__(self) -> str:
+        channels, height, width = self.images.shape[1:]
+        return f"{len(self):,} images {channels}×{height}×{width}"
+
+    def subset(self, n: int, seed: int = 0) -> "Split":
+        """`n` images drawn without replacement; with one seed, a smaller subset is the beginning of a larger one."""
+        if not 1 <= n <= len(self):
+            raise InputError(f"A subset of {n} images cannot be drawn from {len(self)}; pass 1 to {len(self)}.")
+        generator = torch.Generator().manual_seed(derive_seed(seed))
+        chosen = torch.randperm(len(self), generator=generator)[:n].to(self.images.device)
+        return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
+
+    def floats(self) -> Tensor:
+        """The images as float32 in [0, 1]."""
+        return unit_floats(self.images)
+
+    def channel_mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and (population) standard deviation of each channel in [0, 1] units.
+
+        Exact up to the last rounding: they come from how often each of the 256 values occurs.
+        """
+        channels = self.images.shape[1]
+        counts = torch.zeros(channels, 256, dtype=torch.int64)
+        for chunk in torch.split(self.images, _IMAGES_AT_ONCE):
+            for channel in range(channels):
+                counts[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256).cpu()
+        moments = [_mean_std(channel_counts) for channel_counts in counts.tolist()]
+        return tuple(mean for mean, _ in moments), tuple(std for _, std in moments)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train and test images of one kind, and how many classes their labels count."""
+
+    name: str
+    train: Split
+    test: Split
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        if self.train.images.shape[1:] != self.test.images.shape[1:]:
+            raise InputError(f"Train ({self.train}) and test ({self.test}) images differ in shape.")
+        largest = max(int(self.train.labels.max()), int(self.test.labels.max()))
+        if largest >= self.num_classes:
+            raise InputError(
+                f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name}: train {self.train}, test {self.test}, {self.num_classes} classes"
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height, width."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the decoded arrays, whatever file they came from.
+
+        It covers, for train and then for test: the sizes N, C, H, W (little-endian int64), the bytes of the images
+        in C order, the labels (little-endian int64).
+        """
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            digest.update(np.array(split.images.shape, dtype="<i8").tobytes())
+            digest.update(split.images.cpu().contiguous().numpy().data)
+            digest.update(split.labels.cpu().numpy().astype("<i8").tobytes())
+        return digest.hexdigest()
+
+
+def unit_floats(images: Tensor) -> Tensor:
+    """uint8 images as float32 in [0, 1]: exactly images / 255."""
+    return images.float().div_(255)
+
+
+def _mean_std(counts: list[int]) -> tuple[float, float]:
+    total = sum(counts)
+    first = sum(value * count for value, count in enumerate(counts))
+    second = sum(value * value * count for value, count in enumerate(counts))
+    return first / (255 * total), math.sqrt(total * second - first * first) / (255 * total)
