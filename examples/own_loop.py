@@ -1,0 +1,48 @@
+"""A stranger's own loop: find the edge of any model, loss and data, then train at 1/L.
+
+python examples/own_loop.py
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import excite
+
+digits = excite.data.load("mnist-sample")
+images, labels = digits.train.floats(), digits.train.labels
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10))
+
+
+def losses(model: nn.Module, rate: float, steps: int) -> Iterator[float]:
+    """Your loop, as it is, yielding each loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    order = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        batch = torch.randint(len(labels), (64,), generator=order)
+        loss = cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        yield loss.item()
+
+
+def main() -> None:
+    estimate = excite.find_edge(lambda rate: losses(new_model(), rate, 200), steps=200)
+    print(estimate)
+
+    model = new_model()
+    final = list(losses(model, estimate.learning_rate(), 1000))[-1]
+    attack = excite.attacks.create("pgd", eps=0.1, step=0.01, steps=40)
+    print(f"Trained at 1/L to a loss of {final:.3f}.")
+    print(excite.evaluate(model.eval(), digits.test.floats(), digits.test.labels, {"PGD": attack}))
+
+
+if __name__ == "__main__":
+    main()

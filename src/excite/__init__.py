@@ -1,0 +1,42 @@
+"""Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LipschitzEstimate": "excite.lipschitz",
+    "find_edge": "excite.lipschitz",
+    "Evaluation": "excite.evaluation",
+    "evaluate": "excite.evaluation",
+    "train": "excite.training",
+}
+_STATIONS = {"attacks", "data", "models", "schedules"}
+
+__all__ = [
+    "Evaluation",
+    "LipschitzEstimate",
+    "attacks",
+    "data",
+    "evaluate",
+    "find_edge",
+    "models",
+    "schedules",
+    "train",
+]
+
+if TYPE_CHECKING:
+    from excite import attacks, data, models, schedules
+    from excite.evaluation import Evaluation, evaluate
+    from excite.lipschitz import LipschitzEstimate, find_edge
+    from excite.training import train
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: `excite --help` should not wait for torch."""
+    if name in _STATIONS:
+        return importlib.import_module(f"excite.{name}")
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'excite' has no attribute {name!r}")

@@ -1,0 +1,63 @@
+"""Progress and logs on stderr: bars on a terminal, plain lines elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_UPDATES = 0.1
+
+OnProgress = Callable[[int, int], None]
+
+
+class Console:
+    """Says what is going on. NO_COLOR and dumb terminals are honoured by rich."""
+
+    def __init__(self) -> None:
+        self.rich = RichConsole(file=sys.stderr, highlight=False)
+
+    def say(self, text: str) -> None:
+        if self.rich.is_terminal:
+            self.rich.print(text, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)  # not wrapped: logs are searched by line
+
+    @contextlib.contextmanager
+    def task(self, title: str) -> Iterator[OnProgress]:
+        """Yield a function to be told (done, total), as often as it likes."""
+        started = time.perf_counter()
+        with self._bar(title) if self.rich.is_terminal else self._lines(title) as update:
+            yield update
+        self.say(f"{title}, done in {time.perf_counter() - started:.1f} s")
+
+    @contextlib.contextmanager
+    def _bar(self, title: str) -> Iterator[OnProgress]:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=self.rich, transient=True) as progress:
+            task = progress.add_task(title, total=None)
+            yield _seldom(
+                SECONDS_BETWEEN_UPDATES, lambda done, total: progress.update(task, completed=done, total=total)
+            )
+
+    @contextlib.contextmanager
+    def _lines(self, title: str) -> Iterator[OnProgress]:
+        self.say(title)
+        yield _seldom(SECONDS_BETWEEN_LINES, lambda done, total: self.say(f"{title}: {done} of {total}"))
+
+
+def _seldom(seconds: float, show: OnProgress) -> OnProgress:
+    """`show`, but not more often than every so many seconds: it is called at every training step."""
+    last = time.perf_counter()
+
+    def update(done: int, total: int) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if now - last >= seconds:
+            last = now
+            show(done, total)
+
+    return update

@@ -1,0 +1,145 @@
+"""An experiment is a frozen description of one whole procedure, read from TOML."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from excite.errors import InputError, unknown
+
+Count = Annotated[int, Meta(ge=1)]
+Rate = Annotated[float, Meta(gt=0)]
+Share = Annotated[float, Meta(ge=0)]
+Options = dict[str, Any]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file: unknown keys and wrong types are errors."""
+
+
+class Data(Section, frozen=True):
+    name: str
+    train_examples: Count | None = None  # a seeded subset; all of them where left out
+    test_examples: Count | None = None
+    augment: str = "none"
+
+
+class Model(Section, frozen=True):
+    name: str
+    normalize: bool = False  # put the training images' mean and deviation inside the model
+    options: Options = {}
+
+
+class Training(Section, frozen=True):
+    epochs: Count
+    batch_size: Count
+    schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
+    objective: str = "standard"
+    momentum: Share = 0.0
+    weight_decay: Share = 0.0
+    nesterov: bool = False
+    steps: Count | None = None  # per epoch; all of them where left out
+
+
+class Lipschitz(Section, frozen=True):
+    """How L is estimated: `edge` by at most `max_runs` short trainings of `steps` steps each."""
+
+    method: Literal["edge"] = "edge"
+    steps: Count = 200
+    max_runs: Count = 12
+    ratio: Annotated[float, Meta(gt=1)] = 1.25
+
+
+class Experiment(Section, frozen=True):
+    name: str
+    data: Data
+    model: Model
+    training: Training
+    attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
+    summary: str = ""
+    seed: int = 0
+    lipschitz: Lipschitz = Lipschitz()
+
+    def to_json(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def catalogue() -> dict[str, Traversable]:
+    """The experiments shipped with the package, by name."""
+    folder = resources.files("excite.experiments") / "catalogue"
+    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
+
+
+def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment of the catalogue, or a TOML file; `overrides` are strings such as `training.epochs=3`."""
+    path = Path(name_or_path)
+    shipped = catalogue()
+    if name_or_path in shipped:
+        text = shipped[name_or_path].read_text(encoding="utf-8")
+    elif path.suffix == ".toml" and path.is_file():
+        text = path.read_text(encoding="utf-8")
+    elif path.suffix == ".toml":
+        raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
+    else:
+        raise unknown("experiment", name_or_path, shipped)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name_or_path} is not valid TOML: {error}.") from error
+    for override in overrides:
+        _override(values, override)
+    return from_values(values)
+
+
+def from_values(values: Mapping[str, Any]) -> Experiment:
+    """Check plain values, key by key, and freeze them."""
+    _check_keys(values, Experiment, "")
+    try:
+        return msgspec.convert(values, Experiment)
+    except msgspec.ValidationError as error:
+        raise InputError(f"The experiment does not fit: {str(error).replace('`$.', '`')}.") from error
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """The keys in which two experiments differ, as `training.epochs: 20 → 3`."""
+    before, after = _flat(one.to_json()), _flat(other.to_json())
+    keys = sorted(before.keys() | after.keys())
+    return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    *tables, key = path.strip().split(".")
+    if not separator or not key:
+        raise InputError(f'"{override}" sets nothing; write key=value, for instance training.epochs=3.')
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise InputError(f'"{override}": "{table}" is a value, not a table.')
+    try:
+        values[key] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values[key] = text.strip()  # a bare word: --set model.name=resnet8
+
+
+def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) -> None:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown("key of an experiment", f"{path}{key}", [f"{path}{field}" for field in fields])
+        kind = fields[key]
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
+            _check_keys(value, kind, f"{path}{key}.")
+
+
+def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return flat

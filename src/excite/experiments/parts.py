@@ -1,0 +1,130 @@
+"""An experiment's names turned into the things themselves, all of them checked before anything runs."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, count, islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from excite import data, models
+from excite.attacks import ATTACKS, Attack
+from excite.data import Split
+from excite.data.augment import AUGMENTATIONS, Augmentation
+from excite.data.batches import epoch_batches
+from excite.data.seeds import derive_seed
+from excite.errors import InputError
+from excite.experiments.experiment import Experiment
+from excite.registry import build, lookup
+from excite.schedules import SCHEDULES, Schedule
+from excite.training import OBJECTIVES, Objective, descend
+
+
+@dataclass(frozen=True)
+class Parts:
+    experiment: Experiment
+    train: Split
+    test: Split
+    new_model: Callable[[], nn.Module]  # always with the same initial weights
+    objective: Objective
+    schedule: Schedule  # the baseline's γᵏ
+    augment: Augmentation
+    attacks: Mapping[str, Attack]
+
+    def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
+        training = self.experiment.training
+        return SGD(
+            model.parameters(),
+            lr=rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            nesterov=training.nesterov,
+        )
+
+    def losses_at(self, rate: float) -> Iterator[float]:
+        """Train briefly at a constant rate, from the same weights and in the same data order every time."""
+        experiment = self.experiment
+        model = self.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        epochs = (
+            epoch_batches(
+                self.train,
+                batch_size=experiment.training.batch_size,
+                seed=experiment.seed,
+                epoch=epoch,
+                augment=self.augment,
+                device=next(model.parameters()).device,
+                memory_format=torch.channels_last,
+            )
+            for epoch in count()
+        )
+        batches = islice(chain.from_iterable(epochs), experiment.lipschitz.steps)
+        for loss in descend(model, batches, self.objective, self.new_optimizer(model, rate)):
+            yield loss.item()
+
+
+def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
+    """Look up and build everything `experiment` names; on `device`, or where torch finds an accelerator."""
+    training = experiment.training
+    schedule = build("schedule", SCHEDULES, *_kind("training.schedule", training.schedule))
+    chosen = {
+        name: build("attack", ATTACKS, *_kind(f"attacks.{name}", options))
+        for name, options in experiment.attacks.items()
+    }
+    objective = lookup("objective", OBJECTIVES, training.objective)
+    augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
+    dataset = data.load(experiment.data.name)
+    train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
+    test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
+    place = _device(device)
+
+    def new_model() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(experiment.seed))
+            model = models.create(
+                experiment.model.name,
+                num_classes=dataset.num_classes,
+                input_shape=dataset.input_shape,
+                normalize=train.channel_mean_std() if experiment.model.normalize else None,
+                **experiment.model.options,
+            )
+        return model.to(place)
+
+    new_model()
+    return Parts(experiment, train, test, new_model, objective, schedule, augment, chosen)
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return accelerator or torch.device("cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f'The device "{name}" cannot be used here ({error}). Leave out --device, or pass cpu.'
+        ) from error
+    return torch.device(name)
+
+
+def _kind(where: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Split {kind = "pgd", eps = "8/255", …} into its name and its options; fractions become numbers."""
+    rest = {key: _number(value) for key, value in options.items() if key != "kind"}
+    if "kind" not in options:
+        raise InputError(f'"{where}" needs a kind, for instance {where} = {{ kind = "…", … }}.')
+    return str(options["kind"]), rest
+
+
+def _number(value: Any) -> Any:
+    """8/255 as people write it; everything else as it is."""
+    if isinstance(value, str) and "/" in value:
+        with contextlib.suppress(ValueError, ZeroDivisionError):
+            return float(Fraction(value))
+    return value
+
+
+def _subset(split: Split, examples: int | None, seed: int) -> Split:
+    return split if examples is None else split.subset(examples, seed)

@@ -1,0 +1,124 @@
+"""The largest convergent rate is 2/L: find it by short trainings from the same weights, and read L off it."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from excite.errors import DivergedError
+from excite.lipschitz.estimate import LipschitzEstimate
+
+BLOWN_UP = 100.0  # times the initial loss: no need to look on
+
+
+@dataclass(frozen=True)
+class BriefRun:
+    """A short training at one rate: its first loss, and the mean over its last quarter (infinite if it jumped)."""
+
+    rate: float
+    initial: float
+    final: float
+
+
+def find_edge(
+    losses_at: Callable[[float], Iterable[float]],
+    *,
+    steps: int,
+    start: float = 0.1,
+    ratio: float = 1.25,
+    max_runs: int = 12,
+) -> LipschitzEstimate:
+    """L = 2/η_max (the paper's Remark 3), with η_max bracketed to within `ratio` by short trainings.
+
+    η_max is the largest rate that was seen to converge, so that L errs on the large side, as the theorem wants it.
+
+    A rate **converges** when (1) the loss over the last quarter of its run has come at least half as far down from the
+    initial loss as that of the best rate tried, and (2) no batch cost more than the initial loss again once the loss
+    had halved. The first holds networks with batch-norm to account, which hardly ever blow up but stop improving; the
+    second plain networks, which learn and then jump out of the valley, a jump that a longer run may not survive. The
+    interval is the bracket; at most `max_runs` trainings are made, and a run that has jumped is not trained on.
+
+    With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/L for heavy-ball β. L = 2/η_max is then
+    the constant that gives the right rates for it, not the largest curvature.
+
+    Args:
+        losses_at: trains for `steps` steps at the given rate, always from the same weights and in the same data order,
+            and yields the losses; it need not be exhausted.
+        steps: the length of one short training.
+        start: where to look first, for instance the baseline's rate.
+
+    >>> def losses_at(rate, curvature=4.0, steps=100):  # gradient descent on ½ · 4 · θ²
+    ...     theta = 1.0
+    ...     for _ in range(steps):
+    ...         yield 0.5 * curvature * theta**2
+    ...         theta -= rate * curvature * theta
+    >>> estimate = find_edge(losses_at, steps=100, ratio=1.01)
+    >>> round(estimate.constant, 1)
+    4.0
+    """
+    runs: dict[float, BriefRun] = {}
+    low = high = None
+    rate = start
+    while len(runs) < max_runs:
+        runs[rate] = _brief_run(losses_at, rate, steps)
+        low, high = _bracket(runs)
+        if low is None:
+            rate = min(runs) / 2
+        elif high is None:
+            rate = max(runs) * 2
+        elif high / low > ratio:
+            rate = math.sqrt(low * high)
+        else:
+            break
+    tried = [[run.rate, run.final] for run in sorted(runs.values(), key=lambda run: run.rate)]
+    if low is None:
+        raise DivergedError(
+            f"At none of the rates {', '.join(f'{rate:.3g}' for rate, _ in tried)} did the loss fall within {steps} "
+            "steps. Start from a smaller rate, or make the short runs longer."
+        )
+    details = {"steps": steps, "runs": tried, "largest_convergent": low, "smallest_divergent": high}
+    if high is None:
+        return LipschitzEstimate(
+            constant=2 / low,
+            interval=(0.0, 2 / low),
+            method="edge",
+            identified=False,
+            basis=f"every rate up to {low:.3g} converged, so this is only an upper bound",
+            details=details,
+        )
+    return LipschitzEstimate(
+        constant=2 / low,
+        interval=(2 / high, 2 / low),
+        method="edge",
+        identified=high / low <= ratio,
+        basis=f"{len(runs)} runs of {steps} steps converged at {low:.3g} and not at {high:.3g}",
+        details=details,
+    )
+
+
+def _brief_run(losses_at: Callable[[float], Iterable[float]], rate: float, steps: int) -> BriefRun:
+    losses: list[float] = []
+    halved = False
+    for loss in losses_at(rate):
+        losses.append(loss)
+        initial = losses[0]
+        if not loss < BLOWN_UP * initial or (halved and loss > initial):
+            return BriefRun(rate, initial, math.inf)
+        halved = halved or _recent(losses, steps // 20) < initial / 2
+    return BriefRun(rate, losses[0], _recent(losses, steps // 4))
+
+
+def _recent(losses: list[float], length: int) -> float:
+    recent = losses[-max(length, 1) :]
+    return sum(recent) / len(recent)
+
+
+def _bracket(runs: dict[float, BriefRun]) -> tuple[float | None, float | None]:
+    """The largest convergent rate and the smallest one above it that is not."""
+    best = min(run.final for run in runs.values())
+    convergent = [
+        run.rate for run in runs.values() if run.final < run.initial and run.final <= (run.initial + best) / 2
+    ]
+    if not convergent:
+        return None, None
+    low = max(convergent)
+    return low, min((rate for rate in runs if rate > low), default=None)

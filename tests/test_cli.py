@@ -1,0 +1,192 @@
+"""The command line as people meet it: real processes, their output, their exit codes."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import excite
+from excite.cli import cli
+
+SMALL = [
+    *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
+    *("--set", "training.batch_size=32", "--set", "lipschitz.steps=20"),
+]
+
+
+def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "excite", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "EXCITE_DATA": str(cwd / "data")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def call(*arguments: str | Path, cwd: Path, code: int = 0) -> tuple[str, str]:
+    process = start(*arguments, cwd=cwd)
+    stdout, stderr = process.communicate(timeout=240)
+    assert process.returncode == code, stderr
+    return stdout, stderr
+
+
+def without_seconds(value: Any) -> Any:
+    """What must be equal between two runs: everything but the clock and the folder."""
+    if isinstance(value, dict):
+        return {key: without_seconds(item) for key, item in value.items() if "seconds" not in key and key != "report"}
+    return [without_seconds(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A small run of the whole procedure, and what it printed."""
+    folder = tmp_path_factory.mktemp("finished")
+    return folder, *call("run", *SMALL, cwd=folder)
+
+
+def commands(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield from commands(command) if isinstance(command, click.Group) else (command,)
+
+
+@pytest.mark.parametrize("command", list(commands(cli)), ids=lambda command: str(command.name))
+def test_every_command_explains_itself_with_an_example(command: click.Command) -> None:
+    assert command.help
+    assert "Example: excite" in (command.epilog or "")
+
+
+def test_version(tmp_path: Path) -> None:
+    assert call("--version", cwd=tmp_path)[0] == f"excite, version {excite.__version__}\n"
+
+
+def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:
+    folder, stdout, stderr = finished
+    for text in ("baseline", "PoE-motivated, 1/L", "largest convergent, 2/L", "L = ", "by edge", "train s", "attack s"):
+        assert text in stdout
+    assert "Report: runs/mnist-sample/report.html" in stdout
+    assert "training at rate" in stderr
+    assert "training at rate" not in stdout
+    assert "\x1b" not in stdout + stderr
+    page = (folder / "runs/mnist-sample/report.html").read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("https://matplotlib.org", "")
+
+
+def test_a_finished_run_is_shown_again_without_work(finished: tuple[Path, str, str]) -> None:
+    folder, stdout, _ = finished
+    again, stderr = call("run", *SMALL, cwd=folder)
+    assert again == stdout
+    assert stderr == ""
+    assert call("report", "runs/mnist-sample", cwd=folder)[0] == stdout
+
+
+def test_json_is_for_machines(finished: tuple[Path, str, str]) -> None:
+    folder, _, _ = finished
+    results = json.loads(call("run", *SMALL, "--json", cwd=folder)[0])
+    assert [arm["name"] for arm in results["arms"]] == ["baseline", "poe", "largest"]
+    assert results["arms"][1]["rate"] == pytest.approx(1 / results["estimate"]["constant"])
+    assert results["arms"][2]["rate"] == pytest.approx(2 / results["estimate"]["constant"])
+    estimate = json.loads(call("estimate", "runs/mnist-sample", "--json", cwd=folder)[0])
+    assert estimate == results["estimate"]
+    evaluation = json.loads(call("attack", "runs/mnist-sample", "--arm", "poe", "--json", cwd=folder)[0])
+    assert evaluation == results["arms"][1]["evaluation"]
+
+
+def test_another_experiment_in_the_same_folder_is_refused(finished: tuple[Path, str, str]) -> None:
+    folder, _, _ = finished
+    _, stderr = call("run", *SMALL, "--set", "training.epochs=4", cwd=folder, code=2)
+    assert "training.epochs: 3 → 4" in stderr
+    assert "--out" in stderr
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_killed_run_ends_the_same(finished: tuple[Path, str, str], tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)  # noqa: S311
+    whole = json.loads(call("run", *SMALL, "--json", cwd=finished[0])[0])
+    for _ in range(kills):
+        process = start("run", *SMALL, "--json", cwd=tmp_path)
+        while process.poll() is None and not (tmp_path / "runs/mnist-sample/experiment.json").exists():
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0.0, 3.0))
+        process.kill()
+        process.communicate()
+    resumed = json.loads(call("run", *SMALL, "--json", cwd=tmp_path)[0])
+    assert without_seconds(resumed) == without_seconds(whole)
+    for arm in ("baseline", "poe", "largest"):
+        facts = [
+            json.loads((base / f"runs/mnist-sample/{arm}/checkpoint.json").read_text())
+            for base in (finished[0], tmp_path)
+        ]
+        assert facts[0]["sha256"] == facts[1]["sha256"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_saves_and_says_so(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    process = start("train", "--set", "training.epochs=1000", "--out", "run", cwd=tmp_path)
+    while process.poll() is None and not (tmp_path / "run/baseline/metrics.jsonl").exists():
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "goes on from there" in stderr
+    assert json.loads((tmp_path / "run/baseline/checkpoint.json").read_text())["position"]["epoch"] >= 1
+
+
+def test_a_diverged_training_has_its_own_exit_code(tmp_path: Path) -> None:
+    wild = [*SMALL, "--set", "training.schedule.rate=1000.0", "--out", "run"]
+    for _ in range(2):  # the second time it is read from the folder
+        _, stderr = call("train", *wild, cwd=tmp_path, code=3)
+        assert "diverged in epoch 1" in stderr
+        assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "mnits-sample"], 2, 'did you mean "mnist-sample"'),
+        (["run", "--set", "training.epoch=1"], 2, 'did you mean "training.epochs"'),
+        (["run", "--set", "data.name=imagenet"], 2, "imagenet"),
+        (["train", "--arm", "best"], 2, "baseline"),
+        (["report", "."], 2, "not a run folder"),
+        (["estimate", "nowhere"], 2, "does not exist"),
+        (["data", "fetch", "cifar"], 2, "cifar10"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_wrong_input_exits_with_2_and_the_cure(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    stdout, stderr = call(*arguments, cwd=tmp_path, code=code)
+    assert message in stderr
+    assert "Traceback" not in stderr
+    assert stdout == ""
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_damaged_checkpoint_exits_with_5(tmp_path: Path) -> None:
+    call("train", *SMALL, "--out", "run", cwd=tmp_path)
+    (weights,) = (tmp_path / "run/baseline").glob("weights-*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-100])
+    _, stderr = call("attack", "run", cwd=tmp_path, code=5)
+    assert "does not match the SHA-256" in stderr
+
+
+def test_lists(tmp_path: Path) -> None:
+    names = json.loads(call("list", "--json", cwd=tmp_path)[0])
+    assert "mnist-sample" in names["experiments"]
+    assert "lenet5" in names["models"]
+    assert "cifar10" in call("list", cwd=tmp_path)[0]
+    statuses = json.loads(call("data", "list", "--json", cwd=tmp_path)[0])
+    assert {"mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100"} <= {status["name"] for status in statuses}
+    assert "mnist-sample" in call("data", "verify", "mnist-sample", cwd=tmp_path)[0]
