@@ -1,0 +1,123 @@
+"""What a run leaves behind for the estimators: numbers, not vectors; kilobytes, whatever the model."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+from excite.errors import CorruptFileError
+from excite.files import write_bytes
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_FORMAT = "excite-trace-1"
+
+
+def _empty() -> Floats:
+    return np.zeros(0)
+
+
+def _none() -> Integers:
+    return np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """T moments of a run (ends of epochs), the slopes of sampled steps, and curvatures at some of the moments.
+
+    Squared distances are (T+1)×(T+1): index 0 is the origin (the zero gradient, the initial parameters θ_0), index
+    i + 1 is moment i. `facts` says what they were computed from: which gradient, exact or sketched, seed, sizes.
+    """
+
+    squared_gradient_distances: Floats
+    squared_parameter_distances: Floats
+    steps: Integers = field(default_factory=_none)  # optimizer steps taken before each moment
+    learning_rates: Floats = field(default_factory=_empty)  # in use at each moment; NaN without an optimizer
+    slopes: Floats = field(default_factory=_empty)
+    slope_steps: Integers = field(default_factory=_none)
+    slope_learning_rates: Floats = field(default_factory=_empty)
+    curvatures: Floats = field(default_factory=_empty)
+    curvature_residuals: Floats = field(default_factory=_empty)
+    curvature_steps: Integers = field(default_factory=_none)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def gradient_gram(self) -> Floats:
+        """Inner products of the gradients at the T moments."""
+        return _gram(self.squared_gradient_distances)
+
+    @property
+    def displacement_gram(self) -> Floats:
+        """Inner products of the displacements θ_i − θ_0."""
+        return _gram(self.squared_parameter_distances)
+
+    @property
+    def gradient_distances(self) -> Floats:
+        return np.sqrt(self.squared_gradient_distances[1:, 1:])
+
+    @property
+    def parameter_distances(self) -> Floats:
+        return np.sqrt(self.squared_parameter_distances[1:, 1:])
+
+    @property
+    def gradient_norms(self) -> Floats:
+        norms: Floats = np.sqrt(self.squared_gradient_distances[0, 1:])
+        return norms
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self)} moments, {len(self.slopes)} local slopes and {len(self.curvatures)} curvatures; "
+            f"{self.facts.get('gradient', 'unknown')} gradients, {self.facts.get('storage', 'unknown storage')}."
+        )
+
+    def save(self, path: Path) -> None:
+        """One safetensors file, the facts as JSON in its header, with a hash over both."""
+        arrays = self._arrays()
+        facts = json.dumps(self.facts, sort_keys=True)
+        metadata = {"format": _FORMAT, "facts": facts, "sha256": _digest(arrays, facts)}
+        write_bytes(path, save(arrays, metadata=metadata))
+
+    @classmethod
+    def load(cls, path: Path) -> "Trace":
+        cure = f"Record {path} again, or restore it from a copy."
+        if not path.exists():
+            raise CorruptFileError(f"There is no trace at {path}. Train with a Recorder and save its trace there.")
+        try:
+            with safetensors.safe_open(path, framework="numpy") as file:
+                metadata = file.metadata() or {}
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError) as error:
+            raise CorruptFileError(f"{path} is not a trace ({error}). {cure}") from error
+        if metadata.get("format") != _FORMAT or set(arrays) != {f.name for f in fields(cls)} - {"facts"}:
+            raise CorruptFileError(f"{path} holds something else than a trace. {cure}")
+        if metadata["sha256"] != _digest(arrays, metadata["facts"]):
+            raise CorruptFileError(f"The contents of {path} do not match their hash. {cure}")
+        return cls(**arrays, facts=json.loads(metadata["facts"]))
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        return {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
+
+
+def _gram(squared: Floats) -> Floats:
+    """⟨x_i, x_j⟩ = ½ (‖x_i‖² + ‖x_j‖² − ‖x_i − x_j‖²), distances from the origin standing first."""
+    norms = squared[0, 1:]
+    gram: Floats = (norms[:, None] + norms[None, :] - squared[1:, 1:]) / 2
+    return gram
+
+
+def _digest(arrays: dict[str, NDArray[Any]], facts: str) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()

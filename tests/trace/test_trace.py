@@ -1,0 +1,75 @@
+"""A trace comes back from disk as it went there, or says that it did not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from excite.errors import CorruptFileError
+from excite.trace import Trace
+
+
+def example(moments: int = 5) -> Trace:
+    rng = np.random.default_rng(0)
+    gradients, parameters = rng.normal(size=(moments + 1, 30)), rng.normal(size=(moments + 1, 30))
+    gradients[0] = 0
+    return Trace(
+        squared_gradient_distances=((gradients[:, None] - gradients) ** 2).sum(-1),
+        squared_parameter_distances=((parameters[:, None] - parameters) ** 2).sum(-1),
+        steps=np.arange(1, moments + 1) * 10,
+        learning_rates=np.full(moments, 0.1),
+        slopes=rng.random(7),
+        slope_steps=np.arange(7),
+        slope_learning_rates=np.full(7, 0.1),
+        facts={"gradient": "epoch_mean", "storage": "exact", "seed": 3},
+    )
+
+
+def test_a_trace_survives_the_disk(tmp_path: Path) -> None:
+    trace = example()
+    trace.save(tmp_path / "run.trace")
+    loaded = Trace.load(tmp_path / "run.trace")
+    for name, value in vars(trace).items():
+        if isinstance(value, np.ndarray):
+            assert np.array_equal(value, getattr(loaded, name)), name
+            assert value.dtype == getattr(loaded, name).dtype
+    assert loaded.facts == trace.facts
+    assert str(loaded) == "5 moments, 7 local slopes and 0 curvatures; epoch_mean gradients, exact."
+
+
+def test_the_paper_s_longest_run_takes_kilobytes(tmp_path: Path) -> None:
+    example(164).save(tmp_path / "run.trace")
+    assert (tmp_path / "run.trace").stat().st_size < 600_000
+
+
+def test_grams_are_inner_products() -> None:
+    rng = np.random.default_rng(0)
+    gradients, parameters = rng.normal(size=(6, 30)), rng.normal(size=(6, 30))
+    displacements = parameters[1:] - parameters[0]
+    np.testing.assert_allclose(example().gradient_gram, gradients[1:] @ gradients[1:].T, atol=1e-12)
+    np.testing.assert_allclose(example().displacement_gram, displacements @ displacements.T, atol=1e-12)
+    np.testing.assert_allclose(example().gradient_norms, np.linalg.norm(gradients[1:], axis=1))
+
+
+@pytest.mark.parametrize("position", [-1, -100, 200])
+def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
+    path = tmp_path / "run.trace"
+    example().save(path)
+    contents = bytearray(path.read_bytes())
+    contents[position] ^= 0x40
+    path.write_bytes(contents)
+    with pytest.raises(CorruptFileError):
+        Trace.load(path)
+
+
+def test_a_cut_or_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.trace"
+    with pytest.raises(CorruptFileError, match="There is no trace"):
+        Trace.load(path)
+    example().save(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(CorruptFileError, match="not a trace"):
+        Trace.load(path)
+    path.write_bytes(b"something else")
+    with pytest.raises(CorruptFileError, match="not a trace"):
+        Trace.load(path)
