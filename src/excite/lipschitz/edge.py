@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from excite.errors import DivergedError
 from excite.lipschitz.estimate import LipschitzEstimate
 
+ANCHOR = 0.1  # the rates tried are this times powers of two and their roots, wherever the search starts
 BLOWN_UP = 100.0  # times the initial loss: no need to look on
 
 
@@ -55,42 +56,46 @@ def find_edge(
     >>> round(estimate.constant, 1)
     4.0
     """
-    runs: dict[float, BriefRun] = {}
+    rungs = math.ceil(math.log(2) / math.log(ratio))  # per doubling
+    leap = 2 * rungs
+    runs: dict[int, BriefRun] = {}
     low = high = None
-    rate = start
+    rung = leap * round(math.log(start / ANCHOR, 4))
     while len(runs) < max_runs:
-        runs[rate] = _brief_run(losses_at, rate, steps)
+        runs[rung] = _brief_run(losses_at, ANCHOR * 2 ** (rung / rungs), steps)
         low, high = _bracket(runs)
         if low is None:
-            rate = min(runs) / 2
+            rung = min(runs) - leap
         elif high is None:
-            rate = max(runs) * 2
-        elif high / low > ratio:
-            rate = math.sqrt(low * high)
+            rung = max(runs) + leap
+        elif high - low > 1:
+            rung = (low + high) // 2
         else:
             break
-    tried = [[run.rate, run.final] for run in sorted(runs.values(), key=lambda run: run.rate)]
+    tried = [[run.rate, run.final] for _, run in sorted(runs.items())]
     if low is None:
         raise DivergedError(
             f"At none of the rates {', '.join(f'{rate:.3g}' for rate, _ in tried)} did the loss fall within {steps} "
             "steps. Start from a smaller rate, or make the short runs longer."
         )
-    details = {"steps": steps, "runs": tried, "largest_convergent": low, "smallest_divergent": high}
-    if high is None:
+    largest = runs[low].rate
+    smallest = None if high is None else runs[high].rate
+    details = {"steps": steps, "runs": tried, "largest_convergent": largest, "smallest_divergent": smallest}
+    if smallest is None:
         return LipschitzEstimate(
-            constant=2 / low,
-            interval=(0.0, 2 / low),
+            constant=2 / largest,
+            interval=(0.0, 2 / largest),
             method="edge",
             identified=False,
-            basis=f"every rate up to {low:.3g} converged, so this is only an upper bound",
+            basis=f"every rate up to {largest:.3g} converged, so this is only an upper bound",
             details=details,
         )
     return LipschitzEstimate(
-        constant=2 / low,
-        interval=(2 / high, 2 / low),
+        constant=2 / largest,
+        interval=(2 / smallest, 2 / largest),
         method="edge",
-        identified=high / low <= ratio,
-        basis=f"{len(runs)} runs of {steps} steps converged at {low:.3g} and not at {high:.3g}",
+        identified=smallest / largest <= ratio,
+        basis=f"{len(runs)} runs of {steps} steps converged at {largest:.3g} and not at {smallest:.3g}",
         details=details,
     )
 
@@ -112,13 +117,13 @@ def _recent(losses: list[float], length: int) -> float:
     return sum(recent) / len(recent)
 
 
-def _bracket(runs: dict[float, BriefRun]) -> tuple[float | None, float | None]:
-    """The largest convergent rate and the smallest one above it that is not."""
+def _bracket(runs: dict[int, BriefRun]) -> tuple[int | None, int | None]:
+    """The rungs of the largest convergent rate and of the smallest one above it that is not."""
     best = min(run.final for run in runs.values())
     convergent = [
-        run.rate for run in runs.values() if run.final < run.initial and run.final <= (run.initial + best) / 2
+        rung for rung, run in runs.items() if run.final < run.initial and run.final <= (run.initial + best) / 2
     ]
     if not convergent:
         return None, None
     low = max(convergent)
-    return low, min((rate for rate in runs if rate > low), default=None)
+    return low, min((rung for rung in runs if rung > low), default=None)

@@ -1,0 +1,158 @@
+"""How much faster the estimator is than the plain way, and what recording costs: ratios within one run.
+
+python benchmarks/estimator.py            all three parts, a few minutes
+python benchmarks/estimator.py heat-map   one of: heat-map, recording, memory
+"""
+
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import cross_entropy
+
+from excite import models
+from excite.lipschitz.extremes import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
+from excite.lipschitz.slopes import secants
+from excite.trace import Recorder
+from excite.trace.moments import Moments
+from excite.trace.trace import Trace
+
+EPOCHS, PARAMETERS = 164, 272_474  # ResNet-20 on CIFAR-10
+POINTS = (80, 100, 120, 150, 164)
+Vectors = NDArray[np.float32]
+
+
+def heat_map_ratio() -> None:
+    """The paper's whole heat map, from a finished trace and from the vectors."""
+    rng = np.random.default_rng(0)
+    parameters = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32).cumsum(axis=0)
+    gradients = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32) * rng.random((EPOCHS, 1), dtype=np.float32)
+    trace = _trace(gradients, parameters)
+    heat_map(secant_maxima(secants(trace)), n_maxima=(3,), n_points=(2,), initial_shapes=(1.0,))  # imports
+    started = time.perf_counter()
+    heat_map(secant_maxima(secants(trace)), n_points=POINTS)
+    ours = time.perf_counter() - started
+    plain = _plain_seconds(gradients, parameters, rng)
+    print(f"5×5 (M, N) × 7 shapes, T = {EPOCHS}: ours {ours:.2f} s, the plain way {plain:.0f} s: {plain / ours:.0f}×")
+
+
+def _plain_seconds(gradients: Vectors, parameters: Vectors, rng: np.random.Generator) -> float:
+    """One block of each N and one fit of each M from each shape, scaled to all of them.
+
+    To its favour: one set of blocks serves all seven shapes.
+    """
+    from scipy.optimize import fmin
+    from scipy.stats import kstest, weibull_min
+
+    blocks = fits = 0.0
+    maxima = []
+    for n in POINTS:
+        started = time.perf_counter()
+        chosen = rng.choice(EPOCHS, n, replace=False)
+        slopes = []
+        for i, j in zip(chosen[0::2], chosen[1::2], strict=True):
+            rise = np.linalg.norm(gradients[i] - gradients[j])
+            slopes.append(rise / np.linalg.norm(parameters[i] - parameters[j]))
+        maxima.append(max(slopes))
+        blocks += (time.perf_counter() - started) * sum(PAPER_MAXIMA)
+    draw = secant_maxima(secants(_trace(gradients, parameters)))
+    for m in PAPER_MAXIMA:
+        sample = draw(m, POINTS[0], rng)
+        for shape in PAPER_SHAPES:
+            started = time.perf_counter()
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                fitted = weibull_min.fit(-sample, shape, optimizer=fmin)
+                kstest(-sample, "weibull_min", args=fitted)
+            fits += (time.perf_counter() - started) * len(POINTS)
+    print(f"the plain way: {blocks:.0f} s of slopes, {fits:.0f} s of fits")
+    return blocks + fits
+
+
+def _trace(gradients: Vectors, parameters: Vectors) -> Trace:
+    """Grams by one matrix product; good enough for vectors this far apart."""
+    distances = []
+    for vectors in (np.concatenate([0 * gradients[:1], gradients]), np.concatenate([parameters[:1], parameters])):
+        gram = vectors @ vectors.T
+        squared = np.diagonal(gram)[:, None] + np.diagonal(gram) - 2 * gram
+        distances.append(np.maximum(squared, 0).astype(np.float64))
+    return Trace(distances[0], distances[1], steps=np.arange(EPOCHS), facts={"gradient": "probe"})
+
+
+def recording_ratio() -> None:
+    """record() on ResNet-20 with 512 probe images, as a share of an epoch of CIFAR-10."""
+    torch.manual_seed(0)
+    model = models.create("resnet20").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = torch.rand(512, 3, 32, 32).to(memory_format=torch.channels_last), torch.randint(0, 10, (512,))
+
+    def step(index: int) -> None:
+        images, labels = x[index * 128 : (index + 1) * 128], y[index * 128 : (index + 1) * 128]
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    model.train()
+    step(0)
+    started = time.perf_counter()
+    for repeat in range(8):
+        step(repeat % 4)
+    epoch = (time.perf_counter() - started) / 8 * 50_000 / 128
+    recorder = Recorder(model, probe=(x, y), gradient="probe", slopes_per_epoch=0)
+    curved = Recorder(
+        model, probe=(x, y), gradient="probe", slopes_per_epoch=0, curvature_every=1, curvature_iterations=4
+    )
+    recorder.record()
+    plain = _seconds(recorder.record)
+    curvature = (_seconds(curved.record) - plain) * 20 / 4  # four of the twenty iterations
+    moments = Moments("late", None)
+    for _ in range(82):  # half of the paper's run: what a record costs on average
+        moments.append(torch.randn(PARAMETERS))
+    late = 2 * _seconds(lambda: moments.append(torch.randn(PARAMETERS)))
+    print(f"an epoch of CIFAR-10: {epoch:.0f} s; record(): {plain + late:.2f} s, {late:.2f} s of it distances")
+    print(f"record() costs {(plain + late) / epoch:.1%} of an epoch (goal: at most 3%)")
+    tenth = (plain + late + curvature / 10) / epoch
+    print(f"with curvature at every tenth epoch {tenth:.1%} (goal: at most 8%); one curvature {curvature:.1f} s")
+
+
+def _seconds(function: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def sketch_memory() -> None:
+    """What a Recorder adds to the memory of WRN-34-10 with its gradients and momenta."""
+    model = models.create("wrn-34-10")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    before = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    recorder = Recorder(model, optimizer, steps_per_epoch=2, slopes_per_epoch=1)
+    for _ in range(3):
+        started = time.perf_counter()
+        optimizer.step()
+        optimizer.step()
+        recorder.record()
+        seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    size = sum(parameter.numel() for parameter in model.parameters())
+    vectors = 75 * 2 * size * 4
+    print(
+        f"WRN-34-10, {recorder.trace.facts['storage']}: {(peak - before) / 2**20:.0f} MB beyond the model (goal: 100)"
+    )
+    print(f"the authors' way over 75 epochs: {vectors / 2**30:.1f} GB; two watched steps and a record: {seconds:.2f} s")
+
+
+PARTS = {"heat-map": heat_map_ratio, "recording": recording_ratio, "memory": sketch_memory}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or ["memory", "recording", "heat-map"]:
+        PARTS[part]()

@@ -1,0 +1,48 @@
+"""L over the path: the largest curvature once the transient is over."""
+
+import numpy as np
+import pytest
+
+from excite.errors import InputError
+from excite.lipschitz import estimate_lipschitz
+from excite.trace import Trace
+
+
+def trace(curvatures: list[float], residuals: list[float] | None = None) -> Trace:
+    n = len(curvatures)
+    return Trace(
+        squared_gradient_distances=np.zeros((n + 1, n + 1)),
+        squared_parameter_distances=np.zeros((n + 1, n + 1)),
+        steps=np.arange(1, n + 1) * 10,
+        learning_rates=np.full(n, 0.1),
+        curvatures=np.array(curvatures),
+        curvature_residuals=np.array(residuals or [0.01] * n),
+        curvature_steps=np.arange(1, n + 1) * 10,
+        facts={"probe": 512},
+    )
+
+
+def test_the_transient_does_not_count() -> None:
+    found = estimate_lipschitz(trace([50.0, 3.0, 4.0, 5.0, 4.5, 4.0, 4.0, 4.0, 4.0, 4.2]), "curvature", transient=0.2)
+    assert found.constant == 5.0
+    assert found.interval == pytest.approx((2.99, 5.01))
+    assert found.identified
+    assert "9 Hessian norms on 512 probe examples" in str(found)
+    assert estimate_lipschitz(trace([50.0, 3.0]), "curvature", transient=0.0).constant == 50.0
+
+
+def test_a_quantile_may_replace_the_largest() -> None:
+    found = estimate_lipschitz(trace([1.0, 2.0, 3.0, 4.0, 5.0]), "curvature", transient=0.0, quantile=0.5)
+    assert found.constant == 3.0
+
+
+def test_unsettled_eigenvalues_are_not_trusted_and_broken_ones_not_counted() -> None:
+    found = estimate_lipschitz(trace([2.0, float("nan"), 3.0], [0.0, 0.0, 1.0]), "curvature")
+    assert not found.identified
+    assert "had not settled" in str(found)
+    assert found.constant == 3.0
+
+
+def test_a_trace_without_curvatures_says_how_to_get_them() -> None:
+    with pytest.raises(InputError, match="curvature_every"):
+        estimate_lipschitz(trace([float("nan")]), "curvature")

@@ -1,0 +1,141 @@
+"""From a recorded run to L, by every method that reads a trace."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite.errors import InputError
+from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.trace import Recorder, Trace
+
+LARGEST = 8.0  # L
+
+
+class NoisyQuadratic(nn.Module):
+    """½ Σ λᵢ (θᵢ − xᵢ)² for a batch of targets x, with λ up to 8."""
+
+    eigenvalues: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.full((6,), 3.0, dtype=torch.float64))
+        self.register_buffer("eigenvalues", torch.linspace(0.5, LARGEST, 6, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * (self.eigenvalues * (self.theta - x) ** 2).sum(1)
+
+
+def record(**options: Any) -> Trace:
+    model = NoisyQuadratic()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(0)
+
+    def targets(n: int) -> Tensor:
+        return torch.randn(n, 6, generator=generator, dtype=torch.float64)
+
+    probe = targets(16)
+    recorder = Recorder(
+        model,
+        optimizer,
+        probe=(probe, torch.zeros(16)),
+        loss=lambda output, _: output,
+        slopes_per_epoch=10,
+        curvature_every=4,
+        **options,
+    )
+    for _ in range(20):
+        for _ in range(10):
+            x = targets(8)
+
+            def closure(x: Tensor = x) -> Tensor:
+                loss: Tensor = model(x).mean()
+                return loss
+
+            optimizer.zero_grad()
+            closure().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            recorder.after_step(closure)
+        recorder.record()
+    return recorder.trace
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return record()
+
+
+def test_curvature_is_the_largest_eigenvalue(trace: Trace) -> None:
+    found = estimate_lipschitz(trace, "curvature")
+    assert found.constant == pytest.approx(LARGEST, rel=1e-4)
+    assert found.learning_rate() == pytest.approx(1 / LARGEST, rel=1e-4)
+
+
+def test_local_slopes_stay_below_it_and_their_estimate_is_at_least_the_largest(trace: Trace) -> None:
+    assert (trace.slopes <= LARGEST * (1 + 1e-6)).all()
+    found = estimate_lipschitz(trace, "local", bootstraps=19)
+    assert found.constant >= trace.slopes.max()
+    assert found.method == "local"
+
+
+def test_epochs_estimates_from_probe_gradients_stay_near_it() -> None:
+    trace = record(gradient="probe")
+    found = estimate_lipschitz(trace, "epochs", bootstraps=19)
+    slopes = np.divide(
+        trace.gradient_distances,
+        trace.parameter_distances,
+        where=trace.parameter_distances > 0,
+        out=np.zeros((20, 20)),
+    )
+    assert slopes.max() <= LARGEST * (1 + 1e-6)
+    assert found.constant >= slopes.max()
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_same_trace_same_estimate_bit_for_bit(trace: Trace, method: str) -> None:
+    options = {} if method == "curvature" else {"bootstraps": 19, "n_maxima": (25, 55)}
+    first, second = (estimate_lipschitz(trace, method, **options) for _ in range(2))
+    assert first == second
+    assert LipschitzEstimate.from_json(first.to_json()) == first
+
+
+def test_one_pair_may_be_fixed(trace: Trace) -> None:
+    found = estimate_lipschitz(trace, "epochs", n_maxima=50, n_points=10, initial_shapes=(1.0, 5.0), bootstraps=0)
+    assert (found.details["M"], found.details["N"]) == (50, 10)
+
+
+def test_the_authors_protocol_needs_input_gradients_and_takes_nothing_else(trace: Trace) -> None:
+    with pytest.raises(InputError, match="does not fit a trace of epoch_mean gradients"):
+        estimate_lipschitz(trace, "epochs", protocol="authors")
+    inputs = record(gradient="input")
+    with pytest.raises(InputError, match="does not fit a trace of input gradients"):
+        estimate_lipschitz(inputs, "epochs")
+    found = estimate_lipschitz(
+        inputs, "epochs", protocol="authors", n_maxima=(25,), n_points=(20,), initial_shapes=(1.0,)
+    )
+    assert not found.identified
+    assert found.method == "epochs (authors' protocol)"
+
+
+def test_too_little_is_named_with_the_cure(trace: Trace) -> None:
+    with pytest.raises(
+        InputError, match=r"holds 20 moments; N=100 needs at least 100\. Record longer or pass n_points=20"
+    ):
+        estimate_lipschitz(trace, "epochs", n_points=100)
+    with pytest.raises(InputError, match="local slopes; N=1000 needs 500"):
+        estimate_lipschitz(trace, "local", n_points=1000)
+    with pytest.raises(InputError, match='no method "edge"'):
+        estimate_lipschitz(trace, "edge")
+    empty = Trace(np.zeros((1, 1)), np.zeros((1, 1)), facts={"gradient": "epoch_mean"})
+    for method in METHODS:
+        with pytest.raises(InputError, match=r"The trace holds (no|0)"):
+            estimate_lipschitz(empty, method)
+
+
+def test_importing_does_not_import_scipy_stats() -> None:
+    code = "import sys, excite.lipschitz, excite.trace, excite.excitation; sys.exit('scipy.stats' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
