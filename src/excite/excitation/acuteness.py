@@ -1,0 +1,82 @@
+"""Assumption 2 along a run: does each step make an acute angle with what is left of the way; and the batch size for it.
+
+From epoch to epoch, with θ* the last moment: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0. The pair that ends at θ* says 0 ≥ 0 and is
+left out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.trace import Trace
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Acuteness:
+    """Per step between moments: the inner product of Assumption 2 and the cosine of its angle."""
+
+    products: Floats
+    cosines: Floats
+
+    @property
+    def holds(self) -> NDArray[np.bool_]:
+        return self.products >= 0
+
+    @property
+    def fraction(self) -> float:
+        """Share of the steps at which the assumption holds."""
+        return float(self.holds.mean())
+
+    def __str__(self) -> str:
+        return (
+            f"Assumption 2 holds at {int(self.holds.sum())} of {len(self.products)} steps ({self.fraction:.0%}); "
+            f"the smallest cosine is {self.cosines.min():.3g}."
+        )
+
+
+def acuteness(trace: Trace) -> Acuteness:
+    """Assumption 2 at each recorded step, θ* being the last moment."""
+    if len(trace) < 3:
+        raise InputError(
+            f"The trace holds {len(trace)} moments; Assumption 2 needs 3, the last one being θ*. Record longer."
+        )
+    steps, products, rests = step_products(trace)
+    lengths = np.sqrt(steps * rests)
+    cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
+    return Acuteness(products, cosines)
+
+
+def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
+    """uᵀu, uᵀq and qᵀq of every recorded step but the last, u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*."""
+    squared = trace.squared_parameter_distances[1:, 1:]
+    steps = np.diagonal(squared, 1)[:-1]
+    to_goal = squared[:-1, -1]
+    before, rests = to_goal[:-1], to_goal[1:]
+    return steps.copy(), (before - steps - rests) / 2, rests.copy()
+
+
+def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, float], threshold: float) -> int:
+    """The paper's heuristic: from the smallest batch at which Assumption 2 always holds, go down to enough accuracy.
+
+    `fractions` and `accuracies` map batch sizes to the share of steps at which Assumption 2 holds and to the clean
+    accuracy; `threshold` is the accuracy to reach (0.8 on CIFAR-10 and 0.6 on CIFAR-100 in the paper). Where the
+    assumption holds at no size always, the search starts at the size where it holds most often.
+    """
+    if not fractions or set(fractions) != set(accuracies):
+        raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")
+    always = [size for size, fraction in fractions.items() if fraction >= 1]
+    most = max(fractions.values())
+    start = min(always or [size for size, fraction in fractions.items() if fraction == most])
+    for size in sorted((size for size in fractions if size <= start), reverse=True):
+        if accuracies[size] >= threshold:
+            return size
+    best = max(accuracies[size] for size in fractions if size <= start)
+    raise InputError(
+        f"No batch size up to {start} reaches an accuracy of {threshold:g}; the best is {best:.4g}. "
+        "Try smaller batches, train longer, or lower the threshold."
+    )

@@ -1,0 +1,183 @@
+"""Does one step lie on a persistently excited trajectory towards θ*? Exactly if it makes an acute angle with the rest.
+
+With u = θᵏ − θᵏ⁺¹ the step and q = θᵏ⁺¹ − θ* what is left, a full-rank ΦΦᵀ with q = e^{−ΦΦᵀ}(u + q) exists if and
+only if uᵀq > 0. One is ΦΦᵀ = log(I + B⁻¹) with B = I − uuᵀ/uᵀu + qqᵀ/qᵀu, which maps u to q. Outside span(u, q) it is
+log 2 times the identity, so everything costs O(d). At uᵀq = 0 the paper's Σ ≺ I fails.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from excite.errors import InputError
+
+Angle = Literal["acute", "right", "obtuse"]
+Pair = tuple[float, float]
+Chunks = Callable[[], Iterator[Tensor]]
+
+_CHUNK = 2**20
+_ROUNDING = 16 * torch.finfo(torch.float64).eps
+_OUTSIDE = math.log(2)  # the rate in every direction outside span(u, q)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The certificate inside span(u, q), in the orthonormal basis of u and the part of q across u.
+
+    `directions` are the two eigenvectors, columns of the paper's U; `shares` the eigenvalues of I − e^{−ΦΦᵀ}, its Σ;
+    `rates` those of ΦΦᵀ: in this step, errors along a direction shrink by e^{−rate}. NaN where nothing is certified.
+    """
+
+    angle: Angle
+    cosine: float  # between the step and the rest
+    directions: tuple[Pair, Pair]
+    shares: Pair
+    rates: Pair
+
+    @property
+    def holds(self) -> bool:
+        return self.angle == "acute"
+
+
+def certify_span(step: float, along: float, across: float) -> Span:
+    """The certificate from ‖u‖ and the lengths of the parts of q along and across u."""
+    rest = math.hypot(along, across)
+    cosine = along / rest if step > 0 and rest > 0 else 0.0
+    if cosine <= _ROUNDING:
+        unknown = (math.nan, math.nan)
+        return Span("right" if cosine >= -_ROUNDING else "obtuse", cosine, (unknown, unknown), unknown, unknown)
+    # B is [[a, b], [b, c]] here, and its determinant is a.
+    a, b = along / step, across / step
+    c = 1 + b * (b / a)
+    half = (c - a) / 2
+    root = math.hypot(half, b)
+    large = (a + c) / 2 + root
+    small = a / large
+    x, y = (b, half + root) if half >= 0 else (root - half, b)  # eigenvector of `large`
+    norm = math.hypot(x, y)
+    x, y = (x / norm, y / norm) if norm > 0 else (0.0, 1.0)
+    shares = (1 / (1 + small), 1 / (1 + large))
+    return Span("acute", cosine, ((-y, x), (x, y)), shares, (math.log1p(1 / small), math.log1p(1 / large)))
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Whether θᵏ and θᵏ⁺¹ lie on a trajectory of the reference family, and on which.
+
+    `residual` is ‖(θᵏ⁺¹ − θ*) − e^{−ΦΦᵀ}(θᵏ − θ*)‖ / ‖θᵏ − θ*‖, NaN where nothing is certified.
+    """
+
+    span: Span
+    residual: float
+    basis: Callable[[], Iterator[tuple[Tensor, Tensor]]]  # chunks of the two basis vectors of the span
+
+    @property
+    def holds(self) -> bool:
+        return self.span.holds
+
+    @property
+    def rates(self) -> Pair:
+        """How fast errors shrink inside span(u, q); log 2 in every other direction."""
+        return self.span.rates
+
+    def excite(self, vector: Tensor) -> Tensor:
+        """ΦΦᵀ v."""
+        return self._apply(vector, self.rates, _OUTSIDE)
+
+    def contract(self, vector: Tensor) -> Tensor:
+        """e^{−ΦΦᵀ} v: what this step makes of an error v."""
+        first, second = self.rates
+        return self._apply(vector, (math.exp(-first), math.exp(-second)), math.exp(-_OUTSIDE))
+
+    def __str__(self) -> str:
+        if self.holds:
+            slow, fast = sorted(self.rates)
+            return (
+                f"Certified: the step makes an acute angle with the rest (cosine {self.span.cosine:.3g}). Errors "
+                f"shrink at rates {slow:.3g} and {fast:.3g} in their plane and log 2 elsewhere; "
+                f"residual {self.residual:.1e}."
+            )
+        if self.span.angle == "right":
+            return (
+                "Not certified: the step and the rest are at a right angle, or one of them is zero (equality in "
+                "Assumption 2); Σ ≺ I fails."
+            )
+        return f"Not certified: the step overshoots (cosine {self.span.cosine:.3g} < 0); Assumption 2 is violated."
+
+    def _apply(self, vector: Tensor, inside: Pair, outside: float) -> Tensor:
+        if not self.holds:
+            raise InputError(f"{self} There is no ΦΦᵀ to apply.")
+        flat = vector.reshape(-1)
+        chunks = _applied(self.span, self.basis, lambda: _difference(flat, None), inside, outside)
+        result = torch.empty(flat.shape, dtype=torch.float64, device=flat.device)
+        for start, chunk in zip(range(0, len(flat), _CHUNK), chunks, strict=True):
+            result[start : start + _CHUNK] = chunk
+        return result.view(vector.shape)
+
+
+def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certificate:
+    """Certify the step from `theta` to `theta_next` with respect to the true parameters `theta_star`.
+
+    Works in float64 on chunks of the vectors, which it does not copy: 50 million parameters are fine.
+
+    >>> str(certificate(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.8]), torch.zeros(2)))[:9]
+    'Certified'
+    """
+    now, after, goal = (vector.detach().reshape(-1) for vector in (theta, theta_next, theta_star))
+    if not len(now) == len(after) == len(goal):
+        raise InputError(f"θᵏ, θᵏ⁺¹ and θ* have {len(now)}, {len(after)} and {len(goal)} entries; they must agree.")
+
+    def steps() -> Iterator[Tensor]:
+        return _difference(now, after)
+
+    def rests() -> Iterator[Tensor]:
+        return _difference(after, goal)
+
+    squared_step = sum(float(u @ u) for u in steps())
+    product = sum(float(u @ q) for u, q in zip(steps(), rests(), strict=True))
+    share = product / squared_step if squared_step > 0 else 0.0
+    across = math.sqrt(sum(float((q - share * u).square().sum()) for u, q in zip(steps(), rests(), strict=True)))
+    step = math.sqrt(squared_step)
+    if not math.isfinite(step + across):
+        raise InputError("The parameters hold NaN or infinite values; certify steps of a run that did not diverge.")
+
+    def basis() -> Iterator[tuple[Tensor, Tensor]]:
+        for u, q in zip(steps(), rests(), strict=True):
+            yield u / step, (q - share * u) / across if across > 0 else torch.zeros_like(q)
+
+    span = certify_span(step, share * step, across)
+    residual = math.nan
+    if span.holds:
+        shrink = (math.exp(-span.rates[0]), math.exp(-span.rates[1]))
+        reached = _applied(span, basis, lambda: _difference(now, goal), shrink, math.exp(-_OUTSIDE))
+        missed = sum(float((q - r).square().sum()) for q, r in zip(rests(), reached, strict=True))
+        whole = sum(float(w @ w) for w in _difference(now, goal))
+        residual = math.sqrt(missed / whole)
+    return Certificate(span, residual, basis)
+
+
+def _difference(minuend: Tensor, subtrahend: Tensor | None) -> Iterator[Tensor]:
+    for start in range(0, len(minuend), _CHUNK):
+        chunk = minuend[start : start + _CHUNK].to(torch.float64)
+        yield chunk if subtrahend is None else chunk - subtrahend[start : start + _CHUNK].to(torch.float64)
+
+
+def _applied(
+    span: Span, basis: Callable[[], Iterator[tuple[Tensor, Tensor]]], vector: Chunks, inside: Pair, outside: float
+) -> Iterator[Tensor]:
+    """A function of ΦΦᵀ, with these eigenvalues inside and outside the span, applied to a vector in chunks."""
+    first = second = 0.0
+    for chunk, (e1, e2) in zip(vector(), basis(), strict=True):
+        first += float(chunk @ e1)
+        second += float(chunk @ e2)
+    weights = [
+        (value - outside) * (x * first + y * second) for value, (x, y) in zip(inside, span.directions, strict=True)
+    ]
+    along = sum(weight * x for weight, (x, _) in zip(weights, span.directions, strict=True))
+    across = sum(weight * y for weight, (_, y) in zip(weights, span.directions, strict=True))
+    for chunk, (e1, e2) in zip(vector(), basis(), strict=True):
+        yield outside * chunk + along * e1 + across * e2

@@ -1,0 +1,49 @@
+"""Assumption 2 from a trace equals that from the vectors, without free counts; the heuristic is the paper's."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.excitation import acuteness, choose_batch_size
+from excite.trace import Trace
+
+Floats = NDArray[np.float64]
+TraceOf = Callable[[Floats, Floats, Floats], Trace]
+
+
+def test_it_is_the_inequality_on_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
+    found = acuteness(trace_of(walk, walk, np.full(len(walk), 0.1)))
+    expected = [float((walk[k] - walk[k + 1]) @ (walk[k + 1] - walk[-1])) for k in range(len(walk) - 2)]
+    np.testing.assert_allclose(found.products, expected, rtol=1e-9, atol=1e-12)
+    assert found.fraction == np.mean(np.array(expected) >= 0)
+
+
+def test_straight_lines_hold_always_and_returns_never(trace_of: TraceOf) -> None:
+    line = np.arange(5.0)[:, None] * np.ones(3)
+    assert acuteness(trace_of(line, line, np.ones(5))).fraction == 1
+    back = np.array([[0.0], [1.0], [2.0], [3.0], [-1.0]])
+    found = acuteness(trace_of(back, back, np.ones(5)))
+    assert found.fraction == 0
+    assert str(found) == "Assumption 2 holds at 0 of 3 steps (0%); the smallest cosine is -1."
+
+
+def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
+    with pytest.raises(InputError, match="holds 2 moments"):
+        acuteness(trace_of(np.eye(2), np.eye(2), np.ones(2)))
+
+
+def test_the_heuristic_goes_down_from_the_smallest_batch_that_always_holds() -> None:
+    fractions = {64: 0.4, 256: 0.8, 1000: 1.0, 5000: 1.0}
+    assert choose_batch_size(fractions, {64: 0.9, 256: 0.85, 1000: 0.7, 5000: 0.6}, 0.8) == 256
+    assert choose_batch_size(fractions, {64: 0.9, 256: 0.85, 1000: 0.81, 5000: 0.6}, 0.8) == 1000
+    assert choose_batch_size({64: 0.4, 256: 0.8}, {64: 0.9, 256: 0.85}, 0.8) == 256
+
+
+def test_the_heuristic_says_when_nothing_fits() -> None:
+    with pytest.raises(InputError, match="No batch size up to 1000 reaches"):
+        choose_batch_size({64: 0.4, 1000: 1.0}, {64: 0.3, 1000: 0.2}, 0.8)
+    with pytest.raises(InputError, match="same batch sizes"):
+        choose_batch_size({64: 0.4}, {128: 0.3}, 0.8)

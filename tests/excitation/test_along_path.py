@@ -1,0 +1,61 @@
+"""Along a path, the theorem's ingredients read from a trace are those of the vectors."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.excitation import certificate, certify_path, step_size_decay
+from excite.trace import Trace
+
+Floats = NDArray[np.float64]
+TraceOf = Callable[[Floats, Floats, Floats], Trace]
+
+
+def test_certificates_and_slopes_are_those_of_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
+    found = certify_path(trace_of(walk, 2 * walk, np.full(len(walk), 0.1)))
+    points = torch.from_numpy(walk)
+    for k, span in enumerate(found.spans):
+        direct = certificate(points[k], points[k + 1], points[-1])
+        assert span.holds == direct.holds
+        np.testing.assert_allclose(span.rates, direct.rates, rtol=1e-6)
+    expected = [np.linalg.norm(2 * walk[k]) / np.linalg.norm(walk[k] - walk[-1]) for k in range(len(walk) - 2)]
+    np.testing.assert_allclose(found.slopes, expected, rtol=1e-9)
+    assert found.largest_slope == pytest.approx(max(expected))
+    np.testing.assert_allclose(found.inverse_rates, 10.0)
+
+
+def test_on_a_quadratic_the_proof_s_slope_is_below_the_largest_eigenvalue(trace_of: TraceOf) -> None:
+    eigenvalues = np.array([3.0, 1.0, 0.2])
+    theta = [np.ones(3)]
+    for _ in range(200):
+        theta.append(theta[-1] - 0.3 * eigenvalues * theta[-1])
+    points = np.array(theta)
+    found = certify_path(trace_of(points, eigenvalues * points, np.full(len(points), 0.3)))
+    assert found.largest_slope <= 3.0 * (1 + 1e-6)
+    assert found.satisfied.all()
+    assert all(span.holds for span in found.spans)
+
+
+@pytest.mark.parametrize(
+    ("exponent", "diverges", "squares"), [(0.0, True, False), (0.75, True, True), (1.5, False, True)]
+)
+def test_step_sizes_are_classed_by_their_decay(exponent: float, diverges: bool, squares: bool) -> None:
+    found = step_size_decay(0.3 * np.arange(1.0, 165.0) ** -exponent)
+    assert found.exponent == pytest.approx(exponent)
+    assert found.sum_diverges == diverges
+    assert found.squares_converge == squares
+
+
+def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
+    with pytest.raises(InputError, match="holds 2 moments"):
+        certify_path(trace_of(np.eye(2), np.eye(2), np.ones(2)))
+
+
+def test_without_learning_rates_nothing_is_said_of_their_decay(trace_of: TraceOf, walk: Floats) -> None:
+    found = certify_path(trace_of(walk, walk, np.full(len(walk), np.nan)))
+    assert found.step_sizes is None
+    assert not found.satisfied.any()
