@@ -1,0 +1,148 @@
+"""Projected gradient descent: climb a loss inside the ε-ball, keep each example's best point."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from excite.attacks.attack import check_inputs, pixels
+from excite.attacks.fast_inference import FastModel, fast_inference
+from excite.attacks.losses import LOSSES, LossName
+from excite.attacks.projection import Norm, ascent, check_norm, project, random_point
+from excite.errors import InputError
+from excite.registry import lookup
+
+
+def pgd(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float,
+    step: float,
+    steps: int = 20,
+    norm: Norm = "linf",
+    random_start: bool = False,
+    start: Tensor | None = None,
+    restarts: int = 1,
+    loss: LossName = "cross_entropy",
+    keep: Literal["best", "last"] = "best",
+    early_stop: bool = False,
+    fast: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Adversarial images for `x`, inside the ball of radius `eps` around it and inside [0, 1].
+
+    The best point of an example is a misclassified one if there is any, and among equals the one with the larger loss;
+    `keep="last"` returns the last iterate instead and saves a forward pass (the inner loop of adversarial training).
+    With `early_stop`, examples leave the batch as soon as they are misclassified: the same verdict for less work.
+    `start` begins at given points, as TRADES does. The model is attacked in eval mode and stays as it was.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
+    True
+    """
+    PGD(eps, step, steps, norm, random_start, restarts, loss)  # refuses options that make no sense
+    if keep == "last" and (restarts > 1 or early_stop):
+        raise InputError('keep="last" has nothing to choose from several restarts or stopped examples; pass "best".')
+    if loss == "kl" and not random_start and start is None:
+        raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
+    check_inputs(x, y)
+    x = x.detach()
+    if len(x) == 0 or eps == 0:
+        return x.clone()
+    model = fast_inference(model) if fast else FastModel(model, None)
+    target = y
+    if loss == "kl":
+        with torch.no_grad():
+            target = functional.log_softmax(model(x), dim=1)
+
+    best = x.clone()
+    best_loss = torch.full((len(x),), -torch.inf, device=x.device)
+    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for _ in range(restarts):
+        if random_start:
+            x_adv = random_point(x, eps=eps, norm=norm, generator=generator)
+        else:
+            x_adv = x if start is None else project(start.detach(), x, eps=eps, norm=norm)
+        active = torch.arange(len(x), device=x.device)
+        for i in range(steps + 1):
+            if early_stop and fooled[active].any():
+                stays = ~fooled[active]
+                active, x_adv = active[stays], x_adv[stays]
+                if len(active) == 0:
+                    return best
+            if i == steps and keep == "last":
+                return x_adv
+            logits, value, gradient = _climb(model, x_adv, target[active], LOSSES[loss], last=i == steps)
+            wrong = logits.argmax(1) != y[active]
+            better = (wrong & ~fooled[active]) | ((wrong == fooled[active]) & (value > best_loss[active]))
+            winners = active[better]
+            best[winners], best_loss[winners] = x_adv[better], value[better].to(best_loss.dtype)
+            fooled[winners] = wrong[better]
+            if gradient is not None:
+                x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
+    return best
+
+
+def _climb(
+    model: nn.Module, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
+    if last:
+        with torch.no_grad():
+            logits = model(x_adv)
+            return logits, loss(logits, target), None
+    with torch.enable_grad():
+        x_adv = x_adv.detach().requires_grad_()
+        logits = model(x_adv)
+        value = loss(logits, target)
+        if not value.requires_grad:
+            return logits, value, torch.zeros_like(x_adv)
+        (gradient,) = torch.autograd.grad(value.sum(), x_adv, materialize_grads=True)
+    return logits.detach(), value.detach(), torch.nan_to_num(gradient, nan=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class PGD:
+    """`pgd` with its options set, for verdicts: fooled examples leave the batch."""
+
+    eps: float
+    step: float
+    steps: int = 20
+    norm: Norm = "linf"
+    random_start: bool = False
+    restarts: int = 1
+    loss: LossName = "cross_entropy"
+
+    def __post_init__(self) -> None:
+        check_norm(self.norm)
+        lookup("loss", LOSSES, self.loss)
+        if self.eps < 0 or self.step < 0 or self.steps < 0 or self.restarts < 1:
+            raise InputError(
+                f"PGD needs eps ≥ 0, step ≥ 0, steps ≥ 0 and restarts ≥ 1; got eps={self.eps:g}, step={self.step:g}, "
+                f"steps={self.steps}, restarts={self.restarts}."
+            )
+        if self.restarts > 1 and not self.random_start:
+            raise InputError(
+                f"restarts={self.restarts} without a random start repeats one attack; pass random_start=True."
+            )
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        return pgd(model, x, y, **dataclasses.asdict(self), early_stop=True, generator=generator)
+
+    def __str__(self) -> str:
+        """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
+        words = [
+            f"PGD-{self.steps}",
+            f"{'L∞' if self.norm == 'linf' else 'L2'} ε = {pixels(self.eps)}",
+            f"step {pixels(self.step)}",
+            *(["random start"] if self.random_start else []),
+            *([f"{self.restarts} restarts"] if self.restarts > 1 else []),
+            *([f"{self.loss} loss"] if self.loss != "cross_entropy" else []),
+        ]
+        return ", ".join(words)

@@ -1,0 +1,9 @@
+"""Clean and robust accuracy with intervals, every example's outcome, and reasons to distrust them."""
+
+from excite.evaluation.accuracy import Accuracy
+from excite.evaluation.comparison import Comparison, compare
+from excite.evaluation.evaluate import evaluate
+from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
+from excite.trust import Flag
+
+__all__ = ["Accuracy", "AttackResult", "Comparison", "Cost", "Evaluation", "Flag", "Stage", "compare", "evaluate"]

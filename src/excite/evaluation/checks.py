@@ -1,0 +1,69 @@
+"""Which trust checks an evaluation runs: on a few right examples, from its largest attack, and on its own outcomes."""
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from excite import trust
+from excite.attacks.attack import Attack
+from excite.attacks.autoattack import AutoAttackMember
+from excite.attacks.fast_inference import FastModel
+from excite.evaluation.result import AttackResult
+from excite.trust import Flag
+
+
+def distrust(
+    plain: FastModel,
+    attacked: FastModel,
+    examples: Callable[[Tensor], tuple[Tensor, Tensor]],
+    *,
+    correct: Tensor,
+    attacks: Mapping[str, Attack],
+    results: Mapping[str, AttackResult],
+    generator: torch.Generator,
+) -> list[Flag]:
+    """Every reason found to distrust `results`; `examples` gives the images and labels with certain numbers.
+
+    More attacking costs time, so it follows one attack only: the one with the largest ε.
+    """
+    flags = trust.check_model(plain, *examples(_few(correct))) if correct.any() else []
+    sized = {name: attack.eps for name, attack in attacks.items() if hasattr(attack, "eps")}
+    if sized:
+        largest = max(sized, key=lambda name: sized[name])
+        robust = results[largest].robust
+        if robust.any():
+            x, y = examples(_few(robust))
+            share = float(robust.double().mean())
+            flags += trust.check_attack(attacked, x, y, attack=attacks[largest], share=share, generator=generator)
+    return flags + square_alone(attacks, results)
+
+
+def _few(chosen: Tensor) -> Tensor:
+    return chosen.nonzero().squeeze(1)[: trust.EXAMPLES]
+
+
+def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
+    """Whether Square, where it was asked for, fooled what the gradient attacks of the same size had not."""
+    flags = []
+    for name, attack in attacks.items():
+        robust = results[name].robust
+        for before, stage in itertools.pairwise(results[name].stages):
+            if stage.name == "square":
+                fooled = before.standing - stage.standing
+                flags.append(trust.black_box(fooled, fooled / len(robust)))
+        if isinstance(attack, AutoAttackMember) and attack.member == "square":
+            rivals = [
+                results[other].robust
+                for other, rival in attacks.items()
+                if other != name and _size(rival) == _size(attack)
+            ]
+            if rivals:
+                fooled = int((torch.stack(rivals).all(0) & ~robust).sum())
+                flags.append(trust.black_box(fooled, fooled / len(robust)))
+    return [flag for flag in flags if flag is not None]
+
+
+def _size(attack: Attack) -> tuple[object, object]:
+    return getattr(attack, "eps", None), getattr(attack, "norm", None)

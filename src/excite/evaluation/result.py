@@ -1,0 +1,178 @@
+"""What an evaluation found: accuracies with intervals, every example's outcome, what it cost, what to distrust."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from excite.errors import CorruptFileError, InputError
+from excite.evaluation.accuracy import Accuracy
+from excite.files import read_json, write_json
+from excite.trust import Flag
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Wall time, and images passed forward and backward through the model."""
+
+    seconds: float = 0.0
+    forwards: int = 0
+    backwards: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.seconds + other.seconds, self.forwards + other.forwards, self.backwards + other.backwards)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.seconds - other.seconds, self.forwards - other.forwards, self.backwards - other.backwards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One attack of a cascade: how many examples were still right after it, and its cost."""
+
+    name: str
+    standing: int
+    cost: Cost
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttackResult:
+    description: str
+    robust: Tensor  # per example: right on the clean image and still right under attack
+    stages: tuple[Stage, ...]
+
+    @property
+    def cost(self) -> Cost:
+        return sum((stage.cost for stage in self.stages), Cost())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Outcomes of one model on one set of examples, clean and under each attack."""
+
+    correct: Tensor  # per example: right on the clean image
+    attacks: Mapping[str, AttackResult]
+    flags: tuple[Flag, ...]
+    cost: Cost  # of everything: clean accuracy, attacks, trust checks
+    examples: str  # hash of images and labels: only evaluations of the same examples can be compared
+
+    @property
+    def clean(self) -> Accuracy:
+        return _accuracy(self.correct)
+
+    @property
+    def robust(self) -> dict[str, Accuracy]:
+        """Accuracy under each attack alone."""
+        return {name: _accuracy(result.robust) for name, result in self.attacks.items()}
+
+    @property
+    def worst(self) -> Accuracy:
+        """Accuracy when each example meets the attack that suits it best."""
+        return _accuracy(self.outcomes("worst"))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(map(str, self.flags))
+
+    def outcomes(self, name: str) -> Tensor:
+        """Per example, whether the model was right: `"clean"`, `"worst"` or an attack's name."""
+        if name == "clean":
+            return self.correct
+        if name == "worst":
+            return torch.stack([self.correct, *(result.robust for result in self.attacks.values())]).all(0)
+        if name not in self.attacks:
+            raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
+        return self.attacks[name].robust
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; outcomes are packed, eight examples to a byte, written in hexadecimal."""
+        return {
+            "format": FORMAT,
+            "examples": self.examples,
+            "total": len(self.correct),
+            "clean": _accuracy_json(self.clean, self.correct),
+            "attacks": {
+                name: {
+                    "description": result.description,
+                    **_accuracy_json(self.robust[name], result.robust),
+                    "stages": [dataclasses.asdict(stage) for stage in result.stages],
+                }
+                for name, result in self.attacks.items()
+            },
+            "worst": _accuracy_json(self.worst, None),
+            "flags": [dataclasses.asdict(flag) for flag in self.flags],
+            "cost": dataclasses.asdict(self.cost),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> "Evaluation":
+        try:
+            if value["format"] != FORMAT:
+                raise CorruptFileError(
+                    f"This evaluation has format {value['format']}, this excite reads {FORMAT}; evaluate again."
+                )
+            total = value["total"]
+            return Evaluation(
+                correct=unpack(value["clean"]["outcomes"], total),
+                attacks={
+                    name: AttackResult(
+                        description=result["description"],
+                        robust=unpack(result["outcomes"], total),
+                        stages=tuple(Stage(s["name"], s["standing"], Cost(**s["cost"])) for s in result["stages"]),
+                    )
+                    for name, result in value["attacks"].items()
+                },
+                flags=tuple(Flag(**flag) for flag in value["flags"]),
+                cost=Cost(**value["cost"]),
+                examples=value["examples"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFileError(f"This is not a saved evaluation ({error!r}); evaluate again.") from error
+
+    def save(self, path: Path) -> None:
+        write_json(path, self.to_json())
+
+    @staticmethod
+    def load(path: Path) -> "Evaluation":
+        return Evaluation.from_json(read_json(path))
+
+    def __str__(self) -> str:
+        lines = [f"clean {self.clean} on {len(self.correct)} examples"]
+        for name, accuracy in self.robust.items():
+            lines.append(f"{name} {accuracy}, {self.attacks[name].description}")
+            if len(self.attacks[name].stages) > 1:
+                lines += [
+                    f"  after {stage.name} {stage.standing / len(self.correct):.2%}"
+                    for stage in self.attacks[name].stages
+                ]
+        if len(self.attacks) > 1:
+            lines.append(f"worst case {self.worst}")
+        lines += [f"do not trust this yet: {flag}" for flag in self.flags]
+        lines.append(f"{self.cost.seconds:.1f} s, {self.cost.forwards} images forward, {self.cost.backwards} backward")
+        return "\n".join(lines)
+
+
+def pack(outcomes: Tensor) -> str:
+    return np.packbits(outcomes.cpu().numpy()).tobytes().hex()
+
+
+def unpack(text: str, total: int) -> Tensor:
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8))
+    if not total <= len(bits) < total + 8:
+        raise ValueError(f"{len(bits)} packed outcomes for {total} examples")
+    return torch.from_numpy(bits[:total].astype(bool))
+
+
+def _accuracy(outcomes: Tensor) -> Accuracy:
+    return Accuracy(int(outcomes.sum()), len(outcomes))
+
+
+def _accuracy_json(accuracy: Accuracy, outcomes: Tensor | None) -> dict[str, Any]:
+    summary: dict[str, Any] = {"accuracy": accuracy.value, "interval": list(accuracy.interval)}
+    return summary if outcomes is None else {**summary, "outcomes": pack(outcomes)}

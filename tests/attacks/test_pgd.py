@@ -1,0 +1,216 @@
+"""PGD against ten plain lines, and its promises: ball, box, ε = 0, the model untouched."""
+
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite.attacks import pgd
+from excite.attacks.losses import LossName
+from excite.attacks.projection import Norm, distance
+from excite.errors import InputError
+
+
+def plain_pgd(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, step: float, steps: int, norm: Norm) -> Tensor:
+    """The slow twin: last iterate, no tricks."""
+    x_adv = x.clone()
+    for _ in range(steps):
+        x_adv.requires_grad_()
+        (gradient,) = torch.autograd.grad(cross_entropy(model(x_adv), y, reduction="sum"), x_adv)
+        with torch.no_grad():
+            if norm == "linf":
+                x_adv = x_adv + step * gradient.sign()
+                x_adv = x + (x_adv - x).clamp(-eps, eps)
+            else:
+                delta = x_adv + step * gradient / gradient.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1) - x
+                x_adv = x + delta * (eps / delta.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1)).clamp(max=1)
+            x_adv = x_adv.clamp(0, 1)
+    return x_adv.detach()
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.02), ("l2", 0.3)])
+def test_last_iterate_equals_ten_plain_lines(
+    convnet: nn.Module, images: Tensor, labels: Tensor, *, norm: Norm, eps: float, fast: bool
+) -> None:
+    ours = pgd(convnet, images, labels, eps=eps, step=eps / 4, steps=7, norm=norm, keep="last", fast=fast)
+    twin = plain_pgd(convnet, images, labels, norm=norm, eps=eps, step=eps / 4, steps=7)
+    # a gradient that is zero up to rounding may change its sign, and with it one pixel's step
+    assert ((ours - twin).abs() > 1e-5).double().mean() < 1e-3
+
+
+def test_best_iterate_is_misclassified_if_any_was(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """A step three times the ball makes the path jump about: the last point is often not the best one."""
+    fooled = torch.zeros(len(images), dtype=torch.bool)
+    largest = torch.full((len(images),), -torch.inf)
+    for steps in range(9):
+        point = pgd(convnet, images, labels, eps=0.01, step=0.03, steps=steps, keep="last", fast=False)
+        logits = convnet(point).detach()
+        fooled |= logits.argmax(1) != labels
+        largest = largest.maximum(cross_entropy(logits, labels, reduction="none"))
+    best = convnet(pgd(convnet, images, labels, eps=0.01, step=0.03, steps=8, fast=False)).detach()
+    assert torch.equal(best.argmax(1) != labels, fooled)
+    assert 0 < fooled.sum() < len(fooled)
+    unmoved = ~fooled
+    torch.testing.assert_close(cross_entropy(best, labels, reduction="none")[unmoved], largest[unmoved])
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "margin", "dlr"])
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_leaving_the_batch_keeps_the_verdicts(
+    convnet: nn.Module, images: Tensor, labels: Tensor, loss: LossName, restarts: int
+) -> None:
+    verdicts = []
+    for early_stop in (False, True):
+        x_adv = pgd(
+            convnet,
+            images,
+            labels,
+            eps=0.01,
+            step=0.003,
+            random_start=True,
+            restarts=restarts,
+            loss=loss,
+            early_stop=early_stop,
+            generator=torch.Generator().manual_seed(3),
+        )
+        verdicts.append((convnet(x_adv).argmax(1) == labels).tolist())
+    assert verdicts[0] == verdicts[1]
+    assert 0 < sum(verdicts[0]) < len(labels)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    eps=st.one_of(st.sampled_from([0.0, 1 / 255, 0.3]), st.floats(0, 3)),
+    ratio=st.floats(0, 5),
+    steps=st.integers(0, 3),
+    norm=st.sampled_from(get_args(Norm)),
+    loss=st.sampled_from(get_args(LossName)),
+    early_stop=st.booleans(),
+    edges=st.booleans(),
+)
+def test_never_outside_ball_or_box(
+    *,
+    seed: int,
+    eps: float,
+    ratio: float,
+    steps: int,
+    norm: Norm,
+    loss: LossName,
+    early_stop: bool,
+    edges: bool,
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(3, 1, 4, 4, generator=generator)
+    x = x.round() if edges else x
+    weights = torch.randn(16, 4, generator=generator)
+    model = Linear(weights)
+    y = model(x).argmax(1)
+    x_adv = pgd(
+        model,
+        x,
+        y,
+        eps=eps,
+        step=eps * ratio,
+        steps=steps,
+        norm=norm,
+        loss=loss,
+        random_start=True,
+        early_stop=early_stop,
+        fast=False,
+        generator=generator,
+    )
+    assert distance(x_adv, x, norm=norm).max() <= eps + 1e-7
+    assert x_adv.min() >= 0
+    assert x_adv.max() <= 1
+    if eps == 0:
+        assert torch.equal(x_adv, x)
+
+
+class Linear(nn.Module):
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weights
+
+
+def test_the_model_is_left_alone(convnet: nn.Sequential, images: Tensor, labels: Tensor) -> None:
+    convnet.train()
+    convnet[1].eval()
+    before = {name: value.clone() for name, value in convnet.state_dict().items()}
+    state = torch.random.get_rng_state()
+    x_adv = pgd(convnet, images, labels, eps=0.05, step=0.01, random_start=True, generator=torch.Generator())
+    assert not x_adv.requires_grad
+    assert convnet.training
+    assert not convnet[1].training
+    assert convnet[4].training
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in convnet.parameters())
+    assert all(torch.equal(before[name], value) for name, value in convnet.state_dict().items())
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_start_points_are_used_and_projected(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    start = images + 1.0
+    x_adv = pgd(convnet, images, labels, eps=0.1, step=0.0, start=start, keep="last")
+    torch.testing.assert_close(x_adv, (images + 0.1).clamp(max=1))
+
+
+def test_a_model_without_gradient_or_with_nan_stays_inside(images: Tensor, labels: Tensor) -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.flatten(1)[:, :10] - 0.5).sqrt()
+
+    class Cut(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.scale * x.detach().flatten(1)[:, :10]
+
+    for model, fast in ((Broken(), True), (Broken(), False), (Cut(), True), (Cut(), False)):
+        for norm in get_args(Norm):
+            x_adv = pgd(model, images, labels, eps=0.1, step=0.05, norm=norm, fast=fast)
+            assert distance(x_adv, images, norm=norm).max() <= 0.1 + 1e-7
+            assert torch.isfinite(x_adv).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"restarts": 2}, "random_start=True"),
+        ({"loss": "kl"}, "start="),
+        ({"loss": "crossentropy"}, "cross_entropy"),
+        ({"norm": "l1"}, "linf"),
+        ({"eps": -0.1}, "eps ≥ 0"),
+        ({"keep": "last", "early_stop": True}, '"best"'),
+    ],
+)
+def test_errors_carry_the_cure(
+    convnet: nn.Module, images: Tensor, labels: Tensor, options: dict[str, object], cure: str
+) -> None:
+    settings: dict[str, object] = {"eps": 0.1, "step": 0.01, **options}
+    with pytest.raises(InputError, match=cure):
+        pgd(convnet, images, labels, **settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "cure"),
+    [
+        (torch.full((2, 1, 2, 2), 255.0), torch.zeros(2, dtype=torch.long), "Divide by 255"),
+        (torch.zeros(2, 1, 2, 2, dtype=torch.uint8), torch.zeros(2, dtype=torch.long), "float"),
+        (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2, dtype=torch.long), "nan"),
+        (torch.zeros(2, 1, 2, 2), torch.zeros(3, dtype=torch.long), "2 labels"),
+        (torch.zeros(2, 1, 2, 2), torch.zeros(2), "y.long()"),
+    ],
+)
+def test_wrong_images_and_labels(convnet: nn.Module, x: Tensor, y: Tensor, cure: str) -> None:
+    with pytest.raises(InputError, match=cure.replace("(", r"\(").replace(")", r"\)")):
+        pgd(convnet, x, y, eps=0.1, step=0.01)

@@ -1,0 +1,202 @@
+"""What an evaluation counts, refuses, saves, and leaves as it was."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite import attacks
+from excite.attacks import Attack
+from excite.errors import CorruptFileError, InputError
+from excite.evaluation import Evaluation, evaluate
+
+PGD = {"pgd": attacks.create("pgd", eps=0.02, step=0.005)}
+
+
+def network() -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(), nn.Flatten(), nn.Linear(288, 10)
+        )
+    return model.eval()
+
+
+def examples(model: nn.Module, count: int = 50, wrong: int = 5) -> tuple[Tensor, Tensor]:
+    """The first `wrong` labels are not what the model answers."""
+    x = torch.rand(count, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        y: Tensor = model(x).argmax(1)
+    y[:wrong] = (y[:wrong] + 1) % 10
+    return x, y
+
+
+def only(*fooled: int) -> Attack:
+    """A pretend attack that moves a few examples, by their position in the clean set, to images known to be wrong."""
+
+    def attack(model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+        with torch.no_grad():
+            candidates = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+            answers = model(candidates).argmax(1)
+        x_adv = x.clone()
+        for position in fooled:
+            x_adv[position] = candidates[(answers != y[position]).nonzero()[0, 0]]
+        return x_adv
+
+    return attack
+
+
+def test_worst_case_is_pointwise() -> None:
+    model = network()
+    x, y = examples(model, 20, wrong=0)
+    result = evaluate(model, x, y, {"one": only(0, 1), "two": only(1, 2, 3)}, checks=False)
+    assert result.clean.correct == 20
+    assert {name: accuracy.correct for name, accuracy in result.robust.items()} == {"one": 18, "two": 17}
+    assert result.worst.correct == 16
+    assert result.outcomes("worst").nonzero().flatten().tolist() == list(range(4, 20))
+
+
+def test_wrong_examples_are_not_attacked_and_never_robust() -> None:
+    model = network()
+    x, y = examples(model, 20, wrong=5)
+    seen = []
+
+    def count(_model: nn.Module, x: Tensor, _y: Tensor, _: torch.Generator | None) -> Tensor:
+        seen.append(len(x))
+        return x
+
+    result = evaluate(model, x, y, {"none": count}, batch_size=8, checks=False)
+    assert seen == [8, 7]
+    assert result.robust["none"].correct == result.clean.correct == 15
+    assert not result.outcomes("none")[:5].any()
+
+
+def test_eps_zero_gives_the_clean_accuracy() -> None:
+    model = network()
+    x, y = examples(model)
+    zero: dict[str, Attack] = {
+        name: attacks.create(name, eps=0.0, **({"step": 0.1} if name == "pgd" else {})) for name in attacks.ATTACKS
+    }
+    result = evaluate(model, x, y, zero, checks=False)
+    assert all(torch.equal(result.outcomes(name), result.correct) for name in zero)
+
+
+def test_counts_are_exact_for_an_attack_that_fools_nobody() -> None:
+    model = network()
+    x, y = examples(model, 20, wrong=0)
+    still = {"pgd": attacks.create("pgd", eps=1e-9, step=1e-9, steps=3)}
+    result = evaluate(model, x, y, still, batch_size=20, checks=False)
+    # clean 20; 3 steps with gradient, the last point, the verdict
+    assert (result.cost.forwards, result.cost.backwards) == (20 + 3 * 20 + 20 + 20, 3 * 20)
+    assert result.cost.seconds > 0
+
+
+def test_the_model_comes_back_as_it_was() -> None:
+    model = network()
+    x, y = examples(model, 12)
+    model.train()
+    model[1].eval()
+    weights = model.get_parameter("5.weight")
+    weights.grad = torch.ones_like(weights)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random_state = torch.random.get_rng_state()
+    several = {name: attacks.create(name, eps=0.02, iterations=5) for name in ("apgd-ce", "fab", "fab-t")}
+    for fast in (True, False):
+        evaluate(model, x, y, {**PGD, **several}, fast=fast)
+        assert [module.training for module in model] == [True, False, True, True, True, True]
+        assert torch.equal(weights.grad, torch.ones_like(weights))
+        assert model.get_parameter("0.weight").grad is None
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+        assert torch.equal(random_state, torch.random.get_rng_state())
+
+
+def test_seeds_decide_random_attacks_and_nothing_else_does() -> None:
+    model = network()
+    x, y = examples(model, 60)
+    # no steps: a random start is all there is
+    draw = {"draw": attacks.create("pgd", eps=0.08, step=0.0, steps=0, random_start=True)}
+    outcomes = []
+    for seed, noise in ((0, 0), (0, 1), (1, 0)):
+        torch.manual_seed(noise)
+        outcomes.append(evaluate(model, x, y, draw, seed=seed, batch_size=16, checks=False).outcomes("draw"))
+    assert torch.equal(outcomes[0], outcomes[1])
+    assert not torch.equal(outcomes[0], outcomes[2])
+
+
+def test_saving_and_loading_keeps_everything(tmp_path: Path) -> None:
+    model = network().train()
+    x, y = examples(network())
+    result = evaluate(model, x, y, PGD)
+    assert [flag.name for flag in result.flags] == ["train mode"]
+    result.save(tmp_path / "evaluation.json")
+    loaded = Evaluation.load(tmp_path / "evaluation.json")
+    assert loaded.to_json() == result.to_json()
+    assert torch.equal(loaded.outcomes("pgd"), result.outcomes("pgd"))
+    assert str(loaded) == str(result)
+
+
+def test_ten_thousand_outcomes_take_a_few_kilobytes(tmp_path: Path) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    x = torch.rand(10_000, 1, 2, 2)
+    evaluate(flat, x, flat(x).argmax(1), PGD, checks=False).save(tmp_path / "evaluation.json")
+    assert (tmp_path / "evaluation.json").stat().st_size < 8_000
+
+
+@pytest.mark.parametrize("damage", ['{"format": 99}', "{}", "[]", "not JSON", '{"format": 1, "total": 9}'])
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
+    (tmp_path / "evaluation.json").write_text(damage)
+    with pytest.raises(CorruptFileError):
+        Evaluation.load(tmp_path / "evaluation.json")
+
+
+def test_progress_counts_examples() -> None:
+    model = network()
+    x, y = examples(model, 20, wrong=5)
+    told: list[tuple[str, int, int]] = []
+    evaluate(model, x, y, PGD, batch_size=8, progress=lambda *words: told.append(words), checks=False)
+    assert told == [("pgd", 8, 15), ("pgd", 15, 15)]
+
+
+X, Y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "cure"),
+    [
+        (X * 255, Y, "Divide by 255"),
+        (X - 0.5, Y, r"\[0, 1\]"),
+        (X, Y + 10, "0 to 9"),
+        (X, Y - 1, "0 to 9"),
+        (X, Y[:3], "4 labels"),
+        (X[:, :1], Y, "does not take images"),
+        (X[:0], Y[:0], "at least 1"),
+    ],
+)
+def test_wrong_inputs_are_refused_with_the_cure(x: Tensor, y: Tensor, cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        evaluate(network(), x, y, PGD)
+
+
+def test_a_model_without_rows_of_logits_is_refused() -> None:
+    with pytest.raises(InputError, match="one row of logits"):
+        evaluate(nn.Flatten(0), X, Y, PGD)
+
+
+class Leaps:
+    """Announces a ball and leaves it."""
+
+    eps = 0.1
+    norm = "linf"
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        return (x + 0.2).clamp(max=1)
+
+
+def test_an_attack_that_leaves_box_or_ball_has_no_verdict() -> None:
+    model = network()
+    x, y = examples(model, 10, wrong=0)
+    with pytest.raises(InputError, match=r"further than eps=0\.1"):
+        evaluate(model, x, y, {"leaps": Leaps()})
+    with pytest.raises(InputError, match=r"outside \[0, 1\]"):
+        evaluate(model, x, y, {"out": lambda _model, x, _y, _generator: x + 1})

@@ -1,0 +1,123 @@
+"""A killed evaluation goes on where it was and ends with the same verdicts."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite import attacks
+from excite.errors import CorruptFileError, InputError
+from excite.evaluation import Evaluation, evaluate
+
+
+def run(journal: Path | None, result: Path) -> None:
+    """What each process does: always the same model, the same examples, the same attacks."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)]
+        model = nn.Sequential(*layers).eval()
+        x = torch.rand(48, 3, 8, 8)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    several = {
+        "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True, restarts=3),
+        "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=50),
+    }
+    evaluate(model, x, y, several, batch_size=4, checks=False, journal=journal).save(result)
+    torch.set_num_threads(threads)
+
+
+def run_until_killed(journal: Path, result: Path, rng: np.random.Generator) -> None:
+    """Start a process, let it get a few batches further, then kill it at no particular moment."""
+    target = batches_done(journal) + int(rng.integers(1, 4))
+    process = subprocess.Popen([sys.executable, __file__, str(journal), str(result)])
+    while process.poll() is None and batches_done(journal) < target:
+        time.sleep(0.002)
+    time.sleep(rng.uniform(0, 0.05))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def batches_done(journal: Path) -> int:
+    if not journal.exists():
+        return 0
+    states: dict[str, dict[str, Any]] = json.loads(journal.read_text())["attacks"]
+    return sum(state["batches_done"] + 12 * len(state["stages"]) for state in states.values())
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
+def test_sigkill_changes_no_verdict(tmp_path: Path, kills: int) -> None:
+    journal, resumed, whole = tmp_path / "journal.json", tmp_path / "resumed.json", tmp_path / "whole.json"
+    rng = np.random.default_rng(kills)
+    for _ in range(kills):
+        run_until_killed(journal, resumed, rng)
+    assert batches_done(journal) > 0
+    assert not resumed.exists()
+    run(journal, resumed)
+    run(None, whole)
+    one, two = Evaluation.load(resumed), Evaluation.load(whole)
+    assert 0 < two.worst.correct < two.worst.total
+    for name in ("clean", "pgd", "autoattack"):
+        assert torch.equal(one.outcomes(name), two.outcomes(name))
+        if name != "clean":
+            assert [s.standing for s in one.attacks[name].stages] == [s.standing for s in two.attacks[name].stages]
+            assert one.attacks[name].cost.backwards == two.attacks[name].cost.backwards
+
+
+PGD = {"pgd": attacks.create("pgd", eps=0.1, step=0.05)}
+
+
+@pytest.fixture
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+    with torch.no_grad():
+        model.get_parameter("1.weight").copy_(torch.randn(3, 12, generator=generator))
+        x = torch.rand(10, 3, 2, 2, generator=generator)
+        y: Tensor = model(x).argmax(1)
+    return model, x, y
+
+
+def test_a_finished_evaluation_is_not_repeated(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = problem
+    first = evaluate(model, x, y, PGD, journal=tmp_path / "journal.json")
+    told: list[str] = []
+    again = evaluate(model, x, y, PGD, journal=tmp_path / "journal.json", progress=lambda name, *_: told.append(name))
+    assert told == []
+    assert again.to_json()["attacks"] == first.to_json()["attacks"]
+    assert again.flags == first.flags
+
+
+def test_another_evaluations_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = problem
+    journal = tmp_path / "journal.json"
+    evaluate(model, x, y, PGD, journal=journal)
+    with pytest.raises(InputError, match="another evaluation"):
+        evaluate(model, x, y, PGD, journal=journal, seed=1)
+    with pytest.raises(InputError, match="another evaluation"):
+        evaluate(model, x * 0.5, y, PGD, journal=journal)
+    with torch.no_grad():
+        model.get_parameter("1.weight")[0, 0] += 1
+    with pytest.raises(InputError, match="another evaluation"):
+        evaluate(model, x, y, PGD, journal=journal)
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[1, 2]"])
+def test_a_damaged_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor], damage: str) -> None:
+    (tmp_path / "journal.json").write_text(damage)
+    with pytest.raises(CorruptFileError, match="elete it"):
+        evaluate(*problem, PGD, journal=tmp_path / "journal.json")
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), Path(sys.argv[2]))

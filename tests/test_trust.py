@@ -1,0 +1,199 @@
+"""A zoo of fake defences: each is flagged by name, and an honest model raises no flag."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, relu, softmax
+
+from excite import attacks, data
+from excite.evaluation import Evaluation, evaluate
+from excite.models.lenet import LeNet5
+
+
+def train(model: nn.Module, *, rate: float, epochs: int) -> nn.Module:
+    digits = data.load("mnist-sample").train
+    x, y = digits.floats(), digits.labels
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(x), generator=generator), 64):
+            optimizer.zero_grad()
+            cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def honest() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 8, 5, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 144, 10)]
+        return train(nn.Sequential(*layers), rate=0.05, epochs=2)
+
+
+def judge(model: nn.Module, **options: float) -> Evaluation:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats()[:100], digits.labels[:100]
+    settings: dict[str, Any] = {"eps": 0.1, "step": 0.02, **options}
+    return evaluate(model, x, y, {"pgd": attacks.create("pgd", **settings)})
+
+
+class Around(nn.Module):
+    """A defence wrapped around an honest model."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.train(inner.training)
+
+
+class Noise(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + 0.1 * torch.randn_like(x))  # type: ignore[no-any-return]
+
+
+class Softmax(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return softmax(self.inner(x), 1)
+
+
+class Quantised(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner((x * 8).round() / 8)  # type: ignore[no-any-return]
+
+
+class ZeroGradient(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.detach()) + 0 * x.sum()  # type: ignore[no-any-return]
+
+
+class NoGradient(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.detach())  # type: ignore[no-any-return]
+
+
+class RectifiedLogits(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return relu(self.inner(x))
+
+
+class SaturatedLogits(Around):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.inner(x))
+
+
+class Scaled(Around):
+    """Logits so large that the softmax rounds to 0 and 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 1000 * self.inner(x)  # type: ignore[no-any-return]
+
+
+class Purified(Around):
+    """Cleans its input with a few gradient steps of its own before it answers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        cleaned = x.detach()
+        for _ in range(2):
+            with torch.enable_grad():
+                cleaned = cleaned.detach().requires_grad_()
+                certainty = softmax(self.inner(cleaned), 1).amax(1).sum()
+                cleaned = cleaned + 0.01 * torch.autograd.grad(certainty, cleaned)[0]
+        return self.inner(x + (cleaned - x).detach())  # type: ignore[no-any-return]
+
+
+class BatchStatistics(Around):
+    """Normalises each batch by its own mean, in eval mode too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.inner(x)
+        return logits - logits.mean(0)  # type: ignore[no-any-return]
+
+
+class _WrongWay(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return -gradients[0]
+
+
+class Misleading(Around):
+    """A gradient that is there, but leads the attack away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(_WrongWay.apply(x))  # type: ignore[no-any-return, no-untyped-call]
+
+
+def in_train_mode(model: nn.Module) -> nn.Module:
+    return nn.Sequential(*model.children()).train()
+
+
+ZOO: list[tuple[Callable[[nn.Module], nn.Module], str]] = [
+    (Noise, "random outputs"),
+    (Softmax, "probabilities instead of logits"),
+    (Quantised, "vanishing gradients"),
+    (ZeroGradient, "vanishing gradients"),
+    (NoGradient, "vanishing gradients"),
+    (RectifiedLogits, "activated logits"),
+    (SaturatedLogits, "activated logits"),
+    (Scaled, "vanishing gradients"),
+    (Purified, "optimises at inference"),
+    (BatchStatistics, "batch dependence"),
+    (in_train_mode, "train mode"),
+    (Misleading, "accuracy does not fall"),
+    (Misleading, "black box beats white box"),
+]
+
+
+@pytest.mark.parametrize(("defence", "name"), ZOO)
+def test_each_fake_defence_is_flagged_by_name(
+    honest: nn.Module, defence: Callable[[nn.Module], nn.Module], name: str
+) -> None:
+    with torch.random.fork_rng():
+        evaluation = judge(defence(honest))
+    assert name in {flag.name for flag in evaluation.flags}
+    assert f"{name}: " in str(evaluation)
+
+
+def test_an_honest_model_raises_no_flag(honest: nn.Module) -> None:
+    evaluation = judge(honest, steps=40)
+    assert evaluation.clean.value > 0.85
+    assert 0.1 < evaluation.worst.value < 0.9
+    assert evaluation.flags == ()
+
+
+def test_an_attack_that_has_not_converged_is_flagged(honest: nn.Module) -> None:
+    assert [flag.name for flag in judge(honest, step=0.02, steps=2).flags] == ["a stronger attack helps"]
+
+
+def test_the_authors_lenet_is_flagged() -> None:
+    """ReLU on the logits, trained as the paper's released code trains it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = train(LeNet5(activate_logits=True), rate=0.05, epochs=2)
+    assert "activated logits" in {flag.name for flag in judge(model).flags}
+
+
+def test_checks_can_be_left_out(honest: nn.Module) -> None:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats()[:20], digits.labels[:20]
+    attack = {"pgd": attacks.create("pgd", eps=0.1, step=0.02)}
+    assert evaluate(Softmax(honest), x, y, attack, checks=False).flags == ()
+
+
+def test_square_in_an_evaluation_is_held_against_the_gradient_attacks(honest: nn.Module) -> None:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats()[:60], digits.labels[:60]
+    both = {"pgd": attacks.create("pgd", eps=0.2, step=0.02), "square": attacks.create("square", eps=0.2, queries=200)}
+    evaluation = evaluate(Misleading(honest), x, y, both)
+    assert evaluation.robust["square"].value < evaluation.robust["pgd"].value
+    assert "black box beats white box" in {flag.name for flag in evaluation.flags}
+    cascade = {"both": attacks.create("autoattack", eps=0.2, members=["apgd-ce", "square"])}
+    flagged = evaluate(Misleading(honest), x[:30], y[:30], cascade).flags
+    assert "black box beats white box" in {flag.name for flag in flagged}
