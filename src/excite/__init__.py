@@ -6,19 +6,31 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "LipschitzEstimate": "excite.lipschitz",
-    "find_edge": "excite.lipschitz",
     "Evaluation": "excite.evaluation",
+    "LipschitzEstimate": "excite.lipschitz",
+    "Recorder": "excite.trace",
+    "Trace": "excite.trace",
+    "acuteness": "excite.excitation",
+    "certificate": "excite.excitation",
+    "choose_batch_size": "excite.excitation",
+    "estimate_lipschitz": "excite.lipschitz",
     "evaluate": "excite.evaluation",
+    "find_edge": "excite.lipschitz",
     "train": "excite.training",
 }
-_STATIONS = {"attacks", "data", "models", "schedules"}
+_STATIONS = ("attacks", "data", "models", "schedules")
 
 __all__ = [
     "Evaluation",
     "LipschitzEstimate",
+    "Recorder",
+    "Trace",
+    "acuteness",
     "attacks",
+    "certificate",
+    "choose_batch_size",
     "data",
+    "estimate_lipschitz",
     "evaluate",
     "find_edge",
     "models",
@@ -29,7 +41,9 @@ __all__ = [
 if TYPE_CHECKING:
     from excite import attacks, data, models, schedules
     from excite.evaluation import Evaluation, evaluate
-    from excite.lipschitz import LipschitzEstimate, find_edge
+    from excite.excitation import acuteness, certificate, choose_batch_size
+    from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
+    from excite.trace import Recorder, Trace
     from excite.training import train
 
 

@@ -5,7 +5,7 @@ from excite.errors import InputError
 from excite.experiments import load
 from excite.experiments.parts import assemble
 
-SMALL = ["data.train_examples=256", "data.test_examples=50", "lipschitz.steps=6", "training.batch_size=64"]
+SMALL = ["data.train_examples=256", "data.test_examples=50", "training.batch_size=64"]
 
 
 def test_every_model_starts_from_the_same_weights_and_leaves_the_global_generator_alone() -> None:
@@ -19,11 +19,11 @@ def test_every_model_starts_from_the_same_weights_and_leaves_the_global_generato
 
 def test_short_trainings_repeat_and_cross_epochs() -> None:
     parts = assemble(load("mnist-sample", overrides=SMALL))  # 4 batches an epoch
-    first = list(parts.losses_at(0.1))
+    first = list(parts.losses_at(0.1, 6))
     assert len(first) == 6
-    assert first == list(parts.losses_at(0.1))
-    assert first[0] == next(parts.losses_at(0.5))
-    assert first[1] != list(parts.losses_at(0.5))[1]
+    assert first == list(parts.losses_at(0.1, 6))
+    assert first[0] == next(parts.losses_at(0.5, 6))
+    assert first[1] != list(parts.losses_at(0.5, 6))[1]
 
 
 def test_sizes_normalisation_and_fractions_are_honoured() -> None:

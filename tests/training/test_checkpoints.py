@@ -22,12 +22,13 @@ def stepped(
 
 def test_what_is_restored_is_what_was_saved(tmp_path: Path) -> None:
     model, optimizer = stepped()
-    checkpoints.save(tmp_path / "weights-1.safetensors", model, optimizer, {"note": 1})
+    checkpoints.save(tmp_path / "weights-1.safetensors", model, optimizer, {"note": 1}, {"more": torch.ones(2)})
     expected_draw = torch.rand(3)
     other, other_optimizer = stepped(seed=1)
-    facts = checkpoints.restore(tmp_path, other, other_optimizer)
-    assert facts is not None
-    assert facts["note"] == 1
+    saved = checkpoints.restore(tmp_path, other, other_optimizer)
+    assert saved is not None
+    assert saved[0]["note"] == 1
+    assert torch.equal(saved[1]["more"], torch.ones(2))
     assert torch.equal(torch.rand(3), expected_draw)
     for name, tensor in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor)

@@ -1,8 +1,10 @@
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
 from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.schedules import constant, step
+from excite.trace import Recorder, Trace
 from excite.training import standard_loss, train
 from excite.training.history import read
 
@@ -96,6 +99,32 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "stopped", StopAfter(7, signal.SIGTERM))
     assert same_weights(whole, run(tmp_path / "stopped"))
+
+
+def recorded_run(digits: data.Split, folder: Path, on_step: StopAfter | None = None) -> tuple[nn.Module, Trace]:
+    torch.manual_seed(0)
+    model = models.create("lenet5", input_shape=(1, 28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe = (digits.floats()[:64], digits.labels[:64])
+    recorder = Recorder(model, optimizer, probe=probe, slopes_per_epoch=2, curvature_every=1, folder=folder / "moments")
+    options = {"epochs": 3, "batch_size": 64, "folder": folder, "recorder": recorder, "on_step": on_step}
+    train(model, digits, standard_loss, optimizer, constant(0.1), **options)  # type: ignore[arg-type]
+    return model, recorder.trace
+
+
+def test_the_recorder_changes_nothing_and_resumes_with_the_run(
+    train_lenet: Train, digits: data.Split, tmp_path: Path
+) -> None:
+    plain, _ = train_lenet(momentum=0.0)
+    watched, trace = recorded_run(digits, tmp_path / "whole")
+    assert same_weights(plain, watched)
+    assert (len(trace), len(trace.slopes), len(trace.curvatures)) == (3, 7, 3)
+    with pytest.raises(InterruptedRunError):
+        recorded_run(digits, tmp_path / "stopped", StopAfter(8, signal.SIGTERM))
+    resumed, resumed_trace = recorded_run(digits, tmp_path / "stopped")
+    assert same_weights(plain, resumed)
+    for field in fields(Trace):
+        assert np.array_equal(getattr(trace, field.name), getattr(resumed_trace, field.name)), field.name
 
 
 def test_a_signal_after_the_run_has_its_old_meaning(train_lenet: Train) -> None:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from excite.errors import InputError, unknown
 
 Count = Annotated[int, Meta(ge=1)]
-Rate = Annotated[float, Meta(gt=0)]
+Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
 Options = dict[str, Any]
 
@@ -46,12 +46,24 @@ class Training(Section, frozen=True):
     steps: Count | None = None  # per epoch; all of them where left out
 
 
-class Lipschitz(Section, frozen=True):
-    """How L is estimated: `edge` by at most `max_runs` short trainings of `steps` steps each."""
+class Record(Section, frozen=True):
+    """What a recorder notes of every training: local slopes, and curvatures on a probe of training images."""
 
-    method: Literal["edge"] = "edge"
-    steps: Count = 200
-    max_runs: Count = 12
+    slopes_per_epoch: Natural = 8
+    curvature_every: Natural = 0  # epochs; 0: never
+    probe_examples: Count = 512
+
+
+class Lipschitz(Section, frozen=True):
+    """How L is estimated: by `edge`, at most `runs` short trainings, or from the baseline's trace.
+
+    All short trainings together cost at most `budget` trainings; `steps` fixes their length instead.
+    """
+
+    method: Literal["edge", "epochs", "local", "curvature"] = "edge"
+    budget: Annotated[float, Meta(gt=0)] = 0.15
+    runs: Count = 8
+    steps: Count | None = None
     ratio: Annotated[float, Meta(gt=1)] = 1.25
 
 
@@ -63,6 +75,7 @@ class Experiment(Section, frozen=True):
     attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
     summary: str = ""
     seed: int = 0
+    record: Record = Record()
     lipschitz: Lipschitz = Lipschitz()
 
     def to_json(self) -> dict[str, Any]:

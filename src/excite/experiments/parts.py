@@ -1,10 +1,12 @@
 """An experiment's names turned into the things themselves, all of them checked before anything runs."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,12 +17,14 @@ from excite import data, models
 from excite.attacks import ATTACKS, Attack
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import epoch_batches
+from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.data.dataset import unit_floats
 from excite.data.seeds import derive_seed
 from excite.errors import InputError
 from excite.experiments.experiment import Experiment
 from excite.registry import build, lookup
 from excite.schedules import SCHEDULES, Schedule
+from excite.trace import Recorder
 from excite.training import OBJECTIVES, Objective, descend
 
 
@@ -45,8 +49,28 @@ class Parts:
             nesterov=training.nesterov,
         )
 
-    def losses_at(self, rate: float) -> Iterator[float]:
-        """Train briefly at a constant rate, from the same weights and in the same data order every time."""
+    @property
+    def steps_per_epoch(self) -> int:
+        training = self.experiment.training
+        return min(steps_per_epoch(self.train, training.batch_size), training.steps or sys.maxsize)
+
+    def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
+        experiment, probe = self.experiment, self.experiment.record.probe_examples
+        return Recorder(
+            model,
+            optimizer,
+            probe=(unit_floats(self.train.images[:probe]), self.train.labels[:probe]),
+            objective=self.objective,
+            slopes_per_epoch=experiment.record.slopes_per_epoch,
+            steps_per_epoch=self.steps_per_epoch,
+            curvature_every=experiment.record.curvature_every,
+            batch_size=experiment.training.batch_size,
+            seed=experiment.seed,
+            folder=folder,
+        )
+
+    def losses_at(self, rate: float, steps: int) -> Iterator[float]:
+        """Train for `steps` at a constant rate, from the same weights and in the same data order every time."""
         experiment = self.experiment
         model = self.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
@@ -61,7 +85,7 @@ class Parts:
             )
             for epoch in count()
         )
-        batches = islice(chain.from_iterable(epochs), experiment.lipschitz.steps)
+        batches = islice(chain.from_iterable(epochs), steps)
         for loss in descend(model, batches, self.objective, self.new_optimizer(model, rate)):
             yield loss.item()
 

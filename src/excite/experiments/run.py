@@ -1,9 +1,12 @@
 """The paper's procedure in one folder: every stage leaves a file, and a stage that has left it is not run again."""
 
+import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -18,12 +21,13 @@ from excite.experiments.experiment import Experiment, differences, from_values
 from excite.experiments.parts import Parts, assemble
 from excite.experiments.results import ARMS, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
 from excite.files import read_json, write_json
-from excite.lipschitz.edge import find_edge
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz, find_edge
 from excite.schedules import rescale
+from excite.trace import Trace
 from excite.training import checkpoints, train
 
-JOURNAL = "evaluation.journal"
+JOURNAL, TRACE, MOMENTS = "evaluation.journal", "trace.safetensors", "moments"
+FEWEST_EDGE_STEPS = 40  # a shorter run tells nothing
 EPOCH_TEST_IMAGES = 1000  # after each epoch, for the curves; the table uses all of them
 
 
@@ -84,6 +88,8 @@ class Run:
             return
         rate, problem, started = self.rate(arm), None, time.perf_counter()
         model = self.parts.new_model()
+        optimizer = self.parts.new_optimizer(model, rate)
+        recorder = self.parts.new_recorder(model, optimizer, folder / MOMENTS)
         with self.console.task(f"{arm}: training at rate {rate:.4g}") as progress, torch.random.fork_rng():
             torch.manual_seed(derive_seed(self.experiment.seed))  # dropout draws from it
             try:
@@ -91,7 +97,7 @@ class Run:
                     model,
                     self.parts.train,
                     self.parts.objective,
-                    self.parts.new_optimizer(model, rate),
+                    optimizer,
                     rescale(self.parts.schedule, rate, horizon=training.epochs),
                     epochs=training.epochs,
                     batch_size=training.batch_size,
@@ -99,45 +105,62 @@ class Run:
                     augment=self.parts.augment,
                     steps=training.steps,
                     folder=folder,
+                    recorder=recorder,
                     after_epoch=self._clean_accuracy,
                     on_step=progress,
                 )
             except DivergedError as error:
                 problem = str(error)
         seconds = time.perf_counter() - started
+        recorder.trace.save(folder / TRACE)
+        shutil.rmtree(folder / MOMENTS, ignore_errors=True)
         write_json(folder / OUTCOME, {"rate": rate, "seconds": seconds, "problem": problem})
         if problem:
             self.console.say(f"{arm}: {problem}")
             raise DivergedError(problem)
 
     def estimate(self) -> LipschitzEstimate:
+        """L by the experiment's method, estimated once."""
         path, settings = self.folder / ESTIMATE, self.experiment.lipschitz
         if path.exists():
             return LipschitzEstimate.from_json(read_json(path)["estimate"])
         started = time.perf_counter()
-        budget = settings.max_runs * settings.steps
-        with self.console.task(
-            f"L by {settings.method}: {settings.max_runs} runs of {settings.steps} steps at most"
-        ) as progress:
-            taken = 0
-
-            def losses_at(rate: float) -> Iterator[float]:
-                nonlocal taken
-                for loss in self.parts.losses_at(rate):
-                    taken += 1
-                    progress(taken, budget)
-                    yield loss
-
-            estimate = find_edge(
-                losses_at,
-                steps=settings.steps,
-                start=self.parts.schedule(0),
-                ratio=settings.ratio,
-                max_runs=settings.max_runs,
-            )
+        estimate = self._edge() if settings.method == "edge" else estimate_lipschitz(self.trace(), settings.method)
         write_json(path, {"estimate": estimate.to_json(), "seconds": time.perf_counter() - started})
         self.console.say(str(estimate))
         return estimate
+
+    def estimates(self) -> dict[str, LipschitzEstimate | str]:
+        """L by every method, from the baseline; where one has no answer, why."""
+        found: dict[str, LipschitzEstimate | str] = {}
+        for method in METHODS:
+            try:
+                found[method] = estimate_lipschitz(self.trace(), method)
+            except InputError as error:
+                found[method] = str(error)
+        return found | {"edge": self.estimate() if self.experiment.lipschitz.method == "edge" else self._edge()}
+
+    def trace(self, arm: str = "baseline") -> Trace:
+        """What the recorder noted of an arm's training."""
+        self.train(arm)
+        return Trace.load(self.folder / arm / TRACE)
+
+    def _edge(self) -> LipschitzEstimate:
+        settings = self.experiment.lipschitz
+        whole = self.experiment.training.epochs * self.parts.steps_per_epoch
+        steps = settings.steps or max(math.ceil(settings.budget * whole / settings.runs), FEWEST_EDGE_STEPS)
+        budget = settings.runs * steps
+        title = f"L by edge: at most {settings.runs} runs of {steps} steps, {budget / whole:.0%} of a training"
+        with self.console.task(title) as progress:
+            taken = count(1)
+
+            def losses_at(rate: float) -> Iterator[float]:
+                for loss in self.parts.losses_at(rate, steps):
+                    progress(next(taken), budget)
+                    yield loss
+
+            start = self.parts.schedule(0)
+            return find_edge(losses_at, steps=steps, start=start, ratio=settings.ratio, max_runs=settings.runs)
 
     def attack(self, arm: str) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""

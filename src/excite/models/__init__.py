@@ -4,7 +4,7 @@ To add one: a file with its class, a line in `MODELS`, a row in tests/models/tes
 as keyword-only arguments, besides the number of classes and the shape of an image, are the model's options.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import nn

@@ -1,6 +1,8 @@
-"""What came out, for people: the table and the page."""
+"""What came out, for people: tables and the page."""
 
+from excite.report.estimates import estimates_table
+from excite.report.excitation import excitation_facts, excitation_table
 from excite.report.page import write_page
 from excite.report.table import table
 
-__all__ = ["table", "write_page"]
+__all__ = ["estimates_table", "excitation_facts", "excitation_table", "table", "write_page"]

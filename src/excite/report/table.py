@@ -1,16 +1,9 @@
 """The table of a run: a row per arm, with intervals, and where the time went."""
 
-import io
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 from excite.evaluation import Accuracy
 from excite.experiments.results import ArmResult, Results
+from excite.report.text import text_table
 from excite.report.verdict import verdict
-
-WIDTH = 160  # wide enough never to wrap; the table takes what it needs
 
 
 def columns(results: Results) -> list[str]:
@@ -28,13 +21,6 @@ def row(results: Results, arm: ArmResult) -> list[str]:
 
 def table(results: Results) -> str:
     """The rows as text, with L below them."""
-    body = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for number, heading in enumerate(columns(results)):
-        body.add_column(heading, justify="right" if number else "left", no_wrap=True)
-    for arm in results.arms:
-        body.add_row(*row(results, arm))
-    text = io.StringIO()
-    Console(file=text, width=WIDTH, color_system=None).print(body)
     examples = next((arm.evaluation.clean.total for arm in results.arms if arm.evaluation), 0)
     notes = [verdict(results), f"Accuracies on {examples} test images, in brackets their 95% interval (Wilson)."]
     if results.estimate:
@@ -46,8 +32,8 @@ def table(results: Results) -> str:
         if arm.evaluation
         for flag in arm.evaluation.flags
     ]
-    lines = [line.rstrip() for line in text.getvalue().rstrip().splitlines()]
-    return "\n".join([*lines, "", *notes])
+    body = text_table(columns(results), [row(results, arm) for arm in results.arms])
+    return "\n".join([body, "", *notes])
 
 
 def _percent(accuracy: Accuracy) -> str:

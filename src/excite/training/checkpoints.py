@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors.torch
@@ -15,18 +16,23 @@ from excite.files import read_json, sha256, write_bytes, write_json
 FACTS = "checkpoint.json"
 
 
-def save(weights: Path, model: nn.Module, optimizer: Optimizer, facts: dict[str, Any]) -> None:
-    """Write weights, optimizer and random state to `weights`, then the JSON beside it that makes them count.
+def save(
+    weights: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    facts: dict[str, Any],
+    extra: Mapping[str, Tensor] = MappingProxyType({}),
+) -> None:
+    """Write weights, optimizer and random state and `extra` to `weights`, then the JSON that makes them count.
 
     The weights of the checkpoint before stay until the new one counts.
     """
     optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
-    tensors = (
-        {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-        | {f"optimizer.{name}": tensor for name, tensor in optimizer_tensors.items()}
-        | {f"random.{name}": tensor for name, tensor in _random_state().items()}
-    )
-    write_bytes(weights, safetensors.torch.save({name: _storable(tensor) for name, tensor in tensors.items()}))
+    groups = {"model": model.state_dict(), "optimizer": optimizer_tensors, "random": _random_state(), "extra": extra}
+    tensors = {
+        f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
+    }
+    write_bytes(weights, safetensors.torch.save(tensors))
     file = {"weights": weights.name, "sha256": sha256(weights)}
     write_json(weights.parent / FACTS, file | {"optimizer": optimizer_facts} | facts)
     killed_while_writing = weights.parent.glob(".weights-*.part")
@@ -34,15 +40,15 @@ def save(weights: Path, model: nn.Module, optimizer: Optimizer, facts: dict[str,
         stale.unlink()
 
 
-def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any] | None:
-    """Put model, optimizer and random state back as saved; return the facts, or None where nothing was saved."""
+def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """Put model, optimizer and random state back as saved; return facts and extra, or None where nothing was saved."""
     if not (folder / FACTS).exists():
         return None
     facts, tensors = _read(folder)
     _load_model(model, tensors, folder)
     _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
     _restore_random_state(_with_prefix(tensors, "random."))
-    return facts
+    return facts, _with_prefix(tensors, "extra.")
 
 
 def load_model(folder: Path, model: nn.Module) -> nn.Module:

@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from excite.data.batches import epoch_batches, steps_per_epoch
 from excite.data.dataset import unit_floats
 from excite.errors import InputError
 from excite.schedules import Schedule, attach
+from excite.trace import Recorder
 from excite.training.history import EpochMetrics, Training
 from excite.training.interrupts import stop_requests
 from excite.training.objectives import Objective
@@ -26,7 +28,11 @@ STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a
 
 
 def descend(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], objective: Objective, optimizer: Optimizer
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    objective: Objective,
+    optimizer: Optimizer,
+    recorder: Recorder | None = None,
 ) -> Iterator[Tensor]:
     """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step."""
     for x, y in batches:
@@ -34,6 +40,8 @@ def descend(
         loss = objective(model, x, y)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        if recorder:
+            recorder.after_step(partial(objective, model, x, y))
         yield loss.detach()
 
 
@@ -50,6 +58,7 @@ def train(
     augment: Augmentation = none,
     steps: int | None = None,
     folder: Path | None = None,
+    recorder: Recorder | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_step: Callable[[int, int], None] | None = None,
@@ -58,8 +67,9 @@ def train(
 
     Batch order and augmentation depend on (seed, epoch) alone. With a `folder`, the run writes metrics.jsonl and a
     checkpoint per epoch there, and a run that was stopped or killed continues from the last one, bit-identical to a run
-    that was not. `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the
-    epoch's line; `on_epoch` sees that line, `on_step(done, total)` every step.
+    that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `steps`
+    cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
+    `on_epoch` sees that line, `on_step(done, total)` every step.
 
     Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
     finish the step, save, and raise InterruptedRunError.
@@ -69,7 +79,7 @@ def train(
     _check_fit(model, data)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     length = min(steps_per_epoch(data, batch_size), steps or sys.maxsize)
-    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule))
+    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder)
 
     with stop_requests() as stop:
         while run.position.epoch < epochs:
@@ -85,7 +95,7 @@ def train(
                 device=next(model.parameters()).device,
                 memory_format=torch.channels_last,
             )
-            for loss in descend(model, islice(batches, length - run.position.step), objective, optimizer):
+            for loss in descend(model, islice(batches, length - run.position.step), objective, optimizer, recorder):
                 losses.append(loss)
                 run.position.step += 1
                 if run.position.step % STEPS_BETWEEN_LOOKS == 0 and not math.isfinite(loss.item()):

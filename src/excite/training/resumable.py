@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InterruptedRunError
+from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.divergence import diagnose
 from excite.training.history import EpochMetrics, Training
@@ -26,16 +27,27 @@ class Position:
 class ResumableRun:
     """Model, optimizer and schedule on their way; without a folder it keeps nothing."""
 
-    def __init__(self, folder: Path | None, model: nn.Module, optimizer: Optimizer, scheduler: LRScheduler) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scheduler: LRScheduler,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
+        self.recorder = recorder
         self.position = Position()
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
-        if folder and (facts := checkpoints.restore(folder, model, optimizer)):
+        if folder and (saved := checkpoints.restore(folder, model, optimizer)):
+            facts, extra = saved
             self.position = Position(**facts["position"])
             self.initial_loss = facts["initial_loss"]
             self.finished = history.rewind(folder, self.position.epoch)
             scheduler.load_state_dict(facts["scheduler"])
+            if recorder:
+                recorder.restore(extra, facts["recorder"])
         else:
             self.save()
 
@@ -55,7 +67,8 @@ class ResumableRun:
                 "initial_loss": self.initial_loss,
                 "scheduler": self.scheduler.state_dict(),
             }
-            checkpoints.save(weights, self.model, self.optimizer, facts)
+            extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
+            checkpoints.save(weights, self.model, self.optimizer, facts, extra)
 
     def gather(self, losses: list[float], seconds: float) -> None:
         """Take in what a part of an epoch measured."""
@@ -73,6 +86,8 @@ class ResumableRun:
         self.finished.append(metrics)
         if self.folder:
             history.append(self.folder, metrics)
+        if self.recorder:
+            self.recorder.record()
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics

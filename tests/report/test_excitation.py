@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report import excitation_facts, excitation_table
+from excite.trace import Trace
+
+ESTIMATE = LipschitzEstimate(4.0, (4.0, 4.0), "edge", True, "known")
+
+
+def straight_descent(rate: float, moments: int = 5) -> Trace:
+    """Gradient descent on ½ · 4 · θ² from θ = 1: θᵏ = (1 − 4η)ᵏ, gradients 4θᵏ."""
+    theta = (1 - 4 * rate) ** np.arange(moments + 1.0)
+    parameters, gradients = theta, np.concatenate([[0.0], 4 * theta[1:]])
+    return Trace(
+        squared_gradient_distances=np.subtract.outer(gradients, gradients) ** 2,
+        squared_parameter_distances=np.subtract.outer(parameters, parameters) ** 2,
+        steps=np.arange(1, moments + 1),
+        learning_rates=np.full(moments, rate),
+    )
+
+
+def test_below_1_over_l_every_step_is_certified() -> None:
+    facts = excitation_facts(straight_descent(0.1), ESTIMATE)
+    assert facts["acute_fraction"] == 1
+    assert all(epoch["inequality_holds"] for epoch in facts["epochs"])
+    assert [epoch["rate_times_L"] for epoch in facts["epochs"]] == pytest.approx([0.4] * 3)
+    assert (facts["at_most_1/L"], facts["at_most_2/L"]) == (3, 3)
+    assert "3 of 3 steps are certified" in excitation_table(straight_descent(0.1), ESTIMATE)
+
+
+def test_between_1_and_2_over_l_the_steps_overshoot() -> None:
+    facts = excitation_facts(straight_descent(0.4), ESTIMATE)
+    assert facts["acute_fraction"] < 1
+    assert facts["epochs"][0]["contraction_rates"] is None
+    assert (facts["at_most_1/L"], facts["at_most_2/L"]) == (0, 3)
