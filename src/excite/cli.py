@@ -10,10 +10,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import excite
-from excite.errors import ExciteError
+from excite.errors import ExciteError, InputError
+from excite.quantities import number
 
 if TYPE_CHECKING:
     from excite.experiments.run import Run
+
+
+class Number(click.ParamType[float]):
+    """A number, or a fraction such as 8/255."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return number(str(value))
+        except InputError as error:
+            self.fail(str(error), param, ctx)
+
+
+NUMBER = Number()
 
 EPILOG = """\b
 Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data not to be had, 5 corrupt file,
@@ -137,14 +153,61 @@ def batch_size(
     _show(as_json, choice.to_json(), str(choice))
 
 
-@cli.command(epilog="Example: excite attack runs/mnist-sample --arm poe")
-@run_argument
+@cli.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
+@click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path), required=False)
 @arm_option
+@click.option("--with", "names", multiple=True, help="pgd, autoattack, square …; by default the experiment's attacks.")
+@click.option("--eps", type=NUMBER, help="Radius of the ball, for instance 8/255.")
+@click.option("--step", type=NUMBER, help="Step length of PGD; by default 2.5 ε / steps.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of PGD.")
+@click.option("--restarts", type=click.IntRange(min=1), help="Restarts; PGD then starts at random points.")
+@click.option("--norm", type=click.Choice(["linf", "l2"]), help="The norm of the ball.")
+@click.option("--examples", type=click.IntRange(min=1), help="Attack a random subset of the test images.")
+@click.option("--subset-seed", default=0, show_default=True, help="Which subset.")
+@click.option("--resume", is_flag=True, help="Go on from an attack that was stopped.")
+@click.option("--model", help="A stranger's model, package.module:factory, or the name of one of ours.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
+@click.option("--data", "data_name", default="cifar10", show_default=True, help="Data for a stranger's model.")
 @device_option
 @json_option
-def attack(folder: Path, arm: str, device: str | None, as_json: bool) -> None:
-    """Attack a trained arm of a run folder with the experiment's attacks."""
-    evaluation = _open(folder, device).attack(arm)
+def attack(
+    target: Path | None,
+    arm: str,
+    names: tuple[str, ...],
+    examples: int | None,
+    subset_seed: int,
+    resume: bool,
+    model: str | None,
+    weights: Path | None,
+    data_name: str,
+    device: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Attack a trained arm of a run folder, or a stranger's weights with --model."""
+    from excite.console import Console
+    from excite.experiments.attacking import arm_of_run, attack_target, named_attacks, stranger
+
+    weights = weights or (target if target and target.is_file() else None)
+    if model and weights and names:
+        chosen = stranger(model, weights, data_name=data_name, device=device, folder=weights.parent)
+    elif target is None or weights:
+        raise click.UsageError("Name a run folder, or --model, --weights and --with for a model of yours.")
+    elif names:
+        chosen = arm_of_run(_open(target, device), arm)
+    else:
+        evaluation = _open(target, device).attack(arm)
+        _show(as_json, evaluation.to_json(), str(evaluation))
+        return
+    options["random_start"] = True if options["restarts"] else None
+    evaluation = attack_target(
+        chosen,
+        named_attacks(names, options),
+        console=Console(),
+        examples=examples,
+        subset_seed=subset_seed,
+        resume=resume,
+    )
     _show(as_json, evaluation.to_json(), str(evaluation))
 
 

@@ -4,7 +4,6 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from excite.data.dataset import unit_floats
 from excite.data.seeds import derive_seed
 from excite.errors import InputError
 from excite.experiments.experiment import Experiment
+from excite.quantities import number
 from excite.registry import build, lookup
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
@@ -103,7 +103,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     dataset = data.load(experiment.data.name)
     train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
-    place = _device(device)
+    place = usable_device(device)
 
     def new_model() -> nn.Module:
         with torch.random.fork_rng():
@@ -121,7 +121,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     return Parts(experiment, train, test, new_model, objective, schedule, augment, chosen)
 
 
-def _device(name: str | None) -> torch.device:
+def usable_device(name: str | None) -> torch.device:
     if name is None:
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         return accelerator or torch.device("cpu")
@@ -145,8 +145,8 @@ def _kind(where: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 def _number(value: Any) -> Any:
     """8/255 as people write it; everything else as it is."""
     if isinstance(value, str) and "/" in value:
-        with contextlib.suppress(ValueError, ZeroDivisionError):
-            return float(Fraction(value))
+        with contextlib.suppress(InputError):
+            return number(value)
     return value
 
 
