@@ -66,26 +66,29 @@ class Loop:
     """A model on its way; `run` trains one epoch and remembers the best rate of images per second."""
 
     def __init__(self, model: nn.Module, batches: Batches, *, channels_last: bool, compiled: bool = False) -> None:
-        self.model = model.to(memory_format=torch.channels_last) if channels_last else model  # type: ignore[call-overload]
-        self.step_model = torch.compile(self.model) if compiled else self.model
+        self.model = model
+        if channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if compiled:
+            self.model.compile()
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         self.batches, self.best, self.epoch = batches, 0.0, 0
 
     def run(self) -> None:
         images, started = 0, time.perf_counter()
         for x, y in self.batches(self.epoch):
-            for _ in descend(self.step_model, [(x, y)], standard_loss, self.optimizer):
+            for _ in descend(self.model, [(x, y)], standard_loss, self.optimizer):
                 images += len(y)
         self.epoch += 1
         self.best = max(self.best, images / (time.perf_counter() - started))
 
 
 def measure(title: str, name: str, split: data.Split, *, batch_size: int, augment: bool) -> None:
-    shape = tuple(split.images.shape[1:])
+    channels, height, width = split.images.shape[1:]
 
     def new_model() -> nn.Module:
         torch.manual_seed(0)
-        return models.create(name, input_shape=shape)
+        return models.create(name, input_shape=(channels, height, width))
 
     ours, plain = our_batches(split, batch_size, augment=augment), "plain DataLoader, "
     loops = {

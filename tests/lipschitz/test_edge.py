@@ -35,6 +35,14 @@ def test_on_a_quadratic_it_is_the_largest_curvature(largest: float, start: float
     assert estimate.constant == pytest.approx(largest, rel=0.04)
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.05, 500), st.floats(1e-3, 10), st.floats(1e-3, 10))
+def test_every_start_finds_the_same_constant(largest: float, one: float, other: float) -> None:
+    found = [find_edge(quadratic([largest]), steps=STEPS, start=start, max_runs=60) for start in (one, other)]
+    assert found[0].constant == found[1].constant
+    assert found[0].interval == found[1].interval
+
+
 def test_with_momentum_it_is_the_edge_of_heavy_ball() -> None:
     estimate = find_edge(quadratic([4.0], momentum=0.5), steps=STEPS, ratio=1.02, max_runs=60)
     assert estimate.learning_rate(2) == pytest.approx(2 * (1 + 0.5) / 4.0, rel=0.03)

@@ -31,6 +31,8 @@ def find_edge(
     """L = 2/η_max (the paper's Remark 3), with η_max bracketed to within `ratio` by short trainings.
 
     η_max is the largest rate that was seen to converge, so that L errs on the large side, as the theorem wants it.
+    The rates tried lie on one ladder, 0.1 · 2^(k/n) with the smallest n whose rungs are at most `ratio` apart; it is
+    climbed by factors of 4 from the rung nearest to `start` and then bisected. So every start finds the same L.
 
     A rate **converges** when (1) the loss over the last quarter of its run has come at least half as far down from the
     initial loss as that of the best rate tried, and (2) no batch cost more than the initial loss again once the loss
@@ -45,7 +47,7 @@ def find_edge(
         losses_at: trains for `steps` steps at the given rate, always from the same weights and in the same data order,
             and yields the losses; it need not be exhausted.
         steps: the length of one short training.
-        start: where to look first, for instance the baseline's rate.
+        start: where to look first, for instance the baseline's rate; it decides the number of runs, not the result.
 
     >>> def losses_at(rate, curvature=4.0, steps=100):  # gradient descent on ½ · 4 · θ²
     ...     theta = 1.0

@@ -25,6 +25,8 @@ def learning_curves(results: Results) -> str:
         style = {"color": colour, "marker": marker, "markersize": 4, "label": f"{arm.title} (η¹ = {arm.rate:.3g})"}
         loss.plot(epochs, [metrics.loss for metrics in arm.epochs], **style)
         accuracy.plot(epochs, [100 * metrics.extra["test_accuracy"] for metrics in arm.epochs], **style)
+    for axes in (loss, accuracy):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     loss.set_yscale("log")
     _label(loss, "epoch", "training loss (nats, log scale)")
     _label(accuracy, "epoch", "clean test accuracy (%)")
