@@ -33,7 +33,8 @@ def evaluation(right: int, flags: tuple[Flag, ...] = ()) -> Evaluation:
 @pytest.fixture
 def results(tmp_path: Path) -> Results:
     """The baseline got 40 of 100 right, 1/L 60, and 2/L diverged."""
-    write_json(tmp_path / EXPERIMENT, load("mnist-sample").to_json())
+    attacks = {name: {"kind": "pgd", "eps": 0.1, "step": 0.01} for name in ATTACKS}
+    write_json(tmp_path / EXPERIMENT, load("mnist-sample").to_json() | {"attacks": attacks})
     estimate = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
     write_json(tmp_path / ESTIMATE, {"estimate": estimate.to_json(), "seconds": 12.0})
     problem = "Training diverged in epoch 2 <at once>"
