@@ -110,7 +110,7 @@ def recording_ratio() -> None:
     )
     recorder.record()
     plain = _seconds(recorder.record)
-    curvature = (_seconds(curved.record) - plain) * 20 / 4  # four of the twenty iterations
+    curvature = (_seconds(curved.record) - plain) * 12 / 4  # four of the twelve iterations
     moments = Moments("late", None)
     for _ in range(82):  # half of the paper's run: what a record costs on average
         moments.append(torch.randn(PARAMETERS))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from excite.trace.probe import Probe
 
-_FEWEST = 4  # a small residual says that an eigenvalue is near; a few more steps make it the largest one
+_FEWEST = 6  # a small residual says that an eigenvalue is near; a few more steps make it the largest one
 
 
 @dataclass(frozen=True)

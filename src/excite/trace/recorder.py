@@ -75,7 +75,7 @@ class Recorder:
         sketch_entries: int = SKETCH_ENTRIES,
         batch_size: int = 128,
         curvature_every: int = 0,
-        curvature_iterations: int = 20,
+        curvature_iterations: int = 12,
         seed: int = 0,
         folder: Path | None = None,
     ) -> None:

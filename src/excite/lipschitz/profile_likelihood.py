@@ -1,0 +1,203 @@
+"""The profile likelihood of reverse Weibulls over their endpoint, in units of the mean gap below the largest maximum.
+
+A reverse Weibull ends at c: F(x) = exp(−((c − x)/scale)^shape) for x ≤ c. For a given c the other two parameters are
+one root, so the whole fit is a search over c alone. In units of the mean gap below the largest maximum, with r that
+gap and δ = c − largest, let u = δ log(1 + r/δ). Then (c − x)/scale to the power shape is exp(t (u − m)), where
+
+    1/t = Σ u e^{tu} / Σ e^{tu} − mean(u),    m = log(mean e^{tu}) / t,    shape = t δ,    scale = δ e^{m/δ}.
+
+As δ → ∞, u → r and the same equation gives the Gumbel distribution: the limit is one more point of the search, not a
+place where an optimiser gets lost. As δ → 0 the likelihood of shapes below 1 grows without bound; shapes are held at 1
+and above, where it is bounded and ends in an exponential at δ = 0.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_GAPS = np.logspace(-6, 5, 34)  # the grid of δ, in mean gaps; 0 and ∞ are added at its ends
+_GRID = np.concatenate([[0.0], _GAPS, [np.inf]])
+_ZOOMS, _ZOOM_POINTS = 7, 11
+_CHUNK = 2_000_000  # numbers in flight at once
+_TIE = 1e-7  # log-likelihoods closer than this cannot be told apart
+
+
+class ProfileFit(NamedTuple):
+    """Fitted parameters in mean gaps below the largest maximum: one number each, or one per sample."""
+
+    gap: Floats  # δ; 0: exponential, inf: Gumbel
+    rate: Floats  # t
+    location: Floats  # m
+    log_likelihood: Floats
+    best: Floats  # the global maximum of the log-likelihood
+    profile: Floats  # its values over _GRID
+    gumbel_rate: Floats
+    gumbel_location: Floats
+
+
+def _profile(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
+    """Rate, location and log-likelihood of samples (B, M) at endpoints (B, G), shapes held at 1 and above."""
+    parts = max(1, math.ceil(gaps.size * deltas.shape[1] / _CHUNK))
+    pieces = [
+        _profile_chunk(g, d) for g, d in zip(np.array_split(gaps, parts), np.array_split(deltas, parts), strict=True)
+    ]
+    return (
+        np.concatenate([piece[0] for piece in pieces]),
+        np.concatenate([piece[1] for piece in pieces]),
+        np.concatenate([piece[2] for piece in pieces]),
+    )
+
+
+def _profile_chunk(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
+    finite = np.isfinite(deltas)
+    curvature = np.where(finite, 1 / np.where(deltas > 0, deltas, 1.0), 0.0)  # 1/δ
+    u = _log_gaps(gaps[:, None, :], deltas[:, :, None])
+    rate = np.maximum(_root(u), curvature)
+    top = u.max(axis=-1)
+    location = top + np.log(np.exp(rate[..., None] * (u - top[..., None])).mean(axis=-1)) / rate
+    mean = u.mean(axis=-1)
+    log_likelihood = gaps.shape[1] * (np.log(rate) + rate * (mean - location) - 1 - curvature * mean)
+    exponential = deltas == 0
+    return (
+        np.where(exponential, 1.0, rate),
+        np.where(exponential, 0.0, location),
+        np.where(exponential, -float(gaps.shape[1]), log_likelihood),
+    )
+
+
+def _log_gaps(gaps: Floats, deltas: Floats) -> Floats:
+    """u = δ log(1 + r/δ), which is r at δ = ∞ (and, by convention, at δ = 0, where it is not used)."""
+    interior = np.isfinite(deltas) & (deltas > 0)
+    safe = np.where(interior, deltas, 1.0)
+    bent: Floats = np.where(interior, safe * np.log1p(gaps / safe), gaps)
+    return bent
+
+
+def _root(u: Floats) -> Floats:
+    """The t with 1/t = Σ u e^{tu}/Σ e^{tu} − mean(u), over the last axis, by Newton's method in log t."""
+    below = u - u.max(axis=-1, keepdims=True)
+    mean = below.mean(axis=-1)
+    log_rate = np.log(math.pi / math.sqrt(6) / below.std(axis=-1))
+    for _ in range(60):
+        rate = np.exp(log_rate)
+        weight = np.exp(rate[..., None] * below)
+        total = weight.sum(axis=-1)
+        weight *= below
+        tilted = weight.sum(axis=-1) / total
+        spread = np.einsum("...m,...m->...", weight, below) / total - tilted**2
+        excess = tilted - mean
+        step = np.clip(-(log_rate + np.log(excess)) / (1 + rate * spread / excess), -2.0, 2.0)
+        log_rate = log_rate + step
+        if np.abs(step).max(initial=0.0) < 1e-6:  # and Newton's next error is its square
+            break
+    solved: Floats = np.exp(log_rate)
+    return solved
+
+
+def fit_profile(gaps: Floats, initial_shapes: Floats | None) -> ProfileFit:
+    """The best endpoint of each sample: a grid over δ, then zooms into the cell around its best point."""
+    n_samples = len(gaps)
+    rate, location, likelihood = _profile(gaps, np.tile(_GRID, (n_samples, 1)))
+    # An endpoint that the likelihood cannot tell from infinity is at infinity.
+    likelihood[:, -1] += _TIE
+    best = likelihood.argmax(axis=1)
+    if initial_shapes is not None:
+        starts = np.argmax(rate[:, 1:-1] * _GAPS >= initial_shapes[:, None], axis=1) + 1
+        never = (rate[:, -2] * _GAPS[-1] < initial_shapes) & (initial_shapes > 1)
+        starts = np.where(never, len(_GRID) - 1, starts)
+        best = np.array([_uphill(row, int(start)) for row, start in zip(likelihood, starts, strict=True)], dtype=int)
+    everyone = np.arange(n_samples)
+    chosen = [_GRID[best], rate[everyone, best], location[everyone, best], likelihood[everyone, best]]
+    inside = (best > 0) & (best < len(_GRID) - 1)
+    if inside.any():
+        zoomed = _zoom(gaps[inside], best[inside] - 1)
+        for values, better in zip(chosen, zoomed, strict=True):
+            values[inside] = better
+    return ProfileFit(
+        gap=chosen[0],
+        rate=chosen[1],
+        location=chosen[2],
+        log_likelihood=chosen[3],
+        best=np.maximum(likelihood.max(axis=1, initial=-np.inf), chosen[3]),
+        profile=likelihood,
+        gumbel_rate=rate[:, -1],
+        gumbel_location=location[:, -1],
+    )
+
+
+def _uphill(values: Floats, index: int) -> int:
+    while True:
+        neighbours = [i for i in (index - 1, index + 1) if 0 <= i < len(values) and values[i] > values[index]]
+        if not neighbours:
+            return index
+        index = max(neighbours, key=lambda i: float(values[i]))
+
+
+def _zoom(gaps: Floats, cells: NDArray[np.int_]) -> tuple[Floats, Floats, Floats, Floats]:
+    everyone = np.arange(len(gaps))
+    step = math.log(_GAPS[1] / _GAPS[0])
+    centre = np.log(_GAPS[cells])
+    for _ in range(_ZOOMS):
+        logs = centre[:, None] + np.linspace(-step, step, _ZOOM_POINTS)
+        rate, location, likelihood = _profile(gaps, np.exp(logs))
+        best = likelihood.argmax(axis=1)
+        centre = logs[everyone, best]
+        step *= 2 / (_ZOOM_POINTS - 1)
+    return np.exp(centre), rate[everyone, best], location[everyone, best], likelihood[everyone, best]
+
+
+def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floats, Floats]:
+    """All δ whose log-likelihood is within half a χ²₁ quantile of the best."""
+    from scipy.special import chdtri
+
+    cut = fits.best - float(chdtri(1, 1 - level)) / 2
+    inside = fits.profile >= cut[:, None]
+    # The fitted point itself is inside, even where it lies between two grid points that are not.
+    known = fits.log_likelihood >= cut
+    nearest = np.clip(np.searchsorted(_GRID, fits.gap), 1, len(_GRID) - 1)
+    first = np.where(inside.any(axis=1), inside.argmax(axis=1), nearest)
+    last = np.where(inside.any(axis=1), len(_GRID) - 1 - inside[:, ::-1].argmax(axis=1), nearest - 1)
+    low_in = np.where(known, np.minimum(_GRID[first], fits.gap), _GRID[first])
+    high_in = np.where(known, np.maximum(_GRID[last], fits.gap), _GRID[last])
+    low_out = _GRID[np.maximum(np.searchsorted(_GRID, low_in) - 1, 0)]
+    high_out = _GRID[np.minimum(np.searchsorted(_GRID, high_in, side="right"), len(_GRID) - 1)]
+    lower, upper = np.zeros(len(gaps)), np.full(len(gaps), np.inf)
+    cuts_low, cuts_high = ~inside[:, 0], ~inside[:, -1]
+    lower[cuts_low] = _crossing(gaps[cuts_low], cut[cuts_low], low_out[cuts_low], low_in[cuts_low])
+    upper[cuts_high] = _crossing(gaps[cuts_high], cut[cuts_high], high_out[cuts_high], high_in[cuts_high])
+    return lower, upper
+
+
+def _crossing(gaps: Floats, cut: Floats, outside: Floats, inside: Floats) -> Floats:
+    """Where the profile crosses `cut` between a δ below it and one above it, by repeated fourfold division of log δ."""
+    low, high = (np.log(np.clip(end, _GAPS[0] / 10, _GAPS[-1] * 10)) for end in (outside, inside))
+    everyone = np.arange(len(gaps))
+    share = np.linspace(0, 1, 5)
+    for _ in range(10):
+        logs = low[:, None] + (high - low)[:, None] * share
+        above = _profile(gaps, np.exp(logs))[2] >= cut[:, None]
+        above[:, -1] = True
+        first = np.maximum(above.argmax(axis=1), 1)
+        low, high = logs[everyone, first - 1], logs[everyone, first]
+    crossing: Floats = np.exp(low)
+    return crossing
+
+
+def _exponent(gaps: Floats, fits: ProfileFit) -> Floats:
+    """((c − x)/scale)^shape for samples (B, M): the distribution function is exp(−this)."""
+    u = _log_gaps(gaps, fits.gap[:, None])
+    power = np.exp(np.minimum(fits.rate[:, None] * (u - fits.location[:, None]), 700.0))
+    exponent: Floats = np.where(fits.gap[:, None] == 0, gaps, power)
+    return exponent
+
+
+def ks_distance(gaps: Floats, fits: ProfileFit) -> Floats:
+    n = gaps.shape[1]
+    cdf = np.exp(-np.sort(_exponent(gaps, fits), axis=1)[:, ::-1])
+    steps = np.arange(n + 1) / n
+    distance: Floats = np.maximum(steps[1:] - cdf, cdf - steps[:-1]).max(axis=1)
+    return distance
