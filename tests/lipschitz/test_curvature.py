@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
+from excite import data, models
 from excite.errors import InputError
 from excite.lipschitz import estimate_lipschitz
-from excite.trace import Trace
+from excite.schedules import constant
+from excite.trace import Probe, Trace, largest_curvature
+from excite.training import standard_loss, train
 
 
 def trace(curvatures: list[float], residuals: list[float] | None = None) -> Trace:
@@ -46,3 +50,17 @@ def test_unsettled_eigenvalues_are_not_trusted_and_broken_ones_not_counted() -> 
 def test_a_trace_without_curvatures_says_how_to_get_them() -> None:
     with pytest.raises(InputError, match="curvature_every"):
         estimate_lipschitz(trace([float("nan")]), "curvature")
+
+
+def test_ten_seeds_agree_on_a_real_network(capsys: pytest.CaptureFixture[str]) -> None:
+    digits = data.load("mnist-sample").train.subset(256)
+    torch.manual_seed(0)
+    model = models.create("lenet5", input_shape=(1, 28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, digits, standard_loss, optimizer, constant(0.1), epochs=5, batch_size=64)
+    probe = Probe(digits.floats()[:64], digits.labels[:64], batch_size=64)
+    values = [largest_curvature(model, probe, iterations=12, seed=seed).value for seed in range(10)]
+    spread = (max(values) - min(values)) / min(values)
+    with capsys.disabled():
+        print(f"curvature over ten seeds: {min(values):.4g} to {max(values):.4g}, spread {spread:.2%}")
+    assert spread < 0.05
