@@ -6,7 +6,9 @@ from excite.errors import InputError
 from excite.quantities import number
 
 
-@pytest.mark.parametrize(("text", "value"), [("8/255", 8 / 255), (" 1 / 2 ", 0.5), ("0.031", 0.031), ("1e-3", 1e-3)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("8/255", 8 / 255), (" 1 / 2 ", 0.5), ("0.031", 0.031), ("1e-3", 1e-3), ("0.1/255", 0.1 / 255)]
+)
 def test_numbers_as_people_write_them(text: str, value: float) -> None:
     assert number(text) == value
 

@@ -11,6 +11,8 @@ def number(text: str) -> float:
     True
     """
     try:
-        return float(Fraction(text.replace(" ", "")))
+        numerator, *denominators = [float(Fraction(part.strip())) for part in text.split("/")]
+        (denominator,) = denominators or [1.0]
+        return numerator / denominator
     except (ValueError, ZeroDivisionError) as error:
         raise InputError(f'"{text}" is not a number; write for instance 0.031 or 8/255.') from error
