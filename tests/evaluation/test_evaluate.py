@@ -128,7 +128,7 @@ def test_saving_and_loading_keeps_everything(tmp_path: Path) -> None:
     model = network().train()
     x, y = examples(network())
     result = evaluate(model, x, y, PGD)
-    assert [flag.name for flag in result.flags] == ["train mode"]
+    assert "train mode" in {flag.name for flag in result.flags}
     result.save(tmp_path / "evaluation.json")
     loaded = Evaluation.load(tmp_path / "evaluation.json")
     assert loaded.to_json() == result.to_json()

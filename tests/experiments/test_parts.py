@@ -24,6 +24,7 @@ def test_short_trainings_repeat_and_cross_epochs() -> None:
     assert first == list(parts.losses_at(0.1, 6))
     assert first[0] == next(parts.losses_at(0.5, 6))
     assert first[1] != list(parts.losses_at(0.5, 6))[1]
+    assert first[0] != next(parts.losses_at(0.1, 6, draw=1))
 
 
 def test_sizes_normalisation_and_fractions_are_honoured() -> None:

@@ -48,16 +48,26 @@ def test_with_momentum_it_is_the_edge_of_heavy_ball() -> None:
     assert estimate.learning_rate(2) == pytest.approx(2 * (1 + 0.5) / 4.0, rel=0.03)
 
 
-def stops_improving(rate: float) -> Iterator[float]:
-    """A batch-norm network never blows up: past its edge, here 0.9, it only stops improving."""
-    floor = 1.6 if rate <= 0.9 else 2.26
-    for number in range(STEPS):
-        yield floor + (2.3 - floor) * math.exp(-5 * number / STEPS)
+def stops_improving(share: float) -> Callable[[float], Iterator[float]]:
+    """A batch-norm network never blows up: past its edge, here 0.9, it only comes down by `share` of what it could."""
+
+    def losses_at(rate: float) -> Iterator[float]:
+        way = 0.7 if rate <= 0.9 else 0.7 * share
+        for number in range(STEPS):
+            yield 2.3 - way * (1 - math.exp(-5 * number / STEPS))
+
+    return losses_at
 
 
-def test_a_run_that_only_stops_improving_does_not_converge() -> None:
-    estimate = find_edge(stops_improving, steps=STEPS, ratio=1.05, max_runs=20)
+@pytest.mark.parametrize("share", [0.05, 0.7])
+@pytest.mark.parametrize("start", [0.02, 0.1, 3.0])
+def test_a_run_that_only_stops_improving_does_not_converge(share: float, start: float) -> None:
+    estimate = find_edge(stops_improving(share), steps=STEPS, start=start, ratio=1.05, max_runs=20)
     assert estimate.learning_rate(2) == pytest.approx(0.9, rel=0.05)
+
+
+def test_a_run_that_comes_nearly_as_far_as_the_best_converges() -> None:
+    assert not find_edge(stops_improving(0.8), steps=STEPS, max_runs=6).identified
 
 
 def jumps_out_of_the_valley(rate: float) -> Iterator[float]:

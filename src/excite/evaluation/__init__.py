@@ -2,7 +2,7 @@
 
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.comparison import Comparison, compare
-from excite.evaluation.evaluate import evaluate
+from excite.evaluation.judge import evaluate
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
 from excite.trust import Flag
 

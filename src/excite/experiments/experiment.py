@@ -57,7 +57,8 @@ class Record(Section, frozen=True):
 class Lipschitz(Section, frozen=True):
     """How L is estimated: by `edge`, at most `runs` short trainings, or from the baseline's trace.
 
-    All short trainings together cost at most `budget` trainings; `steps` fixes their length instead.
+    All short trainings of a seed together cost at most `budget` trainings; `steps` fixes their length instead. Of
+    several `seeds` (initial weights and data order) the largest L counts.
     """
 
     method: Literal["edge", "epochs", "local", "curvature"] = "edge"
@@ -65,6 +66,7 @@ class Lipschitz(Section, frozen=True):
     runs: Count = 8
     steps: Count | None = None
     ratio: Annotated[float, Meta(gt=1)] = 1.25
+    seeds: Count = 1
 
 
 class Experiment(Section, frozen=True):

@@ -33,7 +33,7 @@ class Parts:
     experiment: Experiment
     train: Split
     test: Split
-    new_model: Callable[[], nn.Module]  # always with the same initial weights
+    new_model: Callable[..., nn.Module]  # the same initial weights every time, others for `draw=1`, `draw=2`, …
     objective: Objective
     schedule: Schedule  # the baseline's γᵏ
     augment: Augmentation
@@ -69,15 +69,15 @@ class Parts:
             folder=folder,
         )
 
-    def losses_at(self, rate: float, steps: int) -> Iterator[float]:
-        """Train for `steps` at a constant rate, from the same weights and in the same data order every time."""
+    def losses_at(self, rate: float, steps: int, draw: int = 0) -> Iterator[float]:
+        """Train for `steps` at a constant rate; the same `draw` means the same weights and data order."""
         experiment = self.experiment
-        model = self.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
             epoch_batches(
                 self.train,
                 batch_size=experiment.training.batch_size,
-                seed=experiment.seed,
+                seed=experiment.seed + draw,
                 epoch=epoch,
                 augment=self.augment,
                 device=next(model.parameters()).device,
@@ -105,9 +105,9 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
     place = usable_device(device)
 
-    def new_model() -> nn.Module:
+    def new_model(draw: int = 0) -> nn.Module:
         with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(experiment.seed))
+            torch.manual_seed(derive_seed(experiment.seed + draw))
             model = models.create(
                 experiment.model.name,
                 num_classes=dataset.num_classes,

@@ -5,7 +5,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Protocol
@@ -149,18 +149,28 @@ class Run:
         settings = self.experiment.lipschitz
         whole = self.experiment.training.epochs * self.parts.steps_per_epoch
         steps = settings.steps or max(math.ceil(settings.budget * whole / settings.runs), FEWEST_EDGE_STEPS)
-        budget = settings.runs * steps
-        title = f"L by edge: at most {settings.runs} runs of {steps} steps, {budget / whole:.0%} of a training"
+        budget = settings.seeds * settings.runs * steps
+        title = f"L by edge: at most {budget // steps} runs of {steps} steps, {budget / whole:.0%} of a training"
         with self.console.task(title) as progress:
             taken = count(1)
 
-            def losses_at(rate: float) -> Iterator[float]:
-                for loss in self.parts.losses_at(rate, steps):
+            def losses_at(rate: float, draw: int) -> Iterator[float]:
+                for loss in self.parts.losses_at(rate, steps, draw):
                     progress(next(taken), budget)
                     yield loss
 
-            start = self.parts.schedule(0)
-            return find_edge(losses_at, steps=steps, start=start, ratio=settings.ratio, max_runs=settings.runs)
+            return LipschitzEstimate.most_careful(
+                [
+                    find_edge(
+                        partial(losses_at, draw=draw),
+                        steps=steps,
+                        start=self.parts.schedule(0),
+                        ratio=settings.ratio,
+                        max_runs=settings.runs,
+                    )
+                    for draw in range(settings.seeds)
+                ]
+            )
 
     def attack(self, arm: str) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""

@@ -8,6 +8,7 @@ from excite.errors import DivergedError
 from excite.lipschitz.estimate import LipschitzEstimate
 
 ANCHOR = 0.1  # the rates tried are this times powers of two and their roots, wherever the search starts
+AS_FAR = 0.75  # of the best rate's way down from the initial loss: less is not convergence
 BLOWN_UP = 100.0  # times the initial loss: no need to look on
 
 
@@ -32,9 +33,10 @@ def find_edge(
 
     η_max is the largest rate that was seen to converge, so that L errs on the large side, as the theorem wants it.
     The rates tried lie on one ladder, 0.1 · 2^(k/n) with the smallest n whose rungs are at most `ratio` apart; it is
-    climbed by factors of 4 from the rung nearest to `start` and then bisected. So every start finds the same L.
+    searched by factors of 4 from the rung nearest to `start`, up until a rate does not converge and down until a
+    smaller one does no better, and then bisected. So every start finds the same L.
 
-    A rate **converges** when (1) the loss over the last quarter of its run has come at least half as far down from the
+    A rate **converges** when (1) the loss over the last quarter of its run has come at least 3/4 as far down from the
     initial loss as that of the best rate tried, and (2) no batch cost more than the initial loss again once the loss
     had halved. The first holds networks with batch-norm to account, which hardly ever blow up but stop improving; the
     second plain networks, which learn and then jump out of the valley, a jump that a longer run may not survive. The
@@ -66,7 +68,8 @@ def find_edge(
     while len(runs) < max_runs:
         runs[rung] = _brief_run(losses_at, ANCHOR * 2 ** (rung / rungs), steps)
         low, high = _bracket(runs)
-        if low is None:
+        best = min(runs, key=lambda rung: runs[rung].final)
+        if low is None or (best == min(runs) and len(runs) > 1):  # the best rate is needed to judge the others by
             rung = min(runs) - leap
         elif high is None:
             rung = max(runs) + leap
@@ -122,9 +125,7 @@ def _recent(losses: list[float], length: int) -> float:
 def _bracket(runs: dict[int, BriefRun]) -> tuple[int | None, int | None]:
     """The rungs of the largest convergent rate and of the smallest one above it that is not."""
     best = min(run.final for run in runs.values())
-    convergent = [
-        rung for rung, run in runs.items() if run.final < run.initial and run.final <= (run.initial + best) / 2
-    ]
+    convergent = [rung for rung, run in runs.items() if 0 < run.initial - best <= (run.initial - run.final) / AS_FAR]
     if not convergent:
         return None, None
     low = max(convergent)

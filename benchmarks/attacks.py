@@ -1,0 +1,218 @@
+"""Are our attacks faster than foolbox and pyautoattack called directly, at the same verdicts?
+
+    python benchmarks/attacks.py verdicts    every example's verdict against the direct call (an hour and more)
+    python benchmarks/attacks.py speed       ratios, each round measuring all of them in turn (a quarter of an hour)
+    python benchmarks/attacks.py tricks      what folding, channels_last and torch.compile bring, one by one
+
+Needs CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResNet-18 is the one pyautoattack ships.
+"""
+
+import argparse
+import copy
+import importlib.util
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyautoattack
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite import attacks, data, models
+from excite.attacks import Attack, fast_inference
+from excite.attacks.fast_inference import fold
+from excite.evaluation import evaluate
+
+EPS, STEP = 1 / 255, 0.1 / 255
+Direct = Callable[[nn.Module, Tensor, Tensor], Tensor]
+
+
+def resnet18() -> nn.Module:
+    folder = Path(pyautoattack.__file__).parent / "examples"
+    spec = importlib.util.spec_from_file_location("pyautoattack_resnet", folder / "resnet.py")
+    assert spec is not None
+    assert spec.loader is not None
+    definition = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(definition)
+    model: nn.Module = definition.ResNet18()
+    model.load_state_dict(torch.load(folder / "model_test.pt", weights_only=True, map_location="cpu"))
+    return model.eval()
+
+
+def trained(name: str, *, epochs: int) -> nn.Module:
+    """A small network of ours, trained for a few passes over 10,000 images."""
+    torch.manual_seed(0)
+    train = data.load("cifar10").train
+    x, y = train.floats()[:10_000], train.labels[:10_000]
+    model = models.create(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for _ in range(epochs):
+        for batch in torch.split(torch.randperm(len(x)), 128):
+            optimizer.zero_grad()
+            cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return model.eval()
+
+
+def test_images(count: int) -> tuple[Tensor, Tensor]:
+    test = data.load("cifar10").test
+    return test.floats()[:count], test.labels[:count]
+
+
+def plain_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    x_adv = x.clone()
+    for _ in range(20):
+        x_adv.requires_grad_()
+        (gradient,) = torch.autograd.grad(cross_entropy(model(x_adv), y, reduction="sum"), x_adv)
+        with torch.no_grad():
+            x_adv = (x + (x_adv + STEP * gradient.sign() - x).clamp(-EPS, EPS)).clamp(0, 1)
+    return x_adv.detach()
+
+
+def direct_autoattack(members: list[str] | None, *, shorter: bool = False) -> Direct:
+    """The package called as its documentation shows; `shorter` takes a tenth of its iterations and queries."""
+
+    def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        version = "standard" if members is None else "custom"
+        adversary = pyautoattack.AutoAttack(model, attacks=members, eps=EPS, seed=0, version=version)
+        adversary.apgd.n_restarts = 1  # "custom" begins with five
+        if shorter:
+            for attack in (adversary.apgd, adversary.apgd_targeted):
+                attack.n_iter = 10
+                attack.n_iter_2, attack.n_iter_min, attack.size_decr = 2, 1, 1
+            adversary.fab.n_iter = 10
+            adversary.square.n_queries = 500
+        x_adv: Tensor = adversary.run_standard_evaluation(x, y, batch_size=len(x))[0]
+        return x_adv
+
+    return run
+
+
+def foolbox_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    import foolbox
+
+    attack = foolbox.attacks.LinfPGD(abs_stepsize=STEP, steps=20, random_start=False)
+    x_adv: Tensor = attack.run(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilon=EPS)
+    return x_adv
+
+
+def verdicts() -> None:
+    ours = {member: attacks.create(member, eps=EPS) for member in ("apgd-ce", "apgd-t")}
+    standard = attacks.create("autoattack", eps=EPS)
+    resnet8 = trained("resnet8", epochs=6)
+    cases: list[tuple[str, nn.Module, int, Attack, Direct]] = [
+        ("ResNet-18 PGD-20", resnet18(), 200, attacks.create("pgd", eps=EPS, step=STEP), plain_pgd),
+        ("ResNet-8 standard", resnet8, 200, standard, direct_autoattack(None)),
+        ("ResNet-18 APGD-CE", resnet18(), 100, ours["apgd-ce"], direct_autoattack(["apgd-ce"])),
+        ("ResNet-18 APGD-T", resnet18(), 100, ours["apgd-t"], direct_autoattack(["apgd-t"])),
+        ("ResNet-18 standard", resnet18(), 24, standard, direct_autoattack(None)),
+    ]
+    for name, model, count, attack, direct in cases:
+        x, y = test_images(count)
+        began = time.perf_counter()
+        evaluation = evaluate(model, x, y, {"attack": attack}, batch_size=count, checks=False)
+        halfway = time.perf_counter()
+        x_adv = direct(model, x, y)
+        with torch.no_grad():
+            right = model(x_adv).argmax(1) == y
+        ended = time.perf_counter()
+        different = (right != evaluation.outcomes("attack")).nonzero().flatten().tolist()
+        print(
+            f"{name}, {count} images: clean {evaluation.clean.value:.1%}, robust {evaluation.worst.value:.1%}, direct "
+            f"{float(right.float().mean()):.1%}, verdicts that differ: {different or 'none'}; "
+            f"{halfway - began:.0f} s against {ended - halfway:.0f} s",
+            flush=True,
+        )
+
+
+def in_turn(cases: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
+    """The fastest round of each case, in CPU seconds; they take turns, so that a busy machine is busy for all."""
+    seconds: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(rounds):
+        for name, run in cases.items():
+            began = time.process_time()
+            run()
+            seconds[name].append(time.process_time() - began)
+    return {name: min(values) for name, values in seconds.items()}
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor, *, times: int = 1) -> None:
+    images = x.detach().requires_grad_()
+    for _ in range(times):
+        torch.autograd.grad(cross_entropy(model(images), y, reduction="sum"), images)
+
+
+def speed() -> None:
+    for name, model, count in (("ResNet-18", resnet18(), 32), ("ResNet-20", trained("resnet20", epochs=2), 100)):
+        x, y = test_images(count)
+        fast = fast_inference(model)
+        pgd = attacks.create("pgd", eps=EPS, step=STEP)
+        print_ratios(
+            f"{name}, PGD-20 on {count} images",
+            in_turn(
+                {
+                    "foolbox": partial(foolbox_pgd, model, x, y),
+                    "ten plain lines": partial(plain_pgd, model, x, y),
+                    "ours, every example to the end": partial(attacks.pgd, model, x, y, eps=EPS, step=STEP),
+                    "ours, fooled examples leave": partial(pgd, model, x, y, None),
+                    "limit: 20 gradients of the fast model": partial(gradient, fast, x, y, times=20),
+                },
+                rounds=2,
+            ),
+        )
+        x, y = test_images(count // 4)
+        shorter = attacks.create("autoattack", eps=EPS, iterations=10, queries=500)
+        print_ratios(
+            f"{name}, a tenth of AutoAttack standard on {len(x)} images",
+            in_turn(
+                {
+                    "pyautoattack": partial(direct_autoattack(None, shorter=True), model, x, y),
+                    "ours": partial(evaluate, model, x, y, {"attack": shorter}, batch_size=len(x), checks=False),
+                },
+                rounds=2,
+            ),
+        )
+
+
+def tricks() -> None:
+    for name, model, count in (("ResNet-18", resnet18(), 32), ("ResNet-20", models.create("resnet20").eval(), 100)):
+        x, y = test_images(count)
+        folded = fold(model)
+        assert folded is not None
+        for parameter in folded.parameters():
+            parameter.data = parameter.data.contiguous()
+        last = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        x_last = x.contiguous(memory_format=torch.channels_last)
+        compiled = fast_inference(model, compile=True)
+        gradient(compiled, x, y)
+        print_ratios(
+            f"{name}, forward and input gradient of {count} images",
+            in_turn(
+                {
+                    "plain": partial(gradient, model, x, y),
+                    "folded": partial(gradient, folded, x, y),
+                    "channels_last": partial(gradient, last, x_last, y),
+                    "folded and channels_last": partial(gradient, fast_inference(model), x, y),
+                    "and compiled": partial(gradient, compiled, x, y),
+                },
+                rounds=4,
+            ),
+        )
+
+
+def print_ratios(title: str, seconds: dict[str, float]) -> None:
+    reference = next(iter(seconds.values()))
+    print(f"\n{title}")
+    for name, value in seconds.items():
+        print(f"  {name:40} {value:8.2f} s  {reference / value:5.2f}×", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["verdicts", "speed", "tricks"])
+    parser.add_argument("--threads", type=int, default=1, help="of torch; waiting threads burn CPU time too")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    {"verdicts": verdicts, "speed": speed, "tricks": tricks}[arguments.what]()
