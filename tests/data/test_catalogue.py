@@ -112,7 +112,8 @@ def test_the_listing_says_what_is_here(tmp_path: Path) -> None:
 
 @pytest.mark.full_data
 def test_a_listed_data_set_verifies(full_dataset: Get) -> None:
-    assert data.verify("mnist") == full_dataset("mnist").fingerprint() == DATASETS["mnist"].fingerprint
+    mnist = full_dataset("mnist")
+    assert data.verify("mnist") == mnist.fingerprint() == DATASETS["mnist"].fingerprint
 
 
 def test_a_users_own_tensors_count_their_classes() -> None:
