@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Two processes of one thread each: small networks gain nothing from a second thread, and two of them would fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all bench lint clean
@@ -15,10 +17,10 @@ run: $(READY) ## run the paper's whole procedure on the embedded data and write 
 	$(BIN)/excite run
 
 test: lint ## ruff, mypy, and every test that needs no download and no long time
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
-	EXCITE_FETCH_DATA=1 $(BIN)/pytest
+	EXCITE_FETCH_DATA=1 $(PYTEST)
 
 lint: $(READY) ## ruff and mypy only
 	$(BIN)/ruff check .

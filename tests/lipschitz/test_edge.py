@@ -93,6 +93,15 @@ def test_too_few_runs_to_close_the_bracket_is_said() -> None:
     assert estimate.interval[0] < 4.0 < estimate.interval[1]
 
 
+def test_runs_too_short_to_learn_are_said() -> None:
+    def plateau(rate: float) -> Iterator[float]:
+        yield from [2.3] + [2.28 if rate <= 0.3 else 2.3] * (STEPS - 1)
+
+    estimate = find_edge(plateau, steps=STEPS)
+    assert not estimate.identified
+    assert "make the short runs longer" in str(estimate)
+
+
 def test_nothing_converges() -> None:
     def hopeless(rate: float) -> Iterator[float]:
         yield from [2.3] + [2.4] * (STEPS - 1)

@@ -63,7 +63,7 @@ class Lipschitz(Section, frozen=True):
 
     method: Literal["edge", "epochs", "local", "curvature"] = "edge"
     budget: Annotated[float, Meta(gt=0)] = 0.15
-    runs: Count = 8
+    runs: Count = 10
     steps: Count | None = None
     ratio: Annotated[float, Meta(gt=1)] = 1.25
     seeds: Count = 1

@@ -9,6 +9,7 @@ from excite.lipschitz.estimate import LipschitzEstimate
 
 ANCHOR = 0.1  # the rates tried are this times powers of two and their roots, wherever the search starts
 AS_FAR = 0.75  # of the best rate's way down from the initial loss: less is not convergence
+HARDLY = 0.95  # of the initial loss: where the best run ends above this, the runs were too short to tell
 BLOWN_UP = 100.0  # times the initial loss: no need to look on
 
 
@@ -34,13 +35,15 @@ def find_edge(
     η_max is the largest rate that was seen to converge, so that L errs on the large side, as the theorem wants it.
     The rates tried lie on one ladder, 0.1 · 2^(k/n) with the smallest n whose rungs are at most `ratio` apart; it is
     searched by factors of 4 from the rung nearest to `start`, up until a rate does not converge and down until a
-    smaller one does no better, and then bisected. So every start finds the same L.
+    smaller one does no better, and then bisected. So every start finds the same L where the loss has one best rate
+    and worsens steadily away from it.
 
     A rate **converges** when (1) the loss over the last quarter of its run has come at least 3/4 as far down from the
     initial loss as that of the best rate tried, and (2) no batch cost more than the initial loss again once the loss
     had halved. The first holds networks with batch-norm to account, which hardly ever blow up but stop improving; the
     second plain networks, which learn and then jump out of the valley, a jump that a longer run may not survive. The
-    interval is the bracket; at most `max_runs` trainings are made, and a run that has jumped is not trained on.
+    interval is the bracket; L is identified when the bracket closed and the best run's loss fell by 5% at least. At
+    most `max_runs` trainings are made, and a run that has jumped is not trained on.
 
     With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/L for heavy-ball β. L = 2/η_max is then
     the constant that gives the right rates for it, not the largest curvature.
@@ -49,7 +52,7 @@ def find_edge(
         losses_at: trains for `steps` steps at the given rate, always from the same weights and in the same data order,
             and yields the losses; it need not be exhausted.
         steps: the length of one short training.
-        start: where to look first, for instance the baseline's rate; it decides the number of runs, not the result.
+        start: where to look first, for instance the baseline's rate; it decides the number of runs.
 
     >>> def losses_at(rate, curvature=4.0, steps=100):  # gradient descent on ½ · 4 · θ²
     ...     theta = 1.0
@@ -86,7 +89,7 @@ def find_edge(
     largest = runs[low].rate
     smallest = None if high is None else runs[high].rate
     details = {"steps": steps, "runs": tried, "largest_convergent": largest, "smallest_divergent": smallest}
-    if smallest is None:
+    if high is None or smallest is None:
         return LipschitzEstimate(
             constant=2 / largest,
             interval=(0.0, 2 / largest),
@@ -95,12 +98,14 @@ def find_edge(
             basis=f"every rate up to {largest:.3g} converged, so this is only an upper bound",
             details=details,
         )
+    learned = min(run.final / run.initial for run in runs.values()) <= HARDLY
+    basis = f"{len(runs)} runs of {steps} steps converged at {largest:.3g} and not at {smallest:.3g}"
     return LipschitzEstimate(
         constant=2 / largest,
         interval=(2 / smallest, 2 / largest),
         method="edge",
-        identified=smallest / largest <= ratio,
-        basis=f"{len(runs)} runs of {steps} steps converged at {largest:.3g} and not at {smallest:.3g}",
+        identified=learned and high - low == 1,
+        basis=basis if learned else basis + ", but all of them hardly learned: make the short runs longer",
         details=details,
     )
 
