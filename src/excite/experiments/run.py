@@ -24,7 +24,7 @@ from excite.files import read_json, write_json
 from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz, find_edge
 from excite.schedules import rescale
 from excite.trace import Trace
-from excite.training import checkpoints, train
+from excite.training import checkpoints, history, train
 
 JOURNAL, TRACE, MOMENTS = "evaluation.journal", "trace.safetensors", "moments"
 FEWEST_EDGE_STEPS = 40  # a shorter run tells nothing
@@ -86,7 +86,7 @@ class Run:
             if problem := read_json(folder / OUTCOME)["problem"]:
                 raise DivergedError(problem)
             return
-        rate, problem, started = self.rate(arm), None, time.perf_counter()
+        rate, problem = self.rate(arm), None
         model = self.parts.new_model()
         optimizer = self.parts.new_optimizer(model, rate)
         recorder = self.parts.new_recorder(model, optimizer, folder / MOMENTS)
@@ -111,10 +111,10 @@ class Run:
                 )
             except DivergedError as error:
                 problem = str(error)
-        seconds = time.perf_counter() - started
         recorder.trace.save(folder / TRACE)
-        shutil.rmtree(folder / MOMENTS, ignore_errors=True)
+        seconds = sum(metrics.seconds for metrics in history.read(folder))  # of every process that had a share in it
         write_json(folder / OUTCOME, {"rate": rate, "seconds": seconds, "problem": problem})
+        shutil.rmtree(folder / MOMENTS, ignore_errors=True)
         if problem:
             self.console.say(f"{arm}: {problem}")
             raise DivergedError(problem)
