@@ -17,7 +17,7 @@ from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.schedules import constant, step
 from excite.trace import Recorder, Trace
 from excite.training import standard_loss, train
-from excite.training.history import read
+from excite.training.history import EpochMetrics, read
 
 Train = Callable[..., tuple[nn.Module, object]]
 
@@ -44,9 +44,14 @@ def test_equals_a_plain_loop(train_lenet: Train, digits: data.Split) -> None:
 
 
 def test_metrics_hold_every_epoch(train_lenet: Train, tmp_path: Path) -> None:
+    seen: list[EpochMetrics] = []
     _, training = train_lenet(
-        folder=tmp_path, schedule=step(0.1, milestones=(2,)), after_epoch=lambda model: {"training": model.training}
+        folder=tmp_path,
+        schedule=step(0.1, milestones=(2,)),
+        after_epoch=lambda model: {"training": model.training},
+        on_epoch=seen.append,
     )
+    assert seen == read(tmp_path)
     assert [(line.epoch, round(line.rate, 6)) for line in read(tmp_path)] == [(1, 0.1), (2, 0.1), (3, 0.01)]
     assert list(training.epochs) == read(tmp_path)  # type: ignore[attr-defined]
     assert training.epochs[-1].loss < training.initial_loss  # type: ignore[attr-defined]
