@@ -98,7 +98,7 @@ def foolbox_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return x_adv
 
 
-def verdicts() -> None:
+def verdicts(only: str) -> None:
     ours = {member: attacks.create(member, eps=EPS) for member in ("apgd-ce", "apgd-t")}
     standard = attacks.create("autoattack", eps=EPS)
     resnet8 = trained("resnet8", epochs=6)
@@ -110,6 +110,8 @@ def verdicts() -> None:
         ("ResNet-18 standard", resnet18(), 24, standard, direct_autoattack(None)),
     ]
     for name, model, count, attack, direct in cases:
+        if only not in name:
+            continue
         x, y = test_images(count)
         began = time.perf_counter()
         evaluation = evaluate(model, x, y, {"attack": attack}, batch_size=count, checks=False)
@@ -212,7 +214,11 @@ def print_ratios(title: str, seconds: dict[str, float]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["verdicts", "speed", "tricks"])
+    parser.add_argument("--only", default="", help="a part of the name of the verdicts' cases to run, e.g. APGD-T")
     parser.add_argument("--threads", type=int, default=1, help="of torch; waiting threads burn CPU time too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    {"verdicts": verdicts, "speed": speed, "tricks": tricks}[arguments.what]()
+    if arguments.what == "verdicts":
+        verdicts(arguments.only)
+    else:
+        {"speed": speed, "tricks": tricks}[arguments.what]()

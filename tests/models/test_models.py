@@ -1,6 +1,6 @@
 """Every model of the registry: its size, its shapes, its derivatives and its names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -130,6 +130,23 @@ def test_hessian_vector_product_is_the_slope_of_the_gradient(build: Callable[[],
     product = torch.cat([part.flatten() for part in torch.autograd.grad(along, tuple(point.values()))])
     slope = (gradient_after(1e-7) - gradient_after(-1e-7)) / 2e-7
     assert (product - slope).norm() < 1e-4 * slope.norm()
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet110"])
+def test_deep_hessians_are_symmetric(name: str) -> None:
+    """At this depth finite differences lose their digits; a wrong double backward shows as vᵀHu ≠ uᵀHv."""
+    torch.manual_seed(0)
+    model = create(name, input_shape=TINY).double()
+    parameters = list(model.parameters())
+    loss = cross_entropy(model(images(TINY).double()), torch.arange(4))
+    gradient = torch.autograd.grad(loss, parameters, create_graph=True)
+    u, v = ([torch.randn_like(parameter) for parameter in parameters] for _ in range(2))
+    hessian_u, hessian_v = (torch.autograd.grad(gradient, parameters, w, retain_graph=True) for w in (u, v))
+
+    def dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
+        return torch.stack([(a * b).sum() for a, b in zip(one, other, strict=True)]).sum()
+
+    torch.testing.assert_close(dot(v, hessian_u), dot(u, hessian_v), rtol=1e-8, atol=0)
 
 
 @each_network
