@@ -72,6 +72,15 @@ def test_wrong_examples_are_not_attacked_and_never_robust() -> None:
     assert not result.outcomes("none")[:5].any()
 
 
+@pytest.mark.parametrize("checks", [False, True])
+def test_a_model_that_is_never_right_has_nothing_to_attack(checks: bool) -> None:
+    model = network()
+    x, y = examples(model, 20, wrong=20)
+    result = evaluate(model, x, y, PGD, checks=checks)
+    assert result.clean.correct == result.worst.correct == 0
+    assert result.robust["pgd"].correct == 0
+
+
 def test_eps_zero_gives_the_clean_accuracy() -> None:
     model = network()
     x, y = examples(model)

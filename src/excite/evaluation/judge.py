@@ -91,7 +91,8 @@ class _Session:
         for stage_name, stage in stages(attack)[len(state.stages) :]:
             label = f"{name}/{stage_name}" if stage_name else name
             standing = state.stage_began_with.nonzero().squeeze(1)
-            for batch in torch.split(standing, self.batch_size)[state.batches_done :]:
+            batches = torch.split(standing, self.batch_size) if len(standing) else ()
+            for batch in batches[state.batches_done :]:
                 state.standing[batch], cost = self._verdicts(label, stage, batch, state.batches_done)
                 state.batches_done += 1
                 state.stage_cost += cost
