@@ -1,12 +1,18 @@
 """The fast model is the same function, and where it cannot be it steps aside."""
 
+import copy
+import gc
+import pickle
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import relu
+from torch.nn.functional import cross_entropy, relu
 
 from excite import models
 from excite.attacks import fast_inference
+from excite.attacks.fast_inference import Refolded
 
 
 def logits_and_gradient(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -164,6 +170,97 @@ def test_a_model_that_asks_for_its_mode_is_still_right(images: Tensor) -> None:
     fast = fast_inference(KnowsItsMode())
     with torch.no_grad():
         assert torch.equal(fast(images), 2 * images.flatten(1))
+
+
+@pytest.mark.parametrize(("name", "shape"), [*FAMILY, ("wrn-16-4", (3, 16, 16))])
+def test_a_refolded_model_follows_its_training(name: str, shape: tuple[int, int, int]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.rand(4, *shape, generator=generator, dtype=torch.float64), torch.arange(4)
+    torch.manual_seed(0)
+    model = models.create(name, input_shape=shape, normalize=([0.4] * shape[0], [0.3] * shape[0])).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    refolded = Refolded()
+    for _ in range(3):
+        fast = refolded(model, x)
+        assert fast.folded
+        plain = copy.deepcopy(model).eval()
+        for ours, theirs in zip(logits_and_gradient(fast, x), logits_and_gradient(plain, x), strict=True):
+            assert (ours - theirs).norm() <= 1e-9 * theirs.norm()
+        assert torch.equal(fast(x), fast_inference(model)(x))
+        assert model.training
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def test_refolding_notices_other_layers_models_and_number_formats(convnet: nn.Sequential, images: Tensor) -> None:
+    refolded = Refolded()
+    refolded(convnet, images)
+    convnet[2] = nn.Tanh()
+    torch.testing.assert_close(refolded(convnet, images)(images), convnet(images).detach())
+    other = copy.deepcopy(convnet)
+    with torch.no_grad():
+        other[7].get_parameter("bias").add_(1.0)
+    torch.testing.assert_close(refolded(other, images)(images), other(images).detach())
+    torch.testing.assert_close(refolded(convnet.double(), images.double())(images.double()), convnet(images.double()))
+    fast = fast_inference(convnet)
+    assert refolded(fast, images) is fast
+
+
+class FromBuffer(nn.Module):
+    """Computes with a buffer while it is being traced, so that the trace keeps what it was."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) * self.scale.exp()
+
+
+@pytest.mark.parametrize("kind", [Noisy, StraightThrough, Branching, Uncopyable, FromBuffer])
+def test_models_that_cannot_be_refolded_answer_themselves(kind: type[nn.Module], images: Tensor) -> None:
+    model, refolded = kind(), Refolded()
+    for seed in range(2):
+        state = torch.get_rng_state()
+        fast = refolded(model, images)
+        assert not fast.folded
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.manual_seed(seed)
+        ours = fast(images)
+        torch.manual_seed(seed)
+        assert torch.equal(ours, model(images))
+        for buffer in model.buffers():
+            buffer.add_(1)
+
+
+def test_synchronised_batch_norm_is_folded_too(convnet: nn.Sequential, images: Tensor) -> None:
+    plain = convnet(images).detach()
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(convnet)  # type: ignore[no-untyped-call]
+    fast = Refolded()(synchronised, images)
+    torch.testing.assert_close(fast(images), plain, rtol=1e-4, atol=1e-5)
+    assert fast.folded
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in fast.modules())
+
+
+def test_refolding_keeps_no_model_alive_and_is_not_copied(convnet: nn.Sequential, images: Tensor) -> None:
+    refolded, model = Refolded(), copy.deepcopy(convnet)
+    refolded(model, images)
+    kept = weakref.ref(model)
+    del model
+    gc.collect()
+    assert kept() is None
+    for twin in (copy.deepcopy(refolded), pickle.loads(pickle.dumps(refolded))):
+        torch.testing.assert_close(twin(convnet, images)(images), convnet(images).detach())
+
+
+def test_mixed_precision_does_not_count_as_another_function(convnet: nn.Sequential, images: Tensor) -> None:
+    refolded = Refolded()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert refolded(convnet, images).folded
+        assert refolded(convnet, images)(images).dtype is torch.bfloat16
 
 
 @pytest.mark.slow

@@ -59,6 +59,23 @@ def test_best_iterate_is_misclassified_if_any_was(convnet: nn.Module, images: Te
     torch.testing.assert_close(cross_entropy(best, labels, reduction="none")[unmoved], largest[unmoved])
 
 
+def test_the_iterate_of_largest_loss_may_be_one_that_is_still_right(
+    convnet: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    path = [
+        cross_entropy(
+            convnet(pgd(convnet, images, labels, eps=0.01, step=0.03, steps=steps, keep="last", fast=False)),
+            labels,
+            reduction="none",
+        )
+        for steps in range(9)
+    ]
+    worst = pgd(convnet, images, labels, eps=0.01, step=0.03, steps=8, keep="largest_loss", fast=False)
+    torch.testing.assert_close(
+        cross_entropy(convnet(worst), labels, reduction="none"), torch.stack(path).amax(0), rtol=1e-5, atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", "margin", "dlr"])
 @pytest.mark.parametrize("restarts", [1, 3])
 def test_leaving_the_batch_keeps_the_verdicts(
@@ -191,6 +208,7 @@ def test_a_model_without_gradient_or_with_nan_stays_inside(images: Tensor, label
         ({"norm": "l1"}, "linf"),
         ({"eps": -0.1}, "eps ≥ 0"),
         ({"keep": "last", "early_stop": True}, '"best"'),
+        ({"keep": "largest_loss", "restarts": 2, "random_start": True}, '"best"'),
     ],
 )
 def test_errors_carry_the_cure(

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 from itertools import combinations
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +53,44 @@ def test_starting_later_gives_the_rest_of_the_epoch(
 
     assert len(batches(0)) == steps
     assert_same(batches(0)[start:], batches(start))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(1, 40), batch_size=st.integers(1, 45), world=st.integers(2, 5), name=st.sampled_from([*AUGMENTATIONS])
+)
+def test_the_shares_of_all_processes_are_the_batch_of_one(n: int, batch_size: int, world: int, name: str) -> None:
+    def batches(rank: int = 0, world: int = 1) -> list[Batch]:
+        augment = AUGMENTATIONS[name]
+        return list(
+            epoch_batches(numbered(n), batch_size=batch_size, seed=5, epoch=3, augment=augment, rank=rank, world=world)
+        )
+
+    shares = zip(*(batches(rank, world) for rank in range(world)), strict=True)
+    for (x, y), parts in zip(batches(), shares, strict=True):
+        if len(y) < world:
+            assert_same([(x, y)] * world, list(parts))
+            continue
+        assert max(len(labels) for _, labels in parts) - min(len(labels) for _, labels in parts) <= 1
+        order = torch.cat([labels for _, labels in parts]).argsort()
+        images = torch.cat([images for images, _ in parts])
+        assert torch.equal(torch.cat([labels for _, labels in parts])[order], y.sort().values)
+        assert torch.equal(images[order], x[y.argsort()])
+
+
+def test_data_that_are_no_split_make_their_own_batches() -> None:
+    class Two:
+        def steps(self, batch_size: int) -> int:
+            return 2
+
+        def batches(self, *, batch_size: int, rank: int = 0, world: int = 1, **_: Any) -> Iterator[Batch]:
+            return (numbered_batch(batch_size + step) for step in range(2))
+
+    def numbered_batch(n: int) -> Batch:
+        return torch.zeros(n, 1, 2, 2), torch.arange(n)
+
+    assert steps_per_epoch(Two(), 4) == 2
+    assert [len(y) for _, y in epoch_batches(Two(), batch_size=4, seed=0, epoch=0)] == [4, 5]
 
 
 def test_an_epoch_does_not_depend_on_what_ran_before() -> None:

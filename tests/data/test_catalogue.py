@@ -6,6 +6,7 @@ import torch
 
 from excite import data
 from excite.data.catalogue import DATASETS, SAMPLE_FILE, SAMPLE_FINGERPRINT
+from excite.data.hidden_labels import HIDDEN_LABELS
 from excite.data.store import stored_file, write_stored
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
@@ -22,7 +23,7 @@ KNOWN = {
 
 def test_every_data_set_has_its_row() -> None:
     assert set(KNOWN) == set(DATASETS)
-    assert data.names() == ["mnist-sample", *DATASETS]
+    assert data.names() == ["mnist-sample", *DATASETS, *HIDDEN_LABELS]
 
 
 @pytest.mark.full_data
@@ -104,7 +105,9 @@ def test_the_listing_says_what_is_here(tmp_path: Path) -> None:
     stored_file(tmp_path, "cifar10").write_bytes(b"x" * 3_000_000)
     rows = {row.name: row for row in data.listing(tmp_path)}
     assert list(rows) == data.names()
-    assert [name for name, row in rows.items() if row.present] == ["mnist-sample", "cifar10"]
+    assert [name for name, row in rows.items() if row.present] == [
+        *("mnist-sample", "cifar10", "mnist-sample-1k+4k", "cifar10-10k+40k")
+    ]
     assert "3.0 MB" in str(rows["cifar10"])
     assert "50,000 train and 10,000 test images" in str(rows["cifar10"])
     assert "not here yet" in str(rows["mnist"])

@@ -38,6 +38,26 @@ def probe() -> tuple[Tensor, Tensor]:
     return torch.randn(32, 5, generator=generator), torch.randint(0, 4, (32,), generator=generator)
 
 
+def test_of_several_processes_one_keeps_the_trace() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = Recorder(model, optimizer, slopes_per_epoch=1)
+    averaged: list[Tensor] = []
+    recorder.join(lambda vector: averaged.append(vector) or vector, keeps=False)  # type: ignore[func-returns-value]
+
+    def closure() -> Tensor:
+        return cross_entropy(model(x), y)
+
+    x, y = batch(0, 0)
+    closure().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    recorder.after_step(closure)
+    recorder.record()
+    assert len(averaged) == 1
+    with pytest.raises(InputError, match="first rank"):
+        _ = recorder.trace
+
+
 Make = Callable[[nn.Module, torch.optim.Optimizer], Recorder]
 
 

@@ -37,6 +37,26 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path) -> None:
     torch.testing.assert_close(other_optimizer.state_dict()["state"], optimizer.state_dict()["state"], rtol=0, atol=0)
 
 
+def test_every_process_gets_its_own_state_back(tmp_path: Path) -> None:
+    model, optimizer = stepped()
+    other, other_optimizer = stepped(seed=1)
+    theirs = checkpoints.own_state(other)
+    their_draw, their_mean = torch.rand(3), other[1].running_mean.clone()  # type: ignore[index]
+    checkpoints.save(tmp_path / "weights-1.safetensors", model, optimizer, {}, others=[theirs])
+    checkpoints.restore(tmp_path, other, other_optimizer, rank=1)
+    assert torch.equal(torch.rand(3), their_draw)
+    assert torch.equal(other[1].running_mean, their_mean)  # type: ignore[index]
+    assert torch.equal(other[0].weight, model[0].weight)  # type: ignore[index]
+
+
+def test_a_process_that_was_not_there_keeps_its_random_state(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "weights-1.safetensors", *stepped(), {})
+    other = stepped(seed=1)
+    state = torch.get_rng_state()
+    checkpoints.restore(tmp_path, *other, rank=1)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_nothing_saved_restores_nothing(tmp_path: Path) -> None:
     assert checkpoints.restore(tmp_path, *stepped()) is None
 

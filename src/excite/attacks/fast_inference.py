@@ -2,12 +2,14 @@
 
 import contextlib
 import copy
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 PROBES = 4
 OUTPUT_TOLERANCE = 1e-4
@@ -17,7 +19,7 @@ GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU that sits at its kink; a w
 def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
     """`model` in eval mode as attacks want it; a model it cannot speed up is used as it is.
 
-    The copy shares nothing with `model`: make a new one after the parameters have changed.
+    The copy shares nothing with `model`: make a new one after the parameters have changed, or keep a `Refolded`.
 
     >>> fast = fast_inference(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     >>> fast.folded
@@ -31,6 +33,67 @@ def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
     return FastModel(model, folded)
 
 
+class Refolded:
+    """Fast models of a model in training: traced and compared at its first batch, weights folded anew at every call.
+
+    Right because an attack sees the model in eval mode, whatever mode training has it in: what batch-norm then does is
+    fixed until the next step. Where it is not right, the plain model answers: batch-norm that uses the batch's own
+    statistics in eval mode is left unfolded, and random layers, hand-written backward passes, control flow that
+    tracing cannot see and tensors computed from buffers (a trace keeps the values they had) make a copy useless.
+    Another model, replaced layers, another device or another number format are noticed and traced anew.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+    >>> refolded, x = Refolded(), torch.rand(2, 3, 4, 4)
+    >>> before = refolded(model, x)(x)
+    >>> nn.init.zeros_(model[1].weight).sum().item()
+    0.0
+    >>> refolded(model, x)(x).abs().max().item()
+    0.0
+    """
+
+    def __init__(self) -> None:
+        self._traced: weakref.ref[nn.Module] | None = None
+        self._layout: object = None
+        self._folded: _Folded | None = None
+
+    def __call__(self, model: nn.Module, x: Tensor) -> "FastModel":
+        """`model` as it is now; `x` is the batch to come."""
+        if isinstance(model, FastModel):
+            return model
+        layout = _layout(model)
+        if self._traced is not None and self._traced() is model and self._layout == layout:
+            if self._folded is not None:
+                self._folded.refresh(model)
+            return FastModel(model, self._copy, compared=True)
+        self._traced, self._layout = weakref.ref(model, self._forget), layout
+        with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces once more
+            self._folded = _trace(model)
+            if self._folded is not None and self._folded.holds_constants(model):
+                self._folded = None
+            fast = FastModel(model, self._copy)
+            fast.compare(x)
+        if not fast.folded:
+            self._folded = None
+        return fast
+
+    @property
+    def _copy(self) -> nn.Module | None:
+        return None if self._folded is None else self._folded.module
+
+    def _forget(self, reference: weakref.ref[nn.Module]) -> None:
+        if self._traced is reference:
+            self._traced = self._layout = self._folded = None
+
+    def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
+        return Refolded, ()  # a copy of whatever holds this traces for itself
+
+
+def _layout(model: nn.Module) -> object:
+    """Equal as long as a trace of `model` needs only new weights."""
+    modules = tuple(map(id, model.modules()))
+    return modules, tuple((tensor.device, tensor.dtype, tensor.shape) for tensor in model.parameters())
+
+
 class FastModel(nn.Module):
     """A model in eval mode that counts the images passing forward and backward.
 
@@ -39,11 +102,11 @@ class FastModel(nn.Module):
     model answers instead.
     """
 
-    def __init__(self, model: nn.Module, folded: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module, folded: nn.Module | None, *, compared: bool = False) -> None:
         super().__init__()
         self._plain = [model]  # in a list, so that it is not registered: nothing done to this module reaches it
         self._folded = folded
-        self._compared = folded is None
+        self._compared = compared or folded is None
         self.forwards = 0
         self.backwards = 0
         self.training = False
@@ -54,15 +117,20 @@ class FastModel(nn.Module):
         return self._folded is not None
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._compared:
-            if not same_function(self._plain_forward, self._answer, x[:PROBES]):
-                self._folded = None
-            self._compared = True
+        self.compare(x)
         logits = self._answer(x)
         self.forwards += len(x)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]
         return logits
+
+    def compare(self, x: Tensor) -> None:
+        """Let `x` decide, unless a batch before it has, in full precision even where training mixes precisions."""
+        if not self._compared:
+            with torch.autocast(x.device.type, enabled=False):
+                if not same_function(self._plain_forward, self._answer, x[:PROBES]):
+                    self._folded = None
+            self._compared = True
 
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
@@ -98,6 +166,42 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 def fold(model: nn.Module) -> nn.Module | None:
     """A traced, frozen, channels-last copy with every batch-norm that follows a convolution folded into it."""
+    folded = _trace(model)
+    return None if folded is None else folded.module
+
+
+class _Folded:
+    """A folded copy that remembers what was folded into what, so that it can take over new weights."""
+
+    def __init__(self, module: fx.GraphModule, pairs: dict[str, str]) -> None:
+        self.module, self._pairs = module, pairs  # convolution -> the batch-norm folded into it, both by their names
+        fused = {f"{conv}.{tensor}" for conv in pairs for tensor in ("weight", "bias")}
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        self._copied = [(name, tensor) for name, tensor in tensors if name not in fused]
+
+    @torch.no_grad()
+    def refresh(self, model: nn.Module) -> None:
+        """Take the weights and statistics that `model` has now."""
+        for conv, batch_norm in self._pairs.items():
+            weight, bias = _fused_weights(model.get_submodule(conv), model.get_submodule(batch_norm))
+            copy = self.module.get_submodule(conv)
+            copy.get_parameter("weight").copy_(weight)
+            copy.get_parameter("bias").copy_(bias)
+        for name, tensor in self._copied:
+            tensor.copy_(_tensor(model, name))
+
+    def holds_constants(self, model: nn.Module) -> bool:
+        """Whether the trace has tensors of its own, which `refresh` would leave as they were."""
+        parameters, buffers = (
+            model.named_parameters(remove_duplicate=False),
+            model.named_buffers(remove_duplicate=False),
+        )
+        names = {name for name, _ in [*parameters, *buffers]}
+        read = [str(node.target) for node in self.module.graph.nodes if node.op == "get_attr"]
+        return not names.issuperset([*read, *(name for name, _ in self._copied)])
+
+
+def _trace(model: nn.Module) -> _Folded | None:
     try:
         with eval_mode(model):
             traced = fx.symbolic_trace(copy.deepcopy(model))
@@ -105,8 +209,9 @@ def fold(model: nn.Module) -> nn.Module | None:
         return None
     modules = dict(traced.named_modules())
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
+    pairs: dict[str, str] = {}
     for node in list(traced.graph.nodes):
-        if node.op != "call_module" or not isinstance(modules[node.target], nn.BatchNorm2d):
+        if node.op != "call_module" or not isinstance(modules[node.target], nn.BatchNorm2d | nn.SyncBatchNorm):
             continue
         before = node.args[0]
         if before.op != "call_module" or not isinstance(modules[before.target], nn.Conv2d):
@@ -114,7 +219,9 @@ def fold(model: nn.Module) -> nn.Module | None:
         used_once = uses[node.target] == uses[before.target] == len(before.users) == 1
         if not used_once or modules[node.target].running_mean is None:
             continue
-        traced.set_submodule(before.target, fuse_conv_bn_eval(modules[before.target], modules[node.target]))
+        conv = modules[before.target]
+        conv.weight, conv.bias = _fused_weights(conv, modules[node.target])
+        pairs[before.target] = node.target
         node.replace_all_uses_with(before)
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
@@ -123,7 +230,19 @@ def fold(model: nn.Module) -> nn.Module | None:
         parameter.requires_grad_(False)
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return traced
+    return _Folded(traced, pairs)
+
+
+def _fused_weights(conv: nn.Module, batch_norm: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
+    conv, norm = cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, batch_norm)
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    return fuse_conv_bn_weights(conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias)
+
+
+def _tensor(model: nn.Module, name: str) -> Tensor:
+    module, _, attribute = name.rpartition(".")
+    tensor: Tensor = getattr(model.get_submodule(module), attribute)
+    return tensor
 
 
 def same_function(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> bool:

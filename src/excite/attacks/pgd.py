@@ -29,7 +29,7 @@ def pgd(
     start: Tensor | None = None,
     restarts: int = 1,
     loss: LossName = "cross_entropy",
-    keep: Literal["best", "last"] = "best",
+    keep: Literal["best", "largest_loss", "last"] = "best",
     early_stop: bool = False,
     fast: bool = True,
     generator: torch.Generator | None = None,
@@ -37,7 +37,8 @@ def pgd(
     """Adversarial images for `x`, inside the ball of radius `eps` around it and inside [0, 1].
 
     The best point of an example is a misclassified one if there is any, and among equals the one with the larger loss;
-    `keep="last"` returns the last iterate instead and saves a forward pass (the inner loop of adversarial training).
+    `keep="largest_loss"` goes by the loss alone, as adversarial training does, and `keep="last"` returns the last
+    iterate, which saves a forward pass.
     With `early_stop`, examples leave the batch as soon as they are misclassified: the same verdict for less work.
     `start` begins at given points, as TRADES does. The model is attacked in eval mode and stays as it was.
 
@@ -47,8 +48,8 @@ def pgd(
     True
     """
     PGD(eps, step, steps, norm, random_start, restarts, loss)  # refuses options that make no sense
-    if keep == "last" and (restarts > 1 or early_stop):
-        raise InputError('keep="last" has nothing to choose from several restarts or stopped examples; pass "best".')
+    if keep != "best" and (restarts > 1 or early_stop):
+        raise InputError(f'keep="{keep}" says nothing about several restarts or examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_inputs(x, y)
@@ -56,37 +57,50 @@ def pgd(
     if len(x) == 0 or eps == 0:
         return x.clone()
     model = fast_inference(model) if fast else FastModel(model, None)
-    target = y
-    if loss == "kl":
-        with torch.no_grad():
-            target = functional.log_softmax(model(x), dim=1)
-
-    best = x.clone()
-    best_loss = torch.full((len(x),), -torch.inf, device=x.device)
-    fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    target = _clean_log_probabilities(model, x) if loss == "kl" else y
+    found = _Found(x)
     for _ in range(restarts):
         if random_start:
             x_adv = random_point(x, eps=eps, norm=norm, generator=generator)
         else:
             x_adv = x if start is None else project(start.detach(), x, eps=eps, norm=norm)
-        active = torch.arange(len(x), device=x.device)
+        active: Tensor | slice = slice(None)
         for i in range(steps + 1):
-            if early_stop and fooled[active].any():
-                stays = ~fooled[active]
-                active, x_adv = active[stays], x_adv[stays]
+            if early_stop and found.fooled[active].any():
+                stays = ~found.fooled[active]
+                active, x_adv = torch.arange(len(x), device=x.device)[active][stays], x_adv[stays]
                 if len(active) == 0:
-                    return best
+                    return found.images
             if i == steps and keep == "last":
                 return x_adv
             logits, value, gradient = _climb(model, x_adv, target[active], LOSSES[loss], last=i == steps)
-            wrong = logits.argmax(1) != y[active]
-            better = (wrong & ~fooled[active]) | ((wrong == fooled[active]) & (value > best_loss[active]))
-            winners = active[better]
-            best[winners], best_loss[winners] = x_adv[better], value[better].to(best_loss.dtype)
-            fooled[winners] = wrong[better]
+            if keep != "last":
+                found.take(active, x_adv, value, logits.argmax(1) != y[active], verdict_first=keep == "best")
             if gradient is not None:
                 x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
-    return best
+    return found.images
+
+
+class _Found:
+    """Each example's best point so far."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.images = x.clone()
+        self.losses = torch.full((len(x),), -torch.inf, device=x.device)
+        self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+
+    def take(
+        self, active: Tensor | slice, x_adv: Tensor, losses: Tensor, wrong: Tensor, *, verdict_first: bool
+    ) -> None:
+        fooled = self.fooled[active]
+        better = losses > self.losses[active]
+        if verdict_first:
+            better = (wrong & ~fooled) | ((wrong == fooled) & better)
+        # Not by the indices of the better ones: the host would wait for the device to hear how many there are.
+        image = better.reshape(-1, *[1] * (x_adv.dim() - 1))
+        self.images[active] = torch.where(image, x_adv, self.images[active])
+        self.losses[active] = torch.where(better, losses.to(self.losses.dtype), self.losses[active])
+        self.fooled[active] = torch.where(better, wrong, fooled)
 
 
 def _climb(
@@ -95,16 +109,26 @@ def _climb(
     """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
     if last:
         with torch.no_grad():
-            logits = model(x_adv)
+            logits = full_precision(model(x_adv))
             return logits, loss(logits, target), None
     with torch.enable_grad():
         x_adv = x_adv.detach().requires_grad_()
-        logits = model(x_adv)
+        logits = full_precision(model(x_adv))
         value = loss(logits, target)
         if not value.requires_grad:
             return logits, value, torch.zeros_like(x_adv)
         (gradient,) = torch.autograd.grad(value.sum(), x_adv, materialize_grads=True)
     return logits.detach(), value.detach(), torch.nan_to_num(gradient, nan=0.0)
+
+
+@torch.no_grad()
+def _clean_log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
+    return functional.log_softmax(full_precision(model(x)), dim=1)
+
+
+def full_precision(logits: Tensor) -> Tensor:
+    """At least float32: under autocast, a softmax in bfloat16 would tell no small step from none."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 @dataclasses.dataclass(frozen=True)

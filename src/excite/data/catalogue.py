@@ -1,6 +1,6 @@
 """Every data set by its name: load it, fetch it, verify it, list them all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from excite.data.cifar import CIFAR10, CIFAR100
 from excite.data.dataset import Dataset, Split
 from excite.data.description import Description
+from excite.data.hidden_labels import HIDDEN_LABELS, hide_labels
 from excite.data.mnist import FASHION_MNIST, MNIST
 from excite.data.npz import load_npz
 from excite.data.obtain import obtain
@@ -40,16 +41,16 @@ class DatasetStatus:
 
     def __str__(self) -> str:
         state = "not here yet" if self.size is None else f"{self.size / 1e6:.1f} MB"
-        return f"{self.name:<14} {state:>12}  {self.about}"
+        return f"{self.name:<18} {state:>12}  {self.about}"
 
 
 def names() -> list[str]:
     """The names `load` knows."""
-    return [SAMPLE, *DATASETS]
+    return [SAMPLE, *DATASETS, *HIDDEN_LABELS]
 
 
 def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
-    """A data set by name, or a user's own from the path of an .npz file.
+    """A data set by name, or a user's own from the path of an .npz file; where labels are hidden, what is left of it.
 
     A complete data set that is not in the data directory is fetched first; with `download=False` only from official
     files that are already there.
@@ -58,12 +59,22 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
         return load_npz(Path(name).expanduser())
     if name == SAMPLE:
         return load_npz(SAMPLE_FILE, name=SAMPLE)
+    if name in HIDDEN_LABELS:
+        whole = load(HIDDEN_LABELS[name].source, data_dir=data_dir, download=download)
+        labelled, _ = hide_labels(whole.train, HIDDEN_LABELS[name].labelled)
+        return replace(whole, name=name, train=labelled)
     description = _find(name)
     directory = data_directory(data_dir)
     path = stored_file(directory, name)
     if not path.exists():
         obtain(description, directory, download=download)
     return read_stored(path, description)
+
+
+def hidden_part(name: str) -> Split:
+    """The training images that a data set of `HIDDEN_LABELS` lacks, with the labels that it hides."""
+    _, hidden = hide_labels(load(HIDDEN_LABELS[name].source).train, HIDDEN_LABELS[name].labelled)
+    return hidden
 
 
 def from_tensors(
@@ -84,6 +95,7 @@ def from_tensors(
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path:
     """Make sure that the data set is in the data directory, whole; its file."""
+    name = _stored_name(name)
     if name == SAMPLE:
         return SAMPLE_FILE
     return obtain(_find(name), data_directory(data_dir))
@@ -91,6 +103,7 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path:
 
 def verify(name: str, data_dir: str | Path | None = None) -> str:
     """The fingerprint of the data set in the data directory; an error if it is missing or not the published one."""
+    name = _stored_name(name)
     if name == SAMPLE:
         fingerprint = load(SAMPLE).fingerprint()
         if fingerprint != SAMPLE_FINGERPRINT:
@@ -109,9 +122,15 @@ def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     sample_about = "handwritten digits, grey, 5,000 train and 1,000 test images, part of excite"
     rows = [(SAMPLE, sample_about, SAMPLE_FILE)]
     rows += [(name, str(description), stored_file(directory, name)) for name, description in DATASETS.items()]
+    files = {name: path for name, _, path in rows}
+    rows += [(name, str(hidden), files[hidden.source]) for name, hidden in HIDDEN_LABELS.items()]
     return [
         DatasetStatus(name, about, path, path.stat().st_size if path.exists() else None) for name, about, path in rows
     ]
+
+
+def _stored_name(name: str) -> str:
+    return HIDDEN_LABELS[name].source if name in HIDDEN_LABELS else name
 
 
 def _find(name: str) -> Description:
@@ -119,6 +138,7 @@ def _find(name: str) -> Description:
         return DATASETS[name]
     if name == _PSEUDO_LABELLED:
         raise InputError(
-            f"{name} is a file of yours without a test split; read it with excite.data.load_pseudo_labelled(path)."
+            f"{name} is a file of yours without a test split. Set data.unlabelled of an experiment to its path, or "
+            "read it with excite.data.load_pseudo_labelled(path)."
         )
     raise unknown("data set", name, [*names(), "the path of an .npz file"])

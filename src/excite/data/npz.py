@@ -1,7 +1,9 @@
-"""A user's own data set is one .npz file with the arrays x_train, y_train, x_test and y_test."""
+"""A user's own data are .npz files: a data set with x_train, y_train, x_test and y_test, or images alone."""
 
+import contextlib
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,37 +15,57 @@ from excite.data.dataset import Dataset, Split
 from excite.errors import CorruptFileError, InputError
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
+_IMAGES = ("x", "x_train", "images", "image")
+_LABELS = ("y", "y_train", "labels", "label")
 _CHANNELS = (1, 3)
 
 
 def load_npz(path: Path, *, name: str | None = None) -> Dataset:
     """Images are uint8, N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels; labels are whole numbers from 0."""
-    x_train, y_train, x_test, y_test = _arrays(path)
+    with open_npz(path) as archive:
+        if missing := [key for key in _KEYS if key not in archive]:
+            raise InputError(
+                f"{path} lacks {', '.join(missing)}. Save it with "
+                "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
+            )
+        x_train, y_train, x_test, y_test = (archive[key] for key in _KEYS)
     train = Split(_images(x_train, "x_train", path), _labels(y_train, "y_train", path))
     test = Split(_images(x_test, "x_test", path), _labels(y_test, "y_test", path))
     num_classes = 1 + max(int(train.labels.max()), int(test.labels.max()))
     return Dataset(name or path.stem, train, test, num_classes)
 
 
-def _arrays(path: Path) -> list[NDArray[np.generic]]:
+def load_images(path: Path) -> tuple[Tensor, Tensor | None]:
+    """The images `x` and, if they are there, the labels `y`; other usual names of the two are understood too."""
+    with open_npz(path) as archive:
+        key, label_key = next((key for key in _IMAGES if key in archive), None), label_name(archive)
+        if key is None:
+            raise InputError(f"{path} holds no images. Save them with numpy.savez_compressed(path, x=…), uint8.")
+        images, labels = archive[key], None if label_key is None else archive[label_key]
+    return _images(images, key, path), None if labels is None else _labels(labels, str(label_key), path)
+
+
+def label_name(archive: Mapping[str, object]) -> str | None:
+    """What the labels are called in the archive, if it has any."""
+    return next((key for key in _LABELS if key in archive), None)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[np.generic]]]:
+    """The arrays of a file, each read when it is asked for; pickles are refused."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     if not zipfile.is_zipfile(path):
         raise CorruptFileError(f"{path} is damaged or no .npz file. Make it again.")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            missing = [key for key in _KEYS if key not in archive]
-            arrays = [archive[key] for key in _KEYS if key in archive]
+            yield archive
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise CorruptFileError(f"{path} is damaged ({error}). Make it again.") from error
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path} was refused ({error}). Save plain numpy arrays; pickles are never read.") from error
-    if missing:
-        raise InputError(
-            f"{path} lacks {', '.join(missing)}. Save it with "
-            "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
-        )
-    return arrays
 
 
 def _images(array: NDArray[np.generic], key: str, path: Path) -> Tensor:

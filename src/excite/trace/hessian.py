@@ -1,14 +1,14 @@
 """The largest |eigenvalue| of a loss Hessian, by Lanczos on Hessian-vector products over a probe."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from excite.trace.probe import Probe
+from excite.trace.probe import Probe, as_in_training
 
 _FEWEST = 6  # a small residual says that an eigenvalue is near; a few more steps make it the largest one
 
@@ -27,11 +27,13 @@ def largest_curvature(
 ) -> Curvature:
     """λ with ‖H v − λ v‖ ≤ residual for some unit vector v, H the Hessian of the probe's loss.
 
+    Under an adversarial objective that is the loss at the perturbations found when the look begins.
     Stops once the residual is below `tolerance` × λ. The error of λ itself is of the order of its square. Memory:
     three vectors of the model's size and the graph of one batch. For ½ θᵀAθ the value is the largest |eigenvalue| of A.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device, dtype = parameters[0].device, parameters[0].dtype
+    losses = probe.held(model)
     generator = torch.Generator().manual_seed(seed)
     size = sum(parameter.numel() for parameter in parameters)
     vector = torch.randn(size, generator=generator, dtype=dtype).to(device)
@@ -41,7 +43,7 @@ def largest_curvature(
     off_diagonal: list[float] = []
     result = Curvature(0.0, 0.0, 0)
     for done in range(1, min(iterations, size) + 1):
-        image = hessian_vector_product(model, parameters, probe, vector)
+        image = hessian_vector_product(model, parameters, losses, vector)
         alpha = float(torch.dot(image, vector))
         image -= alpha * vector + beta * previous
         beta = float(image.norm())
@@ -57,13 +59,15 @@ def largest_curvature(
     return result
 
 
-def hessian_vector_product(model: nn.Module, parameters: Sequence[Tensor], probe: Probe, vector: Tensor) -> Tensor:
-    """H v, summed over the probe's batches."""
+def hessian_vector_product(
+    model: nn.Module, parameters: Sequence[Tensor], losses: Sequence[Callable[[], Tensor]], vector: Tensor
+) -> Tensor:
+    """H v, H the Hessian of the sum of `losses`."""
     product = torch.zeros_like(vector)
     sizes = [parameter.numel() for parameter in parameters]
     pieces = [piece.view(p.shape) for piece, p in zip(torch.split_with_sizes(vector, sizes), parameters, strict=True)]
-    with torch.enable_grad():
-        for _, loss in probe.evaluations(model):
+    with torch.enable_grad(), as_in_training(model):
+        for loss in losses:
             gradients = torch.autograd.grad(loss(), parameters, create_graph=True, allow_unused=True)
             curved = [
                 (gradient, piece)

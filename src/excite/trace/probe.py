@@ -1,9 +1,11 @@
 """A fixed set of examples on which the same loss can be looked at again and again, as training sees it.
 
 The model is evaluated in train mode, in whole batches of the training batch size: batch-norm then uses batch
-statistics, which is the function that SGD descends. Random parts (dropout) are the same at every evaluation.
+statistics, which is the function that SGD descends. Random parts (dropout) are the same at every evaluation. Under an
+adversarial objective a look begins by finding the perturbations, and every evaluation is at those.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,10 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
+from excite.trace.frozen import Objective, frozen
 from excite.trace.undisturbed import seed_all, undisturbed
 
+__all__ = ["Loss", "Objective", "Probe"]
+
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> one number or one per example
-Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +49,36 @@ class Probe:
         return [(self.x[i : i + size], self.y[i : i + size]) for i in range(0, len(self.x) - size + 1, size)]
 
     def evaluations(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """The examples of each batch and a function that gives their share of the mean loss."""
+        """The examples of each batch and a function that gives their share of the mean loss, for one look."""
+        with as_in_training(model):
+            yield from self._shares(model)
+
+    def held(self, model: nn.Module) -> list[Callable[[], Tensor]]:
+        """Each batch's share of the mean loss, at perturbations found now, to be called `as_in_training`."""
+        with as_in_training(model):
+            return [share for _, share in self._shares(model)]
+
+    def _shares(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
         device = next(model.parameters()).device
         batches = self.batches
-        with undisturbed(model, device):
-            model.train()
-            for index, (x, y) in enumerate(batches):
-                inputs, targets = x.to(device).detach(), y.to(device)
+        for index, (x, y) in enumerate(batches):
+            inputs, targets = x.to(device).detach(), y.to(device)
+            seed_all(self.seed + index, device)
+            loss = frozen(self.objective or self._plain, model, inputs, targets)
 
-                def value(index: int = index, inputs: Tensor = inputs, targets: Tensor = targets) -> Tensor:
-                    seed_all(self.seed + index, device)
-                    if self.objective is not None:
-                        return self.objective(model, inputs, targets).mean() / len(batches)
-                    return self.loss(model(inputs), targets).mean() / len(batches)
+            def share(index: int = index, loss: Callable[[], Tensor] = loss) -> Tensor:
+                seed_all(self.seed + index, device)
+                return loss().mean() / len(batches)
 
-                yield inputs, value
+            yield inputs, share
+
+    def _plain(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(model(x), y)
+
+
+@contextlib.contextmanager
+def as_in_training(model: nn.Module) -> Iterator[None]:
+    """Train mode inside; afterwards everything is as it was."""
+    with undisturbed(model, next(model.parameters()).device):
+        model.train()
+        yield

@@ -110,6 +110,8 @@ class Recorder:
         self._forward_handle: RemovableHandle | None = None
         self._parameters_before: Tensor | None = None
         self._sampled: _SampledStep | None = None
+        self._average: Callable[[Tensor], Tensor] | None = None  # over processes, where several train together
+        self._keeps = True
         self._facts = {
             "gradient": gradient,
             "storage": self._projection.description,
@@ -128,6 +130,14 @@ class Recorder:
             ]
         self._expect_step()
 
+    def join(self, average: Callable[[Tensor], Tensor], *, keeps: bool) -> None:
+        """This is one of several processes that train one model (DistributedDataParallel), each with a Recorder.
+
+        `average` gives the mean of a tensor over them, at a call in each: the closures of `after_step` see a part of
+        the batch only. The one that `keeps` has the trace in the end; the others help to measure it.
+        """
+        self._average, self._keeps = average, keeps
+
     def after_step(self, closure: Callable[[], Tensor]) -> None:
         """At a sampled step, measure how much the gradient changed per length of the step; else return at once.
 
@@ -144,6 +154,8 @@ class Recorder:
             if start.random is not None:
                 set_random_state(start.random, self._device)  # the dropout masks that the step saw
             gradient = project_gradient(self._projection, self._parameters, closure)
+        if self._average is not None:
+            gradient = self._average(gradient)
         self._expect_step()
         parameters = project(self._projection, self._parameters)
         rise, run = (gradient - start.gradient).norm(), (parameters - start.parameters).norm()
@@ -153,17 +165,9 @@ class Recorder:
 
     def record(self) -> None:
         """Mark a moment, such as the end of an epoch."""
-        self._gradient_moments.append(self._moment_gradient())
-        self._parameter_moments.append(project(self._projection, self._parameters))
+        if self._keeps:
+            self._keep_moment(len(self._moments) + 1)
         self._moments.append((self._step, self._rate))
-        if self._curvature_every and len(self._moments) % self._curvature_every == 0:
-            curvature = largest_curvature(
-                self._model,
-                self._needed_probe(),
-                iterations=self._curvature_iterations,
-                seed=self._seed + len(self._moments),
-            )
-            self._curvatures.append((curvature.value, curvature.residual, self._step))
         self._gradient_sum.zero_()
         self._steps_summed = 0
         if self._step_of_epoch:
@@ -174,6 +178,8 @@ class Recorder:
     @property
     def trace(self) -> Trace:
         """What was recorded so far."""
+        if not self._keeps:
+            raise InputError("Another process keeps the trace of this training: ask the Recorder of the first rank.")
         return Trace(
             squared_gradient_distances=self._gradient_moments.squared,
             squared_parameter_distances=self._parameter_moments.squared,
@@ -214,8 +220,9 @@ class Recorder:
                 f"The saved trace was recorded with {facts['trace']}, this recorder is set to {self._facts}. "
                 "Use the same settings, or delete the run to start it again."
             )
-        self._gradient_moments.restore(tensors, facts["gradients"])
-        self._parameter_moments.restore(tensors, facts["parameters"])
+        if self._keeps:
+            self._gradient_moments.restore(tensors, facts["gradients"])
+            self._parameter_moments.restore(tensors, facts["parameters"])
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._steps_summed = facts["steps_summed"]
         self._step = facts["step"]
@@ -278,6 +285,15 @@ class Recorder:
             )
             self._parameters_before = None
         self._expect_step()
+
+    def _keep_moment(self, number: int) -> None:
+        self._gradient_moments.append(self._moment_gradient())
+        self._parameter_moments.append(project(self._projection, self._parameters))
+        if self._curvature_every and number % self._curvature_every == 0:
+            curvature = largest_curvature(
+                self._model, self._needed_probe(), iterations=self._curvature_iterations, seed=self._seed + number
+            )
+            self._curvatures.append((curvature.value, curvature.residual, self._step))
 
     def _moment_gradient(self) -> Tensor:
         if self._gradient == "epoch_mean":

@@ -2,6 +2,28 @@
 
 from excite.training.history import EpochMetrics, Training
 from excite.training.loop import descend, train
-from excite.training.objectives import OBJECTIVES, Objective, standard_loss
+from excite.training.objectives import (
+    OBJECTIVES,
+    Objective,
+    awp_loss,
+    frozen,
+    pgd_at_loss,
+    rst_loss,
+    standard_loss,
+    trades_loss,
+)
 
-__all__ = ["OBJECTIVES", "EpochMetrics", "Objective", "Training", "descend", "standard_loss", "train"]
+__all__ = [
+    "OBJECTIVES",
+    "EpochMetrics",
+    "Objective",
+    "Training",
+    "awp_loss",
+    "descend",
+    "frozen",
+    "pgd_at_loss",
+    "rst_loss",
+    "standard_loss",
+    "trades_loss",
+    "train",
+]

@@ -1,6 +1,6 @@
 """Keep everything a run needs to go on as if it had never stopped."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,13 +22,17 @@ def save(
     optimizer: Optimizer,
     facts: dict[str, Any],
     extra: Mapping[str, Tensor] = MappingProxyType({}),
+    *,
+    others: Sequence[Mapping[str, Tensor]] = (),
 ) -> None:
     """Write weights, optimizer and random state and `extra` to `weights`, then the JSON that makes them count.
 
-    The weights of the checkpoint before stay until the new one counts.
+    The weights of the checkpoint before stay until the new one counts. Where several processes train together, the
+    first one saves, with the `own_state` of the `others` in the order of their ranks.
     """
     optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
     groups = {"model": model.state_dict(), "optimizer": optimizer_tensors, "random": _random_state(), "extra": extra}
+    groups |= {f"rank{rank}": state for rank, state in enumerate(others, start=1)}
     tensors = {
         f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
     }
@@ -40,15 +44,30 @@ def save(
         stale.unlink()
 
 
-def restore(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Put model, optimizer and random state back as saved; return facts and extra, or None where nothing was saved."""
+def restore(
+    folder: Path, model: nn.Module, optimizer: Optimizer, *, rank: int = 0
+) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """Put model, optimizer and random state back as saved; return facts and extra, or None where nothing was saved.
+
+    A `rank` that was not there when the checkpoint was saved keeps the random state it has.
+    """
     if not (folder / FACTS).exists():
         return None
     facts, tensors = _read(folder)
     _load_model(model, tensors, folder)
     _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
-    _restore_random_state(_with_prefix(tensors, "random."))
+    own = _with_prefix(tensors, f"rank{rank}." if rank else "")
+    _restore_random_state(_with_prefix(own, "random."))
+    with torch.no_grad():
+        for name, value in _with_prefix(own, "buffer.").items():
+            model.get_buffer(name).copy_(value)
     return facts, _with_prefix(tensors, "extra.")
+
+
+def own_state(model: nn.Module) -> dict[str, Tensor]:
+    """What every process has for itself: its random state, and its buffers, such as batch-norm statistics."""
+    random = {f"random.{name}": state for name, state in _random_state().items()}
+    return random | {f"buffer.{name}": buffer.cpu() for name, buffer in model.named_buffers()}
 
 
 def load_model(folder: Path, model: nn.Module) -> nn.Module:
@@ -106,7 +125,8 @@ def _random_state() -> dict[str, Tensor]:
 
 
 def _restore_random_state(state: Mapping[str, Tensor]) -> None:
-    torch.set_rng_state(state["cpu"])
+    if "cpu" in state:
+        torch.set_rng_state(state["cpu"])
     for index in range(torch.cuda.device_count()):
         if f"cuda{index}" in state:
             torch.cuda.set_rng_state(state[f"cuda{index}"], index)

@@ -1,10 +1,8 @@
 """Train a model: one loop for every objective, resumable to the bit."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,14 +12,15 @@ from torch.optim import Optimizer
 
 from excite.data import Split
 from excite.data.augment import Augmentation, none
-from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.data.batches import Batched, epoch_batches, steps_per_epoch
 from excite.data.dataset import unit_floats
 from excite.errors import InputError
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
+from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, Training
 from excite.training.interrupts import stop_requests
-from excite.training.objectives import Objective
+from excite.training.objectives import Objective, frozen
 from excite.training.resumable import ResumableRun
 
 STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
@@ -33,21 +32,27 @@ def descend(
     objective: Objective,
     optimizer: Optimizer,
     recorder: Recorder | None = None,
+    *,
+    ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
-    """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step."""
+    """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step.
+
+    Where several `ranks` train together, `batches` are this one's shares, and the mean of what they yield is l(θᵏ).
+    """
     for x, y in batches:
         optimizer.zero_grad()
-        loss = objective(model, x, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = ranks.share(frozen(objective, model, x, y), len(y))
+        value = ranks.forward(loss)
+        value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if recorder:
-            recorder.after_step(partial(objective, model, x, y))
-        yield loss.detach()
+            recorder.after_step(loss)
+        yield value.detach()
 
 
 def train(
     model: nn.Module,
-    data: Split,
+    data: Split | Batched,
     objective: Objective,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -62,6 +67,7 @@ def train(
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_step: Callable[[int, int], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Training:
     """Train `model` in place.
 
@@ -71,15 +77,21 @@ def train(
     cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
     `on_epoch` sees that line, `on_step(done, total)` every step.
 
+    `ranks` are the processes that train together, each calling `train` with the same arguments: `batch_size` counts
+    what they do in one step together, the first one writes and calls `after_epoch`.
+
     Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
     finish the step, save, and raise InterruptedRunError.
     """
     if min(epochs, batch_size, steps or 1) < 1:
         raise InputError(f"epochs, batch_size and steps must be at least 1, not {epochs}, {batch_size}, {steps}.")
-    _check_fit(model, data)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     length = min(steps_per_epoch(data, batch_size), steps or sys.maxsize)
-    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder)
+    _check_fit(model, data, batch_size)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ranks = ranks.training(model)
+    if recorder and ranks.world > 1:
+        recorder.join(ranks.average, keeps=ranks.first)
+    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder, ranks=ranks)
 
     with stop_requests() as stop:
         while run.position.epoch < epochs:
@@ -94,38 +106,46 @@ def train(
                 start=run.position.step,
                 device=next(model.parameters()).device,
                 memory_format=torch.channels_last,
+                rank=ranks.rank,
+                world=ranks.world,
             )
-            for loss in descend(model, islice(batches, length - run.position.step), objective, optimizer, recorder):
+            rest = islice(batches, length - run.position.step)
+            for loss in descend(model, rest, objective, optimizer, recorder, ranks=ranks):
                 losses.append(loss)
                 run.position.step += 1
-                if run.position.step % STEPS_BETWEEN_LOOKS == 0 and not math.isfinite(loss.item()):
-                    raise run.diverged(f"the loss became {loss.item()}")
+                if run.position.step % STEPS_BETWEEN_LOOKS == 0:
+                    run.check(ranks.average(loss).item())
                 if on_step:
                     on_step(epoch * length + run.position.step, epochs * length)
-                if stop:
+                if ranks.agreed(stop.signal_number):
                     break
-            run.gather(torch.stack(losses).tolist(), time.perf_counter() - started)
+            run.gather(ranks.average(torch.stack(losses)).tolist(), time.perf_counter() - started)
             if run.position.step == length:
-                metrics = run.finish_epoch(after_epoch(model) if after_epoch else {})
+                metrics = run.finish_epoch(after_epoch)
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
-            if stop.signal_number is not None and run.position.epoch < epochs:
-                raise run.interrupted(stop.signal_number)
+            signal_number = ranks.agreed(stop.signal_number)
+            if signal_number and run.position.epoch < epochs:
+                raise run.interrupted(signal_number)
     return run.training
 
 
-def _check_fit(model: nn.Module, data: Split) -> None:
+def _check_fit(model: nn.Module, data: Split | Batched, batch_size: int) -> None:
     """Refuse data that the model cannot take, before anything is trained."""
+    if isinstance(data, Split):
+        images, labels = unit_floats(data.images[:1]), data.labels
+    else:
+        images, labels = next(data.batches(batch_size=batch_size, seed=0, epoch=0))
     device = next(model.parameters()).device
     model.eval()
     try:
         with torch.no_grad():
-            logits = model(unit_floats(data.images[:1].to(device)))
+            logits = model(images[:1].to(device))
     except RuntimeError as error:
-        shape = "×".join(map(str, data.images.shape[1:]))
+        shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
-    largest = int(data.labels.max())
+    largest = int(labels.max())
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(
             f"The labels reach {largest}, the model's output has shape {tuple(logits.shape)}. "

@@ -1,15 +1,19 @@
 """Where a training run stands, kept in its folder so that a stopped run goes on from there."""
 
+import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from excite.errors import DivergedError, InterruptedRunError
+from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.trace import Recorder
 from excite.training import checkpoints, history
+from excite.training.distributed import ALONE, Ranks
 from excite.training.divergence import diagnose
 from excite.training.history import EpochMetrics, Training
 
@@ -25,7 +29,10 @@ class Position:
 
 
 class ResumableRun:
-    """Model, optimizer and schedule on their way; without a folder it keeps nothing."""
+    """Model, optimizer and schedule on their way; without a folder it keeps nothing.
+
+    Of several `ranks` all read the folder and the first one writes it; every method is called by all of them.
+    """
 
     def __init__(
         self,
@@ -34,17 +41,28 @@ class ResumableRun:
         optimizer: Optimizer,
         scheduler: LRScheduler,
         recorder: Recorder | None = None,
+        *,
+        ranks: Ranks = ALONE,
     ) -> None:
         self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
-        self.recorder = recorder
+        self.recorder, self.ranks = recorder, ranks
         self.position = Position()
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
-        if folder and (saved := checkpoints.restore(folder, model, optimizer)):
+        if not folder:
+            return
+        saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
+        found = ranks.gather(saved[0]["sha256"] if saved else None)
+        if len(set(found)) > 1:
+            raise InputError(
+                f"The processes found different checkpoints in {folder}. "
+                "Put it on a file system that all machines share."
+            )
+        if saved:
             facts, extra = saved
             self.position = Position(**facts["position"])
             self.initial_loss = facts["initial_loss"]
-            self.finished = history.rewind(folder, self.position.epoch)
+            self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
             scheduler.load_state_dict(facts["scheduler"])
             if recorder:
                 recorder.restore(extra, facts["recorder"])
@@ -60,7 +78,11 @@ class ResumableRun:
         return Training(tuple(self.finished), self.initial_loss or 0.0)
 
     def save(self) -> None:
-        if self.folder:
+        """Keep everything; nobody goes on before it is kept."""
+        if not self.folder:
+            return
+        _, *others = self.ranks.gather(checkpoints.own_state(self.model))
+        if self.ranks.first:
             weights = self.folder / f"weights-{self.position.epoch:04d}-{self.position.step:06d}.safetensors"
             facts = {
                 "position": asdict(self.position),
@@ -68,7 +90,8 @@ class ResumableRun:
                 "scheduler": self.scheduler.state_dict(),
             }
             extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
-            checkpoints.save(weights, self.model, self.optimizer, facts, extra)
+            checkpoints.save(weights, self.model, self.optimizer, facts, extra, others=others)
+        self.ranks.gather(None)
 
     def gather(self, losses: list[float], seconds: float) -> None:
         """Take in what a part of an epoch measured."""
@@ -77,17 +100,24 @@ class ResumableRun:
         if self.initial_loss is None:
             self.initial_loss = losses[0]
 
-    def finish_epoch(self, extra: dict[str, float]) -> EpochMetrics:
+    def check(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise self.diverged(f"the loss became {loss}")
+
+    def finish_epoch(self, measure: Callable[[nn.Module], dict[str, float]] | None = None) -> EpochMetrics:
+        """Close the epoch, with what `measure` finds in the model."""
+        extra = self.ranks.from_first(partial(measure, self.model)) if measure else {}
         position = self.position
         loss = sum(position.losses) / len(position.losses)
         if problem := diagnose([*(metrics.loss for metrics in self.finished), loss], self.initial_loss or loss):
             raise self.diverged(problem)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
-        if self.folder:
+        if self.folder and self.ranks.first:
             history.append(self.folder, metrics)
         if self.recorder:
-            self.recorder.record()
+            with self.ranks.alone():
+                self.recorder.record()
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
