@@ -1,20 +1,24 @@
 """The command line: one function per command, no logic; torch is imported only by the commands that need it."""
 
+import contextlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import excite
-from excite.errors import ExciteError, InputError
+from excite.errors import DivergedError, ExciteError, InputError, InterruptedRunError
 from excite.quantities import number
 
 if TYPE_CHECKING:
     from excite.experiments.run import Run
+    from excite.experiments.sweep import Sweep
 
 
 class Number(click.ParamType[float]):
@@ -43,30 +47,138 @@ set_option = click.option(
 )
 device_option = click.option("--device", help="cpu, cuda, mps; by default an accelerator if there is one.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def _arm_names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    from excite.experiments.arms import arm_names
+
+    return arm_names(value) if value else ()
+
+
+def _arm_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    from excite.experiments.arms import arm_named
+
+    return arm_named(value).name
+
+
 arm_option = click.option(
-    "--arm", type=click.Choice(["baseline", "poe", "largest"]), default="baseline", show_default=True, help="Which arm."
+    "--arm", callback=_arm_name, default="baseline", show_default=True, help="baseline, poe, largest or grid:K."
+)
+arms_option = click.option(
+    "--arms",
+    callback=_arm_names,
+    metavar="ARM,…",
+    help="Of baseline, poe (1/L), largest (2/L) and grid:K (a grid search over K rates); by default the experiment's.",
+)
+seeds_option = click.option(
+    "--seeds", type=click.IntRange(min=1), help="Repeat everything for the seeds 0, 1, … in a folder each."
 )
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(excite.__version__, prog_name="excite")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and context.invoked_subcommand != "train":
+        raise click.UsageError(
+            "torchrun is for `excite train`: train each arm with it, then give this command without torchrun; "
+            "what is trained is not trained again."
+        )
 
 
-@cli.command(epilog="Example: excite run mnist-sample --set training.epochs=5 --out runs/short")
+@cli.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
 @experiment_argument
+@arms_option
+@seeds_option
 @out_option
 @set_option
 @device_option
 @json_option
-def run(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool) -> None:
+def run(
+    experiment: str,
+    arms: tuple[str, ...],
+    seeds: int | None,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
     """Run the paper's whole procedure: baseline, L, the 1/L and 2/L arms, attacks, report.
 
-    EXPERIMENT is a name from `excite list` or a TOML file. A stage that is finished is not run again.
+    EXPERIMENT is a name from `excite list` or a TOML file. A stage that is finished is not run again: a stopped run
+    goes on, and arms and seeds can be added.
     """
-    results = _run(experiment, out, changes, device).all()
-    _show_results(results.folder, as_json)
+    from excite.console import Console
+    from excite.experiments import load
+    from excite.experiments.run import Run
+    from excite.experiments.sweep import run_folders
+
+    description = load(experiment, overrides=changes)
+    folder = out or Path("runs") / description.name
+    for path, each in run_folders(description, folder, seeds).items():
+        Run(path, each, console=Console(), device=device).all(arms)
+    if seeds is None:
+        _show_results(folder, as_json)
+    else:
+        _show_study(folder, as_json)
+
+
+@cli.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
+@click.argument("experiment")
+@arms_option
+@seeds_option
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU, or per core.")
+@click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Holds the run folders; by default runs/<experiment>-sweep."
+)
+@set_option
+@device_option
+@json_option
+def sweep(
+    experiment: str,
+    arms: tuple[str, ...],
+    seeds: int | None,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Run every combination of an experiment's [sweep] table, seed and arm, as independent jobs.
+
+    What is finished is not run again, also not by another sweep in the same folder at the same time. A killed job is
+    started again and goes on from its checkpoint. Exits with 1 if a job failed; a diverged training is a result.
+    """
+    from functools import partial
+
+    from excite.console import Console
+    from excite.experiments import engines, load
+    from excite.experiments.sweep import combinations
+    from excite.experiments.sweep import sweep as sweep_runs
+
+    if address and (engine != "ray" or workers):
+        raise click.UsageError("--address goes with --engine ray, and without --workers: the cluster has its own.")
+    description = load(experiment, overrides=changes)
+    folder = out or Path("runs") / f"{description.name}-sweep"
+    finished = sweep_runs(
+        combinations(description, folder, seeds),
+        folder,
+        engine=partial(engines.run_locally, workers=workers, device=device)
+        if engine == "local"
+        else partial(engines.run_on_ray, address=address, workers=workers, device=device),
+        console=Console(),
+        arms=arms,
+        device=device,
+    )
+    _show_study(folder, as_json, finished)
+    if finished.failed:
+        failed = f"{len(finished.failed)} of {len(finished.outcomes)} jobs failed"
+        raise ExciteError(f"{failed}. The same command tries them again.")
 
 
 @cli.command(epilog="Example: excite train mnist-sample --set training.schedule.rate=0.2 --out runs/fast")
@@ -81,9 +193,11 @@ def train(
 ) -> None:
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
     from excite.experiments.results import load_arm
+    from excite.training.distributed import launched
 
-    opened = _run(experiment, out, changes, device)
-    opened.train(arm)
+    with launched() as ranks:
+        opened = _run(experiment, out, changes, device)
+        opened.train(arm, ranks)
     result = load_arm(opened.folder, arm)
     _show(as_json, result.to_json(), f"{result}\nCheckpoint: {opened.folder / arm}")
 
@@ -211,22 +325,122 @@ def attack(
     _show(as_json, evaluation.to_json(), str(evaluation))
 
 
-@cli.command(epilog="Example: excite report runs/mnist-sample")
+@cli.command(
+    name="pseudo-label",
+    epilog="Example: excite pseudo-label runs/teacher --data cifar10-10k+40k --out pseudo.npz --threshold 0.9",
+)
 @run_argument
+@arm_option
+@click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write.")
+@click.option("--threshold", type=NUMBER, default=0.0, show_default=True, help="The least confidence to keep.")
+@click.option("--balance", is_flag=True, help="Keep equally many of each class, the most confident ones.")
+@device_option
 @json_option
-def report(folder: Path, as_json: bool) -> None:
-    """Print the table of a run folder and write its report.html again."""
-    _show_results(folder, as_json)
+def pseudo_label(
+    folder: Path,
+    arm: str,
+    source: str,
+    out: Path,
+    threshold: float,
+    balance: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Label images that have no labels with a trained arm, for self-training: data.unlabelled takes the file."""
+    from excite.experiments.pseudo_label import label_with_run
+
+    labelling = label_with_run(_open(folder, device), arm, source, out, threshold=threshold, balance=balance)
+    _show(as_json, labelling.to_json() | {"file": str(out)}, f"{labelling}\nPseudo-labels: {out}")
+
+
+@cli.command(epilog="Example: excite report runs/mnist-sample --open")
+@click.argument(
+    "folders",
+    metavar="RUNS…",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
+@click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The page; by default report.html in the folder."
+)
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(["markdown", "latex", "csv", "json"]),
+    help="Print the table in this format and write no page.",
+)
+@json_option
+def report(folders: tuple[Path, ...], show: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
+    """Print the table of one run or many, and write a page that shows everything: verdict, curves, images, L.
+
+    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    """
+    import webbrowser
+
+    from excite.experiments.collection import by_seed, collect
+    from excite.report import table, write_page
+    from excite.report.page import PAGE
+    from excite.report.study_table import study_table
+    from excite.report.verdict import conclude
+
+    if wanted and (show or out):
+        raise click.UsageError("--format writes no page, which --open and --out are for.")
+    runs = collect(folders)
+    groups = by_seed(runs)
+    study = study_table(groups)
+    if wanted:
+        _show(wanted == "json", study.to_json(), "" if wanted == "json" else getattr(study, wanted)())
+        return
+    page = write_page(runs, out or (folders[0] if len(folders) == 1 else Path()) / PAGE)
+    if len(runs) == 1:
+        _show(as_json, runs[0].to_json() | {"report": str(page)}, f"{table(runs[0])}\nReport: {page}")
+    else:
+        _show(as_json, study.to_json() | {"report": str(page)}, f"{study}\n\n{conclude(groups)}\nReport: {page}")
+    if show and not webbrowser.open(page.resolve().as_uri()):
+        raise ExciteError(f"No browser could be started; open {page} in one.")
+
+
+@cli.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
+@click.argument("name")
+@click.argument(
+    "folders",
+    metavar="RUNS…",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("figures"),
+    show_default=True,
+    help="Folder for the files.",
+)
+def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
+    """Draw figure-1 to figure-6 of the paper, or `estimators`, from run folders, as SVG and PNG.
+
+    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    """
+    from excite.experiments.collection import collect
+    from excite.report.figures import draw
+
+    for path in draw(name, collect(folders), out):
+        click.echo(path)
 
 
 @cli.command(name="list", epilog="Example: excite list")
+@device_option
 @json_option
-def list_(as_json: bool) -> None:
-    """List experiments, data sets, models, objectives, attacks and schedules."""
-    from excite.experiments.listing import everything
+def list_(device: str | None, as_json: bool) -> None:
+    """List experiments with their cost on this machine, data sets, models, objectives, attacks and schedules."""
+    from excite.experiments.listing import list_everything
+    from excite.experiments.parts import usable_device
 
-    names = everything()
-    _show(as_json, names, "\n".join(f"{kind}: {', '.join(known)}" for kind, known in names.items()))
+    listing = list_everything(usable_device(device))
+    _show(as_json, listing.to_json(), str(listing))
 
 
 @cli.group()
@@ -266,10 +480,11 @@ def verify(name: str) -> None:
 
 def main() -> None:
     """Entry point: logs go to stderr, errors become one line there and an exit code."""
-    logging.getLogger("excite").addHandler(logging.StreamHandler())
-    logging.getLogger("excite").setLevel(logging.INFO)
     try:
-        sys.exit(cli(standalone_mode=False))
+        with _only_first_speaks():
+            logging.getLogger("excite").addHandler(logging.StreamHandler())
+            logging.getLogger("excite").setLevel(logging.INFO)
+            sys.exit(cli(standalone_mode=False))
     except click.exceptions.Abort:
         click.echo("Interrupted; finished stages are kept, the same command goes on from there.", err=True)
         sys.exit(130)
@@ -277,11 +492,27 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except ExciteError as error:
-        click.echo(f"error: {error}", err=True)
+        concerns_all = isinstance(error, DivergedError | InterruptedRunError)
+        if _is_first() or not concerns_all:
+            click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _is_first() -> bool:
+    """Among the processes that torchrun starts; there may be one only."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def _only_first_speaks() -> Iterator[None]:
+    if _is_first():
+        yield
+    else:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield
 
 
 def _run(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
@@ -307,6 +538,21 @@ def _show_results(folder: Path, as_json: bool) -> None:
     results = load_results(folder)
     page = write_page(results)
     _show(as_json, results.to_json() | {"report": str(page)}, f"{table(results)}\nReport: {page}")
+
+
+def _show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
+    from excite.experiments.collection import by_seed, collect
+    from excite.report import write_page
+    from excite.report.page import PAGE
+    from excite.report.study_table import study_table
+    from excite.report.verdict import conclude
+
+    runs = collect([folder])
+    groups = by_seed(runs)
+    study, page = study_table(groups), write_page(runs, folder / PAGE)
+    facts = study.to_json() | {"report": str(page)} | (sweep.to_json() if sweep else {})
+    summary = f"{sweep}\n" if sweep else ""
+    _show(as_json, facts, f"{study}\n\n{conclude(groups)}\n{summary}Report: {page}")
 
 
 def _show(as_json: bool, value: Any, text: str) -> None:

@@ -3,7 +3,8 @@ import torch
 
 from excite.errors import InputError
 from excite.experiments import load
-from excite.experiments.parts import assemble
+from excite.experiments.parts import assemble, look_up
+from excite.training.objectives import AWP, PGDAT, RST, Objective, Trades, standard_loss
 
 SMALL = ["data.train_examples=256", "data.test_examples=50", "training.batch_size=64"]
 
@@ -38,6 +39,36 @@ def test_sizes_normalisation_and_fractions_are_honoured() -> None:
     normalised = parts.new_model()[0](parts.train.floats())  # type: ignore[index]
     assert normalised.mean().abs() < 1e-4
     assert "8/255" in str(parts.attacks["f"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("standard", standard_loss),
+        ("trades", Trades()),
+        ('{kind="trades",beta=3.0,eps="4/255",steps=2}', Trades(beta=3.0, eps=4 / 255, steps=2)),
+        ('{kind="pgd_at",step="2/255",random_start=true}', PGDAT(step=2 / 255, random_start=True)),
+        ('{kind="rst",unlabelled_weight=0.5}', RST(unlabelled_weight=0.5)),
+        ('{kind="awp",on="pgd_at",gamma=0.01}', AWP(on="pgd_at", gamma=0.01)),
+    ],
+)
+def test_an_objective_is_a_name_or_a_table(asked: str, built: Objective) -> None:
+    assert look_up(load("mnist-sample", overrides=[f"training.objective={asked}"])).objective == built
+
+
+@pytest.mark.parametrize(
+    ("asked", "cure"),
+    [
+        ("tardes", 'did you mean "trades"'),
+        ("{beta=3.0}", "needs a kind"),
+        ('{kind="trades",bta=3.0}', 'did you mean "beta"'),
+        ('{kind="trades",beta="much"}', "beta"),
+        ('{kind="awp",on="mart"}', "'mart'"),
+    ],
+)
+def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        look_up(load("mnist-sample", overrides=[f"training.objective={asked}"]))
 
 
 def test_an_unusable_device_is_named() -> None:

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
 from excite.errors import InputError, unknown
+from excite.experiments.arms import arm_named
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
@@ -27,6 +28,8 @@ class Data(Section, frozen=True):
     train_examples: Count | None = None  # a seeded subset; all of them where left out
     test_examples: Count | None = None
     augment: str = "none"
+    unlabelled: str | None = None  # a data set with hidden labels, or a file: see excite.data.unlabelled
+    epoch_samples: Count = 50_000  # of labelled and pseudo-labelled images, where there are any of the latter
 
 
 class Model(Section, frozen=True):
@@ -39,11 +42,23 @@ class Training(Section, frozen=True):
     epochs: Count
     batch_size: Count
     schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
-    objective: str = "standard"
+    objective: str | Options = "standard"  # a name, or kind and what that kind takes
     momentum: Share = 0.0
     weight_decay: Share = 0.0
     nesterov: bool = False
     steps: Count | None = None  # per epoch; all of them where left out
+
+
+class Teacher(Section, frozen=True):
+    """Learns from the labelled images and labels the others; where left out, as the arms, but the standard objective.
+
+    Of its labels it keeps those of at least the confidence `threshold`, with `balance` equally many of each class.
+    """
+
+    model: Model | None = None
+    training: Training | None = None
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    balance: bool = False
 
 
 class Record(Section, frozen=True):
@@ -52,6 +67,7 @@ class Record(Section, frozen=True):
     slopes_per_epoch: Natural = 8
     curvature_every: Natural = 0  # epochs; 0: never
     probe_examples: Count = 512
+    attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
 
 
 class Lipschitz(Section, frozen=True):
@@ -77,8 +93,11 @@ class Experiment(Section, frozen=True):
     attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
     summary: str = ""
     seed: int = 0
+    teacher: Teacher | None = None
     record: Record = Record()
     lipschitz: Lipschitz = Lipschitz()
+    arms: tuple[str, ...] = ("baseline", "poe", "largest")
+    sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
 
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
@@ -115,32 +134,56 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
 def from_values(values: Mapping[str, Any]) -> Experiment:
     """Check plain values, key by key, and freeze them."""
     _check_keys(values, Experiment, "")
+    if isinstance(values.get("sweep"), Mapping):  # a table in a table means what a dotted key does
+        values = {**values, "sweep": flattened(values["sweep"])}
     try:
-        return msgspec.convert(values, Experiment)
+        experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
         raise InputError(f"The experiment does not fit: {str(error).replace('`$.', '`')}.") from error
+    for arm in experiment.arms:
+        arm_named(arm)
+    return experiment
+
+
+def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The same experiment with other values at some dotted keys, checked again."""
+    values = experiment.to_json()
+    for key, value in changes.items():
+        _place(values, key, value)
+    return from_values(values)
+
+
+def without_plan(experiment: Experiment) -> Experiment:
+    """What makes a run folder this experiment's: everything but which arms and which combinations were asked for."""
+    return msgspec.structs.replace(experiment, arms=(), sweep={})
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
     """The keys in which two experiments differ, as `training.epochs: 20 → 3`."""
-    before, after = _flat(one.to_json()), _flat(other.to_json())
+    before, after = flattened(one.to_json()), flattened(other.to_json())
     keys = sorted(before.keys() | after.keys())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
 
 
 def _override(values: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
-    *tables, key = path.strip().split(".")
-    if not separator or not key:
+    if not separator or not path.strip():
         raise InputError(f'"{override}" sets nothing; write key=value, for instance training.epochs=3.')
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word: --set model.name=resnet8
+    _place(values, path.strip(), value)
+
+
+def _place(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put `value` where the dotted `path` leads, through tables that are made on the way."""
+    *tables, key = path.split(".")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise InputError(f'"{override}": "{table}" is a value, not a table.')
-    try:
-        values[key] = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        values[key] = text.strip()  # a bare word: --set model.name=resnet8
+            raise InputError(f'"{path}": "{table}" is a value, not a table.')
+    values[key] = value
 
 
 def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) -> None:
@@ -148,13 +191,13 @@ def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) ->
     for key, value in values.items():
         if key not in fields:
             raise unknown("key of an experiment", f"{path}{key}", [f"{path}{field}" for field in fields])
-        kind = fields[key]
-        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
-            _check_keys(value, kind, f"{path}{key}.")
+        for kind in (fields[key], *get_args(fields[key])):  # the latter for a section that may be left out
+            if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
+                _check_keys(value, kind, f"{path}{key}.")
 
 
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        flat |= flattened(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
     return flat

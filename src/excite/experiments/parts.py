@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from excite.attacks import ATTACKS, Attack
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import epoch_batches, steps_per_epoch
-from excite.data.dataset import unit_floats
+from excite.data.mixture import Mixture, mixed_steps, probe_of
 from excite.data.seeds import derive_seed
 from excite.errors import InputError
 from excite.experiments.experiment import Experiment
@@ -38,6 +39,24 @@ class Parts:
     schedule: Schedule  # the baseline's γᵏ
     augment: Augmentation
     attacks: Mapping[str, Attack]
+    pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
+
+    @cached_property
+    def training_set(self) -> Split | Mixture:
+        """What every arm trains on."""
+        return self.mixed(self.train)
+
+    def prepare(self) -> None:
+        """Have all that training needs; a teacher's labels may have to be made first."""
+        _ = self.training_set
+
+    def mixed(self, labelled: Split) -> Split | Mixture:
+        """`labelled` images, and the pseudo-labelled ones with them if the experiment has any."""
+        return labelled if self._pseudo is None else Mixture(labelled, self._pseudo, self.experiment.data.epoch_samples)
+
+    @cached_property
+    def _pseudo(self) -> Split | None:
+        return None if self.pseudo_labelled is None else self.pseudo_labelled()
 
     def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
         training = self.experiment.training
@@ -52,14 +71,18 @@ class Parts:
     @property
     def steps_per_epoch(self) -> int:
         training = self.experiment.training
-        return min(steps_per_epoch(self.train, training.batch_size), training.steps or sys.maxsize)
+        if self.pseudo_labelled is None:
+            whole = steps_per_epoch(self.train, training.batch_size)
+        else:
+            whole = mixed_steps(self.experiment.data.epoch_samples, training.batch_size)
+        return min(whole, training.steps or sys.maxsize)
 
     def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
         experiment, probe = self.experiment, self.experiment.record.probe_examples
         return Recorder(
             model,
             optimizer,
-            probe=(unit_floats(self.train.images[:probe]), self.train.labels[:probe]),
+            probe=probe_of(self.training_set, probe, experiment.training.batch_size),
             objective=self.objective,
             slopes_per_epoch=experiment.record.slopes_per_epoch,
             steps_per_epoch=self.steps_per_epoch,
@@ -75,7 +98,7 @@ class Parts:
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
             epoch_batches(
-                self.train,
+                self.training_set,
                 batch_size=experiment.training.batch_size,
                 seed=experiment.seed + draw,
                 epoch=epoch,
@@ -90,16 +113,32 @@ class Parts:
             yield loss.item()
 
 
-def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
-    """Look up and build everything `experiment` names; on `device`, or where torch finds an accelerator."""
+@dataclass(frozen=True)
+class Named:
+    """What an experiment names and what can be had without its data."""
+
+    objective: Objective
+    schedule: Schedule
+    augment: Augmentation
+    attacks: Mapping[str, Attack]
+
+
+def look_up(experiment: Experiment) -> Named:
     training = experiment.training
     schedule = build("schedule", SCHEDULES, *_kind("training.schedule", training.schedule))
     chosen = {
         name: build("attack", ATTACKS, *_kind(f"attacks.{name}", options))
         for name, options in experiment.attacks.items()
     }
-    objective = lookup("objective", OBJECTIVES, training.objective)
+    asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
+    objective = build("objective", OBJECTIVES, *_kind("training.objective", asked))
     augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
+    return Named(objective, schedule, augment, chosen)
+
+
+def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
+    """Look up and build everything `experiment` names; on `device`, or where torch finds an accelerator."""
+    named = look_up(experiment)
     dataset = data.load(experiment.data.name)
     train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
@@ -118,7 +157,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         return model.to(place)
 
     new_model()
-    return Parts(experiment, train, test, new_model, objective, schedule, augment, chosen)
+    return Parts(experiment, train, test, new_model, named.objective, named.schedule, named.augment, named.attacks)
 
 
 def usable_device(name: str | None) -> torch.device:

@@ -6,6 +6,7 @@ from typing import Any
 
 from excite.errors import InputError
 from excite.evaluation import Evaluation
+from excite.experiments.arms import ARMS, arm_named
 from excite.experiments.experiment import Experiment, from_values
 from excite.files import read_json
 from excite.lipschitz.estimate import LipschitzEstimate
@@ -13,21 +14,6 @@ from excite.training import history
 from excite.training.history import EpochMetrics
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A way to choose the first rate η¹: the baseline's own, or a multiple of 1/L."""
-
-    title: str
-    multiple: float | None
-
-
-ARMS = {
-    "baseline": Arm("baseline", None),
-    "poe": Arm("PoE-motivated, 1/L", 1.0),
-    "largest": Arm("largest convergent, 2/L", 2.0),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +27,7 @@ class ArmResult:
 
     @property
     def title(self) -> str:
-        return ARMS[self.name].title
+        return arm_named(self.name).title
 
     def __str__(self) -> str:
         last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
@@ -84,7 +70,7 @@ def load_results(folder: Path) -> Results:
     return Results(
         folder=folder,
         experiment=from_values(read_json(folder / EXPERIMENT)),
-        arms=tuple(load_arm(folder, name) for name in ARMS if (folder / name / OUTCOME).exists()),
+        arms=tuple(load_arm(folder, name) for name in _trained_arms(folder)),
         estimate=LipschitzEstimate.from_json(estimate["estimate"]) if estimate else None,
         estimate_seconds=estimate["seconds"] if estimate else 0.0,
     )
@@ -102,3 +88,13 @@ def load_arm(folder: Path, name: str) -> ArmResult:
         epochs=tuple(history.read(folder / name)),
         evaluation=Evaluation.load(evaluation) if evaluation.exists() else None,
     )
+
+
+def _trained_arms(folder: Path) -> list[str]:
+    """The arms that have an outcome, grid searches last."""
+    trained = {path.parent.name for path in folder.glob(f"*/{OUTCOME}")}
+    searches = [name for name in trained if name.startswith("grid-")]
+    return [
+        *(name for name in ARMS if name in trained),
+        *sorted(searches, key=lambda name: arm_named(name).rates or 0),
+    ]

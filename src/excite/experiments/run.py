@@ -1,34 +1,35 @@
 """The paper's procedure in one folder: every stage leaves a file, and a stage that has left it is not run again."""
 
-import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
-from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import nn
 
-from excite.data.dataset import unit_floats
 from excite.data.seeds import derive_seed
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
-from excite.experiments.experiment import Experiment, differences, from_values
+from excite.experiments.arms import arm_named
+from excite.experiments.edge_search import most_steps, search_edge, whole_training
+from excite.experiments.epoch_accuracies import check_recording, epoch_accuracies
+from excite.experiments.experiment import Experiment, differences, from_values, without_plan
+from excite.experiments.grid_search import grid_search
+from excite.experiments.once import once
 from excite.experiments.parts import Parts, assemble
-from excite.experiments.results import ARMS, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.experiments.results import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.experiments.self_training import with_pseudo_labels
 from excite.files import read_json, write_json
-from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz, find_edge
+from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
 from excite.schedules import rescale
 from excite.trace import Trace
 from excite.training import checkpoints, history, train
+from excite.training.distributed import ALONE, Ranks
 
-JOURNAL, TRACE, MOMENTS = "evaluation.journal", "trace.safetensors", "moments"
-FEWEST_EDGE_STEPS = 40  # a shorter run tells nothing
-EPOCH_TEST_IMAGES = 1000  # after each epoch, for the curves; the table uses all of them
+JOURNAL, TRACE, MOMENTS, SEARCH = "evaluation.journal", "trace.safetensors", "moments", "search.json"
 
 
 class Console(Protocol):
@@ -44,15 +45,14 @@ class Run:
     def __init__(self, folder: Path, experiment: Experiment, *, console: Console, device: str | None = None) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
         recorded = folder / EXPERIMENT
-        if recorded.exists():
-            if changes := differences(from_values(read_json(recorded)), experiment):
-                raise InputError(
-                    f"{folder} holds another experiment ({'; '.join(changes)}). "
-                    "Name a new folder with --out, or delete this one."
-                )
-        else:
-            _ = self.parts  # an experiment that cannot run leaves no folder
-            write_json(recorded, experiment.to_json())
+        if not recorded.exists():
+            check_recording(self.parts)  # an experiment that cannot run leaves no folder
+            once(recorded, lambda: write_json(recorded, experiment.to_json()))
+        if changes := differences(without_plan(from_values(read_json(recorded))), without_plan(experiment)):
+            raise InputError(
+                f"{folder} holds another experiment ({'; '.join(changes)}). "
+                "Name a new folder with --out, or delete this one."
+            )
 
     @classmethod
     def open(cls, folder: Path, *, console: Console, device: str | None = None) -> "Run":
@@ -60,33 +60,51 @@ class Run:
 
     @cached_property
     def parts(self) -> Parts:
-        return assemble(self.experiment, device=self.device)
+        assembled = assemble(self.experiment, device=self.device)
+        return with_pseudo_labels(assembled, self.folder, console=self.console, device=self.device)
 
-    def all(self) -> Results:
-        """Train the baseline, estimate L, train at 1/L and at 2/L, attack all three."""
-        for arm in ARMS:
-            try:
-                self.train(arm)
-            except DivergedError:
-                if arm == "baseline":
-                    raise
-            else:
-                self.attack(arm)
+    def all(self, arms: Iterable[str] = ()) -> Results:
+        """Train and attack each arm, by default the experiment's: the baseline, 1/L and 2/L once L is estimated."""
+        for arm in arms or self.experiment.arms:
+            self.finish(arm_named(arm).name)
         return load_results(self.folder)
 
-    def rate(self, arm: str) -> float:
-        """η¹: the baseline's own, or a multiple of 1/L."""
-        multiple = ARMS[arm].multiple
-        return self.parts.schedule(0) if multiple is None else self.estimate().learning_rate(multiple)
+    def finish(self, arm: str) -> str | None:
+        """Train and attack one arm. Where training diverged, that is its result: it says why."""
+        try:
+            self.train(arm)
+        except DivergedError as error:
+            if not (self.folder / arm / OUTCOME).exists():
+                raise  # no rate was found to train at
+            return str(error)
+        self.attack(arm)
+        return None
 
-    def train(self, arm: str) -> None:
-        """Train one arm. A diverged arm is a result too: it is recorded, and raises now and every time after."""
+    def rate(self, arm: str) -> float:
+        """η¹: the baseline's own, a multiple of 1/L, or the one that a grid search prefers."""
+        chosen = arm_named(arm)
+        if chosen.multiple:
+            return self.estimate().learning_rate(chosen.multiple)
+        if chosen.rates:
+            return self._search(arm, chosen.rates)
+        return self.parts.schedule(0)
+
+    def train(self, arm: str, ranks: Ranks = ALONE) -> None:
+        """Train one arm. A diverged arm is a result too: it is recorded, and raises now and every time after.
+
+        `ranks` are the processes that do it together. What has to be known first, such as L, the first one finds out.
+        """
+        outcome = self.folder / arm / OUTCOME
+        ranks.together(partial(once, outcome, say=self.console.say), partial(self._train, arm, ranks))
+        if problem := read_json(outcome)["problem"]:
+            raise DivergedError(problem)
+
+    def _train(self, arm: str, ranks: Ranks) -> None:
         folder, training = self.folder / arm, self.experiment.training
-        if (folder / OUTCOME).exists():
-            if problem := read_json(folder / OUTCOME)["problem"]:
-                raise DivergedError(problem)
-            return
-        rate, problem = self.rate(arm), None
+        if arm_named(arm).multiple and self.experiment.lipschitz.method != "edge":
+            self.train("baseline", ranks)  # L comes from its trace
+        ranks.from_first(self.parts.prepare)
+        rate, problem = ranks.from_first(partial(self.rate, arm)), None
         model = self.parts.new_model()
         optimizer = self.parts.new_optimizer(model, rate)
         recorder = self.parts.new_recorder(model, optimizer, folder / MOMENTS)
@@ -95,7 +113,7 @@ class Run:
             try:
                 train(
                     model,
-                    self.parts.train,
+                    self.parts.training_set,
                     self.parts.objective,
                     optimizer,
                     rescale(self.parts.schedule, rate, horizon=training.epochs),
@@ -106,29 +124,35 @@ class Run:
                     steps=training.steps,
                     folder=folder,
                     recorder=recorder,
-                    after_epoch=self._clean_accuracy,
+                    after_epoch=partial(epoch_accuracies, self.parts),
                     on_step=progress,
+                    ranks=ranks,
                 )
             except DivergedError as error:
                 problem = str(error)
-        recorder.trace.save(folder / TRACE)
-        seconds = sum(metrics.seconds for metrics in history.read(folder))  # of every process that had a share in it
-        write_json(folder / OUTCOME, {"rate": rate, "seconds": seconds, "problem": problem})
-        shutil.rmtree(folder / MOMENTS, ignore_errors=True)
-        if problem:
-            self.console.say(f"{arm}: {problem}")
-            raise DivergedError(problem)
+
+        def conclude() -> None:
+            recorder.trace.save(folder / TRACE)
+            seconds = sum(metrics.seconds for metrics in history.read(folder))  # of every process before this one, too
+            write_json(folder / OUTCOME, {"rate": rate, "seconds": seconds, "problem": problem})
+            shutil.rmtree(folder / MOMENTS, ignore_errors=True)
+            if problem:
+                self.console.say(f"{arm}: {problem}")
+
+        ranks.from_first(conclude)
 
     def estimate(self) -> LipschitzEstimate:
         """L by the experiment's method, estimated once."""
-        path, settings = self.folder / ESTIMATE, self.experiment.lipschitz
-        if path.exists():
-            return LipschitzEstimate.from_json(read_json(path)["estimate"])
+        path = self.folder / ESTIMATE
+        once(path, self._estimate, say=self.console.say)
+        return LipschitzEstimate.from_json(read_json(path)["estimate"])
+
+    def _estimate(self) -> None:
+        method = self.experiment.lipschitz.method
         started = time.perf_counter()
-        estimate = self._edge() if settings.method == "edge" else estimate_lipschitz(self.trace(), settings.method)
-        write_json(path, {"estimate": estimate.to_json(), "seconds": time.perf_counter() - started})
+        estimate = self._edge() if method == "edge" else estimate_lipschitz(self.trace(), method)
+        write_json(self.folder / ESTIMATE, {"estimate": estimate.to_json(), "seconds": time.perf_counter() - started})
         self.console.say(str(estimate))
-        return estimate
 
     def estimates(self) -> dict[str, LipschitzEstimate | str]:
         """L by every method, from the baseline; where one has no answer, why."""
@@ -146,37 +170,29 @@ class Run:
         return Trace.load(self.folder / arm / TRACE)
 
     def _edge(self) -> LipschitzEstimate:
-        settings = self.experiment.lipschitz
-        whole = self.experiment.training.epochs * self.parts.steps_per_epoch
-        steps = settings.steps or max(math.ceil(settings.budget * whole / settings.runs), FEWEST_EDGE_STEPS)
-        budget = settings.seeds * settings.runs * steps
-        title = f"L by edge: at most {budget // steps} runs of {steps} steps, {budget / whole:.0%} of a training"
+        runs, budget = self.experiment.lipschitz.seeds * self.experiment.lipschitz.runs, most_steps(self.parts)
+        share = budget / whole_training(self.parts)
+        title = f"L by edge: at most {runs} runs of {budget // runs} steps, {share:.0%} of a training"
         with self.console.task(title) as progress:
-            taken = count(1)
+            return search_edge(self.parts, progress)
 
-            def losses_at(rate: float, draw: int) -> Iterator[float]:
-                for loss in self.parts.losses_at(rate, steps, draw):
-                    progress(next(taken), budget)
-                    yield loss
-
-            return LipschitzEstimate.most_careful(
-                [
-                    find_edge(
-                        partial(losses_at, draw=draw),
-                        steps=steps,
-                        start=self.parts.schedule(0),
-                        ratio=settings.ratio,
-                        max_runs=settings.runs,
-                    )
-                    for draw in range(settings.seeds)
-                ]
-            )
+    def _search(self, arm: str, rates: int) -> float:
+        path = self.folder / arm / SEARCH
+        if not path.exists():
+            with self.console.task(f"{arm}: trying {rates} rates") as progress:
+                search = grid_search(self.parts, rates, folder=self.folder / arm / "search", on_step=progress)
+            write_json(path, search.to_json())
+            shutil.rmtree(self.folder / arm / "search")
+            self.console.say(str(search))
+        return float(read_json(path)["winner"])
 
     def attack(self, arm: str) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""
         path = self.folder / arm / EVALUATION
-        if path.exists():
-            return Evaluation.load(path)
+        once(path, partial(self._attack, arm), say=self.console.say)
+        return Evaluation.load(path)
+
+    def _attack(self, arm: str) -> None:
         model = checkpoints.load_model(self.folder / arm, self.parts.new_model()).eval()
         device = next(model.parameters()).device
         with self.console.task(f"{arm}: {', '.join(self.parts.attacks)}") as progress:
@@ -189,12 +205,5 @@ class Run:
                 journal=self.folder / arm / JOURNAL,
                 progress=lambda _, done, total: progress(done, total),
             )
-        evaluation.save(path)
+        evaluation.save(self.folder / arm / EVALUATION)
         (self.folder / arm / JOURNAL).unlink(missing_ok=True)
-        return evaluation
-
-    def _clean_accuracy(self, model: nn.Module) -> dict[str, float]:
-        device = next(model.parameters()).device
-        images, labels = self.parts.test.images[:EPOCH_TEST_IMAGES], self.parts.test.labels[:EPOCH_TEST_IMAGES]
-        evaluation = evaluate(model, unit_floats(images).to(device), labels.to(device), {}, checks=False)
-        return {"test_accuracy": evaluation.clean.value}

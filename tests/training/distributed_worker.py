@@ -1,0 +1,108 @@
+"""What the tests of distributed training run, in one process or, under torchrun, in several: python … TASK FOLDER."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from excite import data, models
+from excite.data.augment import crop_flip
+from excite.data.batches import epoch_batches
+from excite.schedules import constant
+from excite.trace import Recorder
+from excite.training import descend, standard_loss, train
+from excite.training.distributed import Ranks, launched
+
+DIGITS = data.load("mnist-sample").train
+
+
+def gradients(folder: Path, ranks: Ranks) -> None:
+    """The gradient of every step, at the same weights; the last batch has 5 images or 1."""
+    torch.manual_seed(ranks.rank)  # the first one's weights count
+    model = models.create("lenet5", input_shape=(1, 28, 28))
+    ranks = ranks.training(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    found: dict[str, Tensor] = {}
+    for n in (69, 65):
+        batches = epoch_batches(
+            DIGITS.subset(n), batch_size=32, seed=0, epoch=0, augment=crop_flip, rank=ranks.rank, world=ranks.world
+        )
+        for step, loss in enumerate(descend(model, batches, standard_loss, optimizer, ranks=ranks)):
+            gradient = [parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None]
+            found[f"{n} images, step {step}"] = torch.cat([*gradient, ranks.average(loss).view(1)])
+    if ranks.first:
+        folder.mkdir(parents=True)
+        safetensors.torch.save_file(found, folder / "gradients.safetensors")
+
+
+def recorded(folder: Path, ranks: Ranks, *, dropout: float = 0.0, batch_norm: bool = False, stop_at: int = 0) -> None:
+    """Three epochs of five steps, the last of them ragged."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(30) if batch_norm else nn.Identity()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(30, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    digits = DIGITS.subset(301)
+    recorder = Recorder(
+        model,
+        optimizer,
+        probe=(digits.floats()[:64], digits.labels[:64]),
+        slopes_per_epoch=2,
+        steps_per_epoch=5,
+        batch_size=64,
+        curvature_every=1,
+        folder=folder / "moments",
+    )
+
+    def stop_the_last_one(done: int, _total: int) -> None:
+        if done == stop_at and ranks.rank == ranks.world - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    train(
+        model,
+        digits,
+        standard_loss,
+        optimizer,
+        constant(0.1),
+        epochs=3,
+        batch_size=64,
+        augment=crop_flip,
+        folder=folder,
+        recorder=recorder,
+        after_epoch=lambda _: {"rank": ranks.rank},
+        on_step=stop_the_last_one,
+        ranks=ranks,
+    )
+    if ranks.first:
+        recorder.trace.save(folder / "trace.safetensors")
+
+
+def diverging(folder: Path, ranks: Ranks) -> None:
+    """The last process alone sees a loss that is not a number."""
+
+    def broken(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return standard_loss(model, x, y) * (float("nan") if ranks.rank == ranks.world - 1 else 1.0)
+
+    model = models.create("lenet5", input_shape=(1, 28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, DIGITS, broken, optimizer, constant(0.1), epochs=1, batch_size=64, folder=folder, ranks=ranks)
+
+
+def main() -> None:
+    task, folder = sys.argv[1], Path(sys.argv[2])
+    with launched() as ranks:
+        if task == "gradients":
+            gradients(folder, ranks)
+        elif task == "recorded":
+            recorded(folder, ranks)
+        elif task == "random":
+            recorded(folder, ranks, dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
+        elif task == "diverging":
+            diverging(folder, ranks)
+
+
+if __name__ == "__main__":
+    main()

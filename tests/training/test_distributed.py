@@ -1,0 +1,162 @@
+"""Two processes of this machine train one model, for real."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from click.testing import CliRunner
+from torch import Tensor
+
+from excite.cli import cli
+from excite.trace import Trace
+from excite.training.distributed import ALONE
+from excite.training.history import read
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+# Without these two, gloo may fail to connect again after a restart on one machine: docs/distributed.md.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+SHORT = ("--set", "training.epochs=2", "--set", "training.steps=2", "--set", "record.curvature_every=0")
+
+
+def torchrun(*arguments: object, restarts: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    return subprocess.Popen(
+        [*command, f"--max-restarts={restarts}", *map(str, arguments)],
+        env=os.environ | LOOPBACK | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out, err
+
+
+def saved(folder: Path) -> dict[str, Tensor]:
+    """Everything in a folder's checkpoint: weights, optimizer, random states, the recorder's sums."""
+    (weights,) = folder.glob("weights-*.safetensors")
+    return safetensors.torch.load_file(weights)
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def worker() -> dict[str, Any]:
+    """The worker's functions, to be called in this process alone."""
+    return runpy.run_path(str(WORKER))
+
+
+@pytest.mark.slow
+def test_gradients_equal_those_of_one_process(tmp_path: Path, worker: dict[str, Callable[..., None]]) -> None:
+    finished(torchrun(WORKER, "gradients", tmp_path / "two"))
+    worker["gradients"](tmp_path / "one", ALONE)
+    one, two = (safetensors.torch.load_file(tmp_path / folder / "gradients.safetensors") for folder in ("one", "two"))
+    assert len(one) == 6
+    for step, gradient in one.items():
+        assert (two[step] - gradient).norm() <= 1e-6 * gradient.norm(), step
+
+
+def test_the_command_line_trains_under_torchrun_as_without(tmp_path: Path) -> None:
+    arguments = ("train", "mnist-sample", *SHORT, "--json", "--out")
+    out, err = finished(torchrun("-m", "excite", *arguments, tmp_path / "two"))
+    assert json.loads(out)["name"] == "baseline"  # printed once
+    assert err.count("training at rate 0.1, done") == 1
+    assert CliRunner().invoke(cli, [*arguments, str(tmp_path / "one")]).exit_code == 0
+    one, two = saved(tmp_path / "one" / "baseline"), saved(tmp_path / "two" / "baseline")
+    for name in one.keys() - {"random.cpu"}:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
+    assert [line.epoch for line in read(tmp_path / "two" / "baseline")] == [1, 2]
+    traces = [Trace.load(tmp_path / folder / "baseline" / "trace.safetensors") for folder in ("one", "two")]
+    np.testing.assert_allclose(traces[1].slopes, traces[0].slopes, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_trace_is_that_of_one_process(tmp_path: Path, worker: dict[str, Callable[..., None]]) -> None:
+    finished(torchrun(WORKER, "recorded", tmp_path / "two"))
+    worker["recorded"](tmp_path / "one", ALONE)
+    one, two = (Trace.load(tmp_path / folder / "trace.safetensors") for folder in ("one", "two"))
+    assert (len(two), len(two.slopes), len(two.curvatures)) == (3, 6, 3)
+    for name in {field.name for field in fields(Trace)} - {"facts"}:
+        np.testing.assert_allclose(getattr(two, name), getattr(one, name), rtol=1e-3, err_msg=name)
+    assert two.facts == one.facts
+    assert [line.extra["rank"] for line in read(tmp_path / "two")] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_run_that_one_process_is_asked_to_stop_ends_bit_identical(tmp_path: Path) -> None:
+    finished(torchrun(WORKER, "random", tmp_path / "whole", 0))
+    stopped = torchrun(WORKER, "random", tmp_path / "stopped", 8)
+    assert "InterruptedRunError: Stopped in epoch 2" in stopped.communicate(timeout=300)[1]
+    assert (tmp_path / "stopped" / "weights-0001-000003.safetensors").exists()
+    finished(torchrun(WORKER, "random", tmp_path / "stopped", 0))
+    whole = saved(tmp_path / "whole")
+    assert same(whole, saved(tmp_path / "stopped"))
+    assert not torch.equal(whole["random.cpu"], whole["rank1.random.cpu"])
+    traces = [Trace.load(tmp_path / folder / "trace.safetensors") for folder in ("whole", "stopped")]
+    assert np.array_equal(traces[0].slopes, traces[1].slopes)
+
+
+@pytest.mark.slow
+def test_all_processes_diverge_together(tmp_path: Path) -> None:
+    process = torchrun(WORKER, "diverging", tmp_path)
+    errors = process.communicate(timeout=300)[1]
+    assert process.returncode != 0
+    for rank in (0, 1):
+        assert f"[rank{rank}]: excite.errors.DivergedError: Training diverged in epoch 1" in errors
+
+
+@pytest.mark.slow
+def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path: Path) -> None:
+    arguments = ("-m", "excite", "train", "mnist-sample", "--set", "training.epochs=6", "--out")
+    finished(torchrun(*arguments, tmp_path / "whole"))
+    process = torchrun(*arguments, tmp_path / "killed", restarts=2)
+    deadline = time.monotonic() + 300
+    while len(read(tmp_path / "killed" / "baseline")) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(_process_of(process.pid, rank=1), signal.SIGKILL)
+    assert "exitcode: -9" in finished(process)[1]
+    assert same(saved(tmp_path / "whole" / "baseline"), saved(tmp_path / "killed" / "baseline"))
+    losses = [[line.loss for line in read(tmp_path / folder / "baseline")] for folder in ("whole", "killed")]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_the_first_process_finds_the_rate_for_all(tmp_path: Path) -> None:
+    few = ("--set", "lipschitz.steps=60", "--set", "lipschitz.runs=2")
+    arguments = ("mnist-sample", "--arm", "poe", *SHORT, *few, "--out", tmp_path)
+    out, _ = finished(torchrun("-m", "excite", "train", *arguments))
+    rate = json.loads((tmp_path / "poe" / "outcome.json").read_text())["rate"]
+    constant = json.loads((tmp_path / "estimate.json").read_text())["estimate"]["constant"]
+    assert rate == pytest.approx(1 / constant)
+    assert out.count("Checkpoint") == 1
+
+
+@pytest.mark.slow
+def test_other_commands_say_what_torchrun_is_for() -> None:
+    process = torchrun("-m", "excite", "list")
+    assert "torchrun is for `excite train`" in process.communicate(timeout=300)[1]
+    assert process.returncode != 0
+
+
+def _process_of(agent: int, *, rank: int) -> int:
+    """The process that torchrun gave this rank."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    (found,) = (pid for pid in children if f"\0RANK={rank}\0" in Path(f"/proc/{pid}/environ").read_text())
+    return int(found)
