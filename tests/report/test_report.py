@@ -1,4 +1,4 @@
-"""Table, verdict and page of a run folder with known contents."""
+"""The table of a run folder with known contents."""
 
 from pathlib import Path
 
@@ -11,8 +11,7 @@ from excite.experiments import load
 from excite.experiments.results import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
 from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.report import table, write_page
-from excite.report.verdict import verdict
+from excite.report import table
 from excite.training.history import EpochMetrics, append
 
 ATTACKS = ("PGD ε=0.1", "PGD ε=0.3")
@@ -68,32 +67,3 @@ def test_the_table_holds_every_figure(results: Results) -> None:
     assert any("largest convergent, 2/L" in line and line.count("diverged") == 3 for line in lines)
     assert any(line.startswith("L = 4 (3.5 to 4) by edge") and "12.0 s" in line for line in lines)
     assert "PoE-motivated, 1/L, do not trust this yet: vanishing: every gradient is zero" in lines
-
-
-def test_the_verdict_pairs_each_arm_with_the_baseline(results: Results) -> None:
-    text = verdict(results)
-    assert text.startswith("PGD ε=0.1, against the baseline's 40.0%: PoE-motivated, 1/L +20.0 points (95% +1")
-    assert "more robust; largest convergent, 2/L diverged. One training per arm" in text
-
-
-@pytest.mark.parametrize(
-    ("right", "words"), [(20, "less robust"), (41, "no clear difference"), (40, "no clear difference")]
-)
-def test_the_verdict_is_not_always_favourable(results: Results, right: int, words: str) -> None:
-    evaluation(right).save(results.folder / "poe" / EVALUATION)
-    assert words in verdict(load_results(results.folder))
-
-
-def test_nothing_to_compare_yet(results: Results) -> None:
-    (results.folder / "baseline" / EVALUATION).unlink()
-    assert verdict(load_results(results.folder)) == "There is nothing to compare yet."
-
-
-def test_the_page_stands_alone(results: Results) -> None:
-    page = write_page(results).read_text(encoding="utf-8")
-    assert verdict(results).split("+20.0")[1].split(".")[0] in page
-    assert "Training diverged in epoch 2 &lt;at once&gt;" in page
-    assert page.count("<svg") == 2
-    for outside in ("<script src", "<link", "@import", "<img"):
-        assert outside not in page
-    assert len(page) < 1_000_000

@@ -1,4 +1,4 @@
-"""What came out, for people: tables and the page."""
+"""What came out, for people: tables, figures and the page."""
 
 from excite.report.estimates import estimates_table
 from excite.report.excitation import excitation_facts, excitation_table

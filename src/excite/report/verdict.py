@@ -1,31 +1,238 @@
-"""The conclusion in a few words: did 1/L or 2/L help, by how much, and how sure are we."""
+"""The conclusion in one sentence: did 1/L or 2/L help, by how much, and how sure are we."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 
 from excite.evaluation import Evaluation
-from excite.evaluation.comparison import Comparison, compare
+from excite.experiments.arms import arm_named
+from excite.experiments.collection import Group, by_seed
 from excite.experiments.results import ArmResult, Results
+from excite.report.paired import paired_difference
 
-CAUTION = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
+BASELINE = "baseline"
+SHORT = {"poe": "1/L", "largest": "2/L"}
+
+HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
+DIVERGED, PENDING = "diverged", "is not evaluated yet"
+
+NOTHING = "There is nothing to compare yet"
+ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
+NOT_IDENTIFIED = "L is not identified, so that 1/L and 2/L are what the estimator stopped at: read why under L."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One arm against the baseline under one attack; shares of test images, not percentages."""
+
+    name: str  # of the arm's folder
+    arm: str
+    effect: str
+    attack: str
+    baseline: float = math.nan
+    value: float = math.nan
+    difference: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
+    missing: str = ""  # "2 of 5 seeds diverged"
+
+    @property
+    def compared(self) -> bool:
+        return math.isfinite(self.difference)
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return f"{self.arm} {self.effect}"
+        missing = f"; {self.missing}" if self.missing else ""
+        return f"{percent(self.value)} with {self.arm} ({points(self.difference, self.interval)}{missing})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentence in two halves, what to keep in mind, and in a word how to take it."""
+
+    headline: str
+    evidence: str = ""
+    cautions: tuple[str, ...] = ()
+    tone: str = "unclear"  # helped, hurt, unclear, warning
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.headline}: {self.evidence}." if self.evidence else f"{self.headline}."
+
+    def __str__(self) -> str:
+        return " ".join([self.sentence, *self.cautions])
 
 
 def verdict(results: Results) -> str:
-    """Each arm against the baseline under the experiment's first attack, paired by test image."""
-    arms = {arm.name: arm for arm in results.arms}
-    baseline = arms["baseline"].evaluation if "baseline" in arms else None
-    others = [arm for arm in results.arms if arm.name != "baseline"]
-    if baseline is None or not baseline.attacks or not others:
-        return "There is nothing to compare yet."
-    attack = next(iter(baseline.attacks))
-    findings = "; ".join(_finding(arm, baseline, attack) for arm in others)
-    return f"{attack}, against the baseline's {100 * baseline.robust[attack].value:.1f}%: {findings}. {CAUTION}"
+    """The conclusion of one run, in words."""
+    return str(conclude(by_seed([results])))
 
 
-def _finding(arm: ArmResult, baseline: Evaluation, attack: str) -> str:
-    if arm.evaluation is None:
-        return f"{arm.title} diverged" if arm.problem else f"{arm.title} is not evaluated yet"
-    return f"{arm.title} {_words(compare(baseline, arm.evaluation, attack))}"
+def conclude(groups: Sequence[Group]) -> Verdict:
+    """The conclusion of one experiment, under one seed or several, or of a sweep over many."""
+    findings = [found for group in groups if (found := compare_arms(group))]
+    if not any(finding.compared for found in findings for finding in found):
+        diverged = [finding.arm for found in findings for finding in found if finding.effect == DIVERGED]
+        return Verdict(f"{_listed(diverged)} diverged" if diverged and len(groups) == 1 else NOTHING)
+    warnings = [warning for group in groups for warning in distrusted(group)]
+    told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
+    cautions = (*_disagreements(groups), *_cautions(groups))
+    if warnings:
+        doubt = f"Trust checks warn: {', '.join(warnings)}."
+        headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
+        return Verdict(headline, told.evidence, (doubt, *cautions), "warning")
+    return Verdict(told.headline, told.evidence, cautions, told.tone)
 
 
-def _words(comparison: Comparison) -> str:
-    low, high = comparison.interval
-    conclusion = "more robust" if low > 0 else "less robust" if high < 0 else "no clear difference"
-    return f"{100 * comparison.difference:+.1f} points (95% {100 * low:+.1f} to {100 * high:+.1f}), {conclusion}"
+def compare_arms(group: Group, on: str | None = None) -> tuple[Finding, ...]:
+    """Every arm against the baseline of the same seed: on `"clean"` or an attack, by default the first."""
+    attack = on or next(iter(group.experiment.attacks), "clean")
+    names = dict.fromkeys(arm.name for run in group.runs for arm in run.arms if arm.name != BASELINE)
+    has_baseline = any(arm.name == BASELINE for run in group.runs for arm in run.arms)
+    return tuple(_compare(group, name, attack) for name in names) if has_baseline else ()
+
+
+def distrusted(group: Group) -> tuple[str, ...]:
+    """The trust checks that warned, each with the arm it warned of."""
+    flagged = {
+        f"“{flag.name}” ({short_title(arm)})": None
+        for run in group.runs
+        for arm in run.arms
+        if arm.evaluation
+        for flag in arm.evaluation.flags
+    }
+    return tuple(flagged)
+
+
+def short_title(arm: ArmResult) -> str:
+    rates = arm_named(arm.name).rates
+    return f"the grid of {rates} rates" if rates else SHORT.get(arm.name, arm.title)
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def points(difference: float, interval: tuple[float, float]) -> str:
+    low, high = interval
+    return f"{signed(difference)} points, 95% interval {signed(low)} to {signed(high)}"
+
+
+def signed(share: float) -> str:
+    """Percentage points with their sign; what rounds to zero is +0.0."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
+
+
+def _compare(group: Group, name: str, attack: str) -> Finding:
+    arms = [{arm.name: arm for arm in run.arms} for run in group.runs]
+    title = short_title(next(run[name] for run in arms if name in run))
+    diverged = sum(bool(run[name].problem) for run in arms if name in run)
+    pairs = [
+        (first, second)
+        for run in arms
+        if BASELINE in run and name in run
+        if (first := run[BASELINE].evaluation) and (second := run[name].evaluation)
+        if attack == "clean" or (attack in first.attacks and attack in second.attacks)
+    ]
+    if not pairs:
+        return Finding(name, title, DIVERGED if diverged else PENDING, attack)
+    found = paired_difference(pairs, attack)
+    low, high = found.interval
+    return Finding(
+        name=name,
+        arm=title,
+        effect=HELPED if low > 0 else HURT if high < 0 else UNCLEAR,
+        attack=attack,
+        baseline=fmean(_share(first, attack) for first, _ in pairs),
+        value=fmean(_share(second, attack) for _, second in pairs),
+        difference=found.difference,
+        interval=found.interval,
+        missing=f"{diverged} of {len(arms)} seeds diverged" if diverged else "",
+    )
+
+
+def _share(evaluation: Evaluation, attack: str) -> float:
+    return float(evaluation.outcomes(attack).double().mean())
+
+
+def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
+    effects: dict[str, list[str]] = {}
+    for finding in findings:
+        effects.setdefault(finding.effect, []).append(finding.arm)
+    headline = ", ".join(f"{_listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items())
+    compared = [finding for finding in findings if finding.compared]
+    seeds = f", mean of {len(group.runs)} seeds," if len(group.runs) > 1 else ""
+    first = compared[0]
+    measured = "clean accuracy" if first.attack == "clean" else f"accuracy under {first.attack}"
+    evidence = f"{measured}{seeds} is {percent(first.baseline)} with the baseline, {_listed(map(str, compared))}"
+    return Verdict(headline, evidence, tone=_tone(compared))
+
+
+def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
+    counts: dict[str, Counter[str]] = {}
+    for found in findings:
+        for finding in found:
+            counts.setdefault(finding.arm, Counter())[finding.effect] += 1
+    told = [
+        f"{arm} {_listed(f'{effect} in {number}' for effect, number in effects.most_common())}"
+        for arm, effects in counts.items()
+    ]
+    compared = [finding for found in findings for finding in found if finding.compared]
+    least, most = (choose(compared, key=lambda finding: finding.difference) for choose in (min, max))
+    attacks = _listed(dict.fromkeys(finding.attack for finding in compared))
+    evidence = (
+        f"paired with the baseline of the same setting under {attacks}, the changes range from "
+        f"{signed(least.difference)} points ({least.arm}) to {signed(most.difference)} points ({most.arm})"
+    )
+    tone = _tone(compared) if len({finding.effect for finding in compared}) == 1 else "unclear"
+    return Verdict(f"Over {len(findings)} settings, {'; '.join(told)}", evidence, tone=tone)
+
+
+def _tone(compared: Iterable[Finding]) -> str:
+    """A word only where the arms agree; one that helps beside one that hurts is not clear."""
+    effects = {finding.effect for finding in compared} - {UNCLEAR}
+    return effects.pop() if len(effects) == 1 else "unclear"
+
+
+def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
+    """Where another attack of the same experiment says the opposite."""
+    for group in groups if len(groups) == 1 else ():
+        first, *others = group.experiment.attacks or ["clean"]
+        opposite = {HELPED: HURT, HURT: HELPED}
+        told = {finding.arm: finding.effect for finding in compare_arms(group, first)}
+        for attack in others:
+            turned = [
+                finding
+                for finding in compare_arms(group, attack)
+                if finding.compared and finding.effect == opposite.get(told[finding.arm])
+            ]
+            if turned:
+                words = _listed(f"{finding.arm} {finding.effect} ({signed(finding.difference)})" for finding in turned)
+                yield f"The attacks disagree: under {attack}, {words}."
+
+
+def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
+    runs = [run for group in groups for run in group.runs]
+    cautions = []
+    if all(len(group.runs) == 1 for group in groups):
+        cautions.append(ONE_TRAINING)
+    elif len(groups) == 1:
+        cautions.append(
+            f"Paired by test image and by seed: the intervals cover the luck of both, over {len(runs)} seeds."
+        )
+    if len(groups) > 1:
+        cautions.append("Of many 95% intervals, one in twenty misses by chance.")
+    if any(run.estimate and not run.estimate.identified for run in runs):
+        cautions.append(NOT_IDENTIFIED)
+    return tuple(cautions)
+
+
+def _plural(effect: str, number: int) -> str:
+    return effect.replace("is ", "are ") if number > 1 else effect
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,51 @@
+"""Every figure, drawn from run folders: `draw(name, runs, folder)` writes it as SVG and as PNG."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from excite.experiments.results import Results
+from excite.registry import lookup
+from excite.report.figures import style
+from excite.report.figures.estimators import estimators
+from excite.report.figures.figure_1 import figure_1
+from excite.report.figures.figure_2 import figure_2
+from excite.report.figures.figure_3 import figure_3
+from excite.report.figures.figure_4 import figure_4
+from excite.report.figures.heat_maps import figure_5, figure_6
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FIGURES", "draw", "plot"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    title: str
+    plot: Callable[[Sequence[Results]], "Figure"]
+
+
+KINDS: Mapping[str, Kind] = {
+    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", figure_1),
+    "figure-2": Kind("Clean and robust accuracy against a constant learning rate", figure_2),
+    "figure-3": Kind("Clean and robust accuracy per epoch", figure_3),
+    "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", figure_4),
+    "figure-5": Kind("L and p-values over M and N", figure_5),
+    "figure-6": Kind("L and p-values over (M, N) and initial shapes", figure_6),
+    "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators),
+}
+FIGURES: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
+
+
+def plot(name: str, runs: Sequence[Results]) -> "Figure":
+    """The figure as matplotlib has it, to change or to show."""
+    with style.settings():
+        return lookup("figure", KINDS, name).plot(runs)
+
+
+def draw(name: str, runs: Sequence[Results], folder: Path) -> list[Path]:
+    """Write `name`.svg and `name`.png into `folder`; runs that lack what the figure shows are an InputError."""
+    title = lookup("figure", FIGURES, name)
+    return style.save(plot(name, runs), name, title, folder)

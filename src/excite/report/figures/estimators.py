@@ -1,0 +1,95 @@
+"""What each estimator says L is, from baselines at several rates, beside the edge of stability itself."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from excite.errors import InputError
+from excite.experiments.results import Results
+from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.report.figures import style
+from excite.report.figures.runs import needs, same_but, titles, trace, without_rate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
+    "epochs": "epochs (Algorithm 1, secants)",
+    "local": "local (Algorithm 1, single steps)",
+    "curvature": "curvature (Hessian norm)",
+}
+SPREAD = 1.06  # neighbours' intervals are drawn this factor apart
+Estimates = dict[str, list[tuple[float, LipschitzEstimate]]]  # by method: the baseline's rate and what it says
+
+
+def estimators(runs: Sequence[Results]) -> "Figure":
+    """A panel per network: L against the baseline's rate; hollow marks are not identified; lines of 1/η and 2/η."""
+    groups = [(group, found) for group in same_but(without_rate, runs) if (found := _estimates(group))]
+    if not groups:
+        raise needs("estimators", "a baseline's trace", "Name run folders whose baseline is trained.")
+    figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.8)
+    for (group, found), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
+        _draw(axes, group, found)
+        style.label(axes, "the baseline's first learning rate (no unit, log scale)", "L (no unit, log scale)", title)
+    style.legend_below(figure, all_axes, columns=3)
+    return figure
+
+
+def _draw(axes: "Axes", group: Sequence[Results], found: Estimates) -> None:
+    rates = sorted({rate for estimates in found.values() for rate, _ in estimates})
+    constants = [estimate.constant for estimates in found.values() for _, estimate in estimates]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    style.log_ticks(axes.xaxis, rates[0] / 2, rates[-1] * 2)
+    style.log_ticks(axes.yaxis, min(constants), max(constants))
+    axes.set_xlim(rates[0] / 2, rates[-1] * 2)
+    for number, method in enumerate(found):
+        colour, marker = style.LOOKS[list(METHODS).index(method)]
+        shift = SPREAD ** (number - (len(found) - 1) / 2)
+        for count, (rate, estimate) in enumerate(found[method]):
+            low, high = estimate.interval
+            errors = [[max(estimate.constant - low, 0)], [max(high - estimate.constant, 0) if np.isfinite(high) else 0]]
+            axes.errorbar(
+                [rate * shift],
+                [estimate.constant],
+                yerr=errors,
+                fmt=marker,
+                color=colour,
+                markerfacecolor=colour if estimate.identified else "none",
+                markersize=6,
+                capsize=2,
+                label=None if count else NAMES.get(method, method),
+            )
+    if not all(estimate.identified for estimates in found.values() for _, estimate in estimates):
+        axes.plot([], [], "o", color=style.INK, markerfacecolor="none", label="hollow: not identified")
+    edges = [run.estimate for run in group if run.estimate and run.estimate.method == "edge"]
+    for count, edge in enumerate({edge.constant: edge for edge in edges}.values()):
+        axes.axhline(
+            edge.constant,
+            color=style.INK,
+            linewidth=1.6,
+            label=None if count else "edge (2/η of the largest η that trains)",
+        )
+        axes.axhspan(*edge.interval, color=style.INK, alpha=0.12, linewidth=0)
+    ends = np.array([rates[0] / 2, rates[-1] * 2])
+    for multiple, dashes in ((1, (0, (1, 1.5))), (2, (0, (5, 2)))):
+        axes.plot(ends, multiple / ends, color=style.INK, linewidth=0.9, linestyle=dashes, label=f"{multiple}/η")
+
+
+def _estimates(group: Sequence[Results]) -> Estimates:
+    found: Estimates = {}
+    for run in group:
+        recorded = trace(run)
+        if recorded is None:
+            continue
+        for method in METHODS:
+            options: dict[str, int] = {} if method == "curvature" else {"bootstraps": 0}  # no p-value is shown
+            try:
+                estimate = estimate_lipschitz(recorded, method, **options)
+            except InputError:
+                continue  # this method has no answer here
+            rate = next(arm.rate for arm in run.arms if arm.name == "baseline")
+            found.setdefault(method, []).append((rate, estimate))
+    return {method: found[method] for method in METHODS if method in found}

@@ -1,0 +1,54 @@
+"""Figure 3: clean and robust accuracy after every epoch, a line per arm."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from excite.experiments.results import Results
+from excite.report.figures import style
+from excite.report.figures.runs import needs, same_but, titles
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = {"test_accuracy": "clean accuracy (%)", "robust_accuracy": "robust accuracy (%)"}
+MARKED_EPOCHS = 8
+
+
+def figure_3(runs: Sequence[Results]) -> "Figure":
+    """A row of two panels per experiment; over seeds the mean and the range."""
+    groups = same_but(lambda experiment: experiment, (run for run in runs if _measured(run)))
+    if not groups:
+        raise needs(
+            "figure-3",
+            "runs whose epochs were attacked",
+            "Train with --set record.attacked_examples=100, in a new folder: `excite run figure-3-small` does.",
+        )
+    figure, all_axes = style.panels(len(groups), len(MEASURES), width=4.6, height=3.2)
+    for row, (group, title) in enumerate(zip(groups, titles(groups), strict=True)):
+        attack = next(iter(group[0].experiment.attacks), "attack")
+        for column, (key, measure) in enumerate(MEASURES.items()):
+            axes = all_axes[row * len(MEASURES) + column]
+            names = dict.fromkeys((arm.name, arm.title) for run in group for arm in run.arms)
+            for name, arm_title in names:
+                colour, marker = style.look(name)
+                points = _per_epoch(group, name, key)
+                style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
+                axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
+            style.whole_epochs(axes)
+            style.label(axes, "epoch", measure, title if key == "test_accuracy" else f"{title}; {attack}")
+    style.legend_below(figure, all_axes)
+    return figure
+
+
+def _measured(run: Results) -> bool:
+    return any("robust_accuracy" in metrics.extra for arm in run.arms for metrics in arm.epochs)
+
+
+def _per_epoch(group: Sequence[Results], name: str, key: str) -> dict[float, list[float]]:
+    found: dict[float, list[float]] = {}
+    for run in group:
+        for arm in run.arms:
+            for metrics in arm.epochs if arm.name == name else ():
+                if key in metrics.extra:
+                    found.setdefault(metrics.epoch, []).append(100 * metrics.extra[key])
+    return found

@@ -1,0 +1,56 @@
+"""Figure 4: in how many epochs Assumption 2 holds, against the batch size."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from excite.excitation import acuteness
+from excite.experiments.results import Results
+from excite.report.figures import style
+from excite.report.figures.runs import needs, same_but, titles, trace, without_batch_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FEWEST_MOMENTS = 3
+Fractions = dict[tuple[str, str], dict[float, list[float]]]  # by arm (name, title) and batch size: in %, one per seed
+
+
+def figure_4(runs: Sequence[Results]) -> "Figure":
+    """A panel per network, a line per arm; over seeds the mean and the range."""
+    read = [(group, _fractions(group)) for group in same_but(without_batch_size, runs)]
+    groups = [(group, fractions) for group, fractions in read if len(_sizes(fractions)) > 1]
+    if not groups:
+        raise needs(
+            "figure-4",
+            "traces of one network at two batch sizes or more, of three epochs or more",
+            "Try `excite sweep figure-4-small`, or `excite batch-size EXPERIMENT --try 32 128 512`.",
+        )
+    figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.4)
+    for (_, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
+        for (name, arm_title), points in fractions.items():
+            colour, marker = style.look(name)
+            style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
+        sizes = _sizes(fractions)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(-3, 103)
+        style.label(axes, "batch size (images, log scale)", "epochs where Assumption 2 holds (%)", title)
+    style.legend_below(figure, all_axes)
+    return figure
+
+
+def _fractions(group: Sequence[Results]) -> Fractions:
+    found: Fractions = {}
+    for run in group:
+        for arm in run.arms:
+            recorded = trace(run, arm.name)
+            if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
+                shares = found.setdefault((arm.name, arm.title), {})
+                size = float(run.experiment.training.batch_size)
+                shares.setdefault(size, []).append(100 * acuteness(recorded).fraction)
+    return found
+
+
+def _sizes(fractions: Fractions) -> list[float]:
+    return sorted({size for points in fractions.values() for size in points})

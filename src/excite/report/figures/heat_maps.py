@@ -1,0 +1,181 @@
+"""Figures 5 and 6: what Algorithm 1 says L is, and how well its law fits, for every (M, N) and initial shape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excite.experiments.results import Results
+from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
+from excite.report import labels
+from excite.report.figures import style
+from excite.report.figures.runs import needs, trace
+from excite.report.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_MOMENTS, FIGURE_5_POINTS
+from excite.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEWEST_MOMENTS = 6
+REPEATS_THE_PAPER = "figures-5-6"
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """Algorithm 1 on one trace; arrays are M × N × initial shapes."""
+
+    title: str
+    experiment: str
+    estimate: LipschitzEstimate
+    n_maxima: list[int]
+    n_points: list[int]
+    shapes: list[float]
+    constants: Floats
+    p_values: Floats
+
+    @property
+    def best(self) -> NDArray[np.int_]:
+        """For each (M, N) the initial shape with the largest p-value."""
+        best: NDArray[np.int_] = self.p_values.argmax(axis=2)
+        return best
+
+    def at_best(self, values: Floats) -> Floats:
+        return np.take_along_axis(values, self.best[:, :, None], axis=2)[:, :, 0]
+
+    @property
+    def chosen(self) -> tuple[int, int]:
+        """Row and column of the pair that the paper's heuristic picks."""
+        details = self.estimate.details
+        return self.n_maxima.index(details["M"]), self.n_points.index(details["N"])
+
+    @property
+    def passing(self) -> list[tuple[int, int]]:
+        details = self.estimate.details
+        pairs = details["pairs"] if details["pairs_pass"] else []
+        return [(self.n_maxima.index(pair["M"]), self.n_points.index(pair["N"])) for pair in pairs]
+
+
+def maps(name: str, runs: Sequence[Results]) -> Maps:
+    """From the baseline's trace of the first run that has one."""
+    for run in runs:
+        recorded = trace(run)
+        if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
+            return _maps(run, recorded)
+    raise needs(
+        name,
+        f"a baseline's trace of {FEWEST_MOMENTS} epochs or more",
+        "Name a run folder whose baseline is trained, with its trace.safetensors; `excite run figures-5-6-small` makes "
+        "one.",
+    )
+
+
+def _maps(run: Results, recorded: Trace) -> Maps:
+    shares = np.array(FIGURE_5_POINTS) / FIGURE_5_MOMENTS  # the paper's N, in shares of its moments
+    even = len(recorded) - len(recorded) % 2
+    points = sorted({min(2 * round(share * len(recorded) / 2), even) for share in shares})
+    protocol = "authors" if recorded.facts.get("gradient") == "input" else "paper"
+    estimate = estimate_lipschitz(recorded, "epochs", n_points=points, protocol=protocol, bootstraps=0)
+    cells: dict[str, Any] = estimate.details["heat_map"]
+    return Maps(
+        title=f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}, seed {run.experiment.seed}, "
+        f"{len(recorded)} epochs",
+        experiment=run.experiment.name,
+        estimate=estimate,
+        n_maxima=cells["n_maxima"],
+        n_points=cells["n_points"],
+        shapes=cells["initial_shapes"],
+        constants=np.array(cells["constants"]),
+        p_values=np.array(cells["p_values"]),
+    )
+
+
+def figure_5(runs: Sequence[Results]) -> "Figure":
+    """L and the largest p-value for each (M, N); beside them the paper's L where the experiment repeats its figure."""
+    found = maps("figure-5", runs)
+    beside_paper = found.experiment.removesuffix("-small") == REPEATS_THE_PAPER
+    figure, axes = style.panels(1, 3 if beside_paper else 2, width=4.4, height=3.5)
+    constants, p_values = found.at_best(found.constants), found.at_best(found.p_values)
+    ticks = found.n_points, found.n_maxima
+    _heat(axes[0], constants, *ticks, name="L at the best initial shape (log scale)", logarithmic=True)
+    _heat(axes[1], p_values, *ticks, name="largest p-value (Kolmogorov–Smirnov)", logarithmic=False)
+    for one in axes[:2]:
+        for pair in found.passing:
+            _frame(one, *pair, width=1.2)
+        _frame(one, *found.chosen, width=3)
+    if beside_paper:
+        _heat(
+            axes[2],
+            np.array(FIGURE_5_CONSTANTS),
+            list(FIGURE_5_POINTS),
+            list(FIGURE_5_MAXIMA),
+            name="L in the paper's Figure 5 (log scale)",
+            logarithmic=True,
+        )
+    for one in axes:
+        one.set_xlabel("N (points per block)")
+        one.set_ylabel("M (block maxima)")
+    alpha = found.estimate.details["alpha"]
+    figure.suptitle(
+        f"{found.title}: L = {found.estimate.constant:.3g} (thick frame); thin frames pass α = {alpha:g}", fontsize=9
+    )
+    return figure
+
+
+def figure_6(runs: Sequence[Results]) -> "Figure":
+    """L and p-value for each (M, N) and initial shape."""
+    found = maps("figure-6", runs)
+    pairs = [f"{m}, {n}" for m in found.n_maxima for n in found.n_points]
+    shapes = [f"{shape:g}" for shape in found.shapes]
+    figure, axes = style.panels(1, 2, width=4.8, height=0.27 * len(pairs) + 1.2)
+    size = (len(pairs), len(shapes))
+    _heat(axes[0], found.constants.reshape(size), shapes, pairs, name="L (log scale)", logarithmic=True)
+    _heat(axes[1], found.p_values.reshape(size), shapes, pairs, name="p-value (Kolmogorov–Smirnov)", logarithmic=False)
+    for one in axes:
+        one.set_xlabel("initial shape (no unit)")
+        one.set_ylabel("M (block maxima), N (points per block)")
+    figure.suptitle(found.title, fontsize=9)
+    return figure
+
+
+def _heat(
+    axes: "Axes", values: Floats, columns: Sequence[Any], rows: Sequence[Any], *, name: str, logarithmic: bool
+) -> None:
+    """Cells with their values written in them, in black or white, whichever is seen better."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    usable = values[np.isfinite(values) & (values > 0)]
+    norm = LogNorm(usable.min() / 1.02, usable.max() * 1.02) if logarithmic else Normalize(0, 1)
+    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=style.HEAT, norm=norm, edgecolors="none")
+    axes.invert_yaxis()
+    axes.set_xticks(np.arange(len(columns)) + 0.5, [str(column) for column in columns])
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [str(row) for row in rows])
+    axes.tick_params(length=0)
+    colours = mesh.cmap(norm(values))
+    for (row, column), value in np.ndenumerate(values):
+        red, green, blue, _ = colours[row, column]
+        dark = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.18
+        text = f"{value:.3g}" if logarithmic else f"{value:.2f}"
+        axes.text(
+            column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7, color="#ffffff" if dark else "#000000"
+        )
+    axes.set_title(name)
+
+
+def _frame(axes: "Axes", row: int, column: int, *, width: float) -> None:
+    from matplotlib.patches import Rectangle
+
+    inset = 0.04
+    axes.add_patch(
+        Rectangle(
+            (column + inset, row + inset),
+            1 - 2 * inset,
+            1 - 2 * inset,
+            fill=False,
+            edgecolor=style.VERMILION,
+            linewidth=width,
+        )
+    )

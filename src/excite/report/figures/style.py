@@ -1,0 +1,134 @@
+"""How every figure looks: colours that all can tell apart, in print and in the dark; the same bytes every time.
+
+An SVG has no background, and its ink is `currentColor`: dark by itself, light where the reader prefers dark, and on a
+page whatever the page says (`.excite-figure { color: … }`). Its letters stay letters. A PNG is dark on white.
+"""
+
+import io
+import re
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from excite.files import atomic, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+INK, LIGHT_INK = "#1a1a1a", "#ececec"
+# From Okabe and Ito's palette, which colour-blind readers can tell apart: those with a contrast of 3 and more both on
+# white and on a dark page. Markers say the same in black and white.
+BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PINK, "D"), (INK, "v"))
+ARM_LOOKS = dict(zip(("baseline", "poe", "largest"), LOOKS, strict=False))
+HEAT = "cividis"  # even in lightness, the same for nearly all eyes
+
+SETTINGS: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "excite",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 9,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "grid.color": INK,
+    "grid.alpha": 0.2,
+    "grid.linewidth": 0.6,
+    "lines.markersize": 4,
+    "lines.linewidth": 1.4,
+}
+DARK = f"<style>@media (prefers-color-scheme: dark) {{ .excite-figure {{ color: {LIGHT_INK} }} }}</style>"
+
+
+def settings() -> AbstractContextManager[None]:
+    """The house's looks, for what is drawn inside."""
+    from matplotlib import rc_context
+
+    return rc_context(SETTINGS)
+
+
+def look(arm: str) -> tuple[str, str]:
+    """Colour and marker of an arm; a grid search has the fourth."""
+    return ARM_LOOKS.get(arm, LOOKS[3])
+
+
+def panels(rows: int, columns: int, *, width: float = 4.2, height: float = 3.1) -> tuple["Figure", list["Axes"]]:
+    """A figure and its panels, row by row; sizes in inches per panel."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def label(axes: "Axes", x: str, y: str, title: str = "") -> None:
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.set_title(title)
+    axes.grid(visible=True)
+
+
+def log_ticks(axis: "Axis", low: float, high: float) -> None:
+    """For an axis on a log scale: plain numbers, as many as a span from `low` to `high` has room for."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    decades = np.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if decades < 2 else (1, 3) if decades < 3.5 else (1,)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def whole_epochs(axes: "Axes") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
+    """One legend for all panels, each name once."""
+    named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+
+
+def mean_and_range(
+    axes: "Axes", points: dict[float, list[float]], *, colour: str, marker: str, name: str, line: str = "-"
+) -> None:
+    """A line through the means, and a band from the smallest to the largest value where there are several."""
+    at = sorted(points)
+    axes.plot(at, [float(np.mean(points[x])) for x in at], color=colour, marker=marker, linestyle=line, label=name)
+    if any(len(points[x]) > 1 for x in at):
+        low, high = [min(points[x]) for x in at], [max(points[x]) for x in at]
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0, label="from least to most over seeds")
+
+
+def save(figure: "Figure", name: str, title: str, folder: Path) -> list[Path]:
+    """Write `name`.svg and `name`.png; drawn again they are the same, byte for byte."""
+    vector, pixels = folder / f"{name}.svg", folder / f"{name}.png"
+    write_text(vector, svg(figure, name, title))
+    with settings(), atomic(pixels) as temporary:
+        figure.savefig(temporary, format="png", dpi=160, facecolor="white", metadata={"Software": None})
+    return [vector, pixels]
+
+
+def svg(figure: "Figure", name: str, title: str) -> str:
+    """The figure as SVG text that can stand in a page beside others: its ids begin with `name`."""
+    text = io.StringIO()
+    with settings():
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    drawing = text.getvalue()
+    drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
+    drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", drawing)
+    opening, rest = drawing.split(">", 1)
+    return f'{opening} class="excite-figure" color="{INK}" role="img" aria-label={quoteattr(title)}>{DARK}{rest}'

@@ -1,0 +1,40 @@
+"""What experiments are called in tables and figures: network, data, way of training, and what sets them apart."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from excite.experiments.experiment import Experiment, flattened
+
+# What every table shows in a column of its own, or what does not change what a training is.
+SHOWN = ("name", "summary", "seed", "arms", "sweep", "data.name", "data.train_examples", "model", "attacks", "record")
+SHOWN_OF_TRAINING = ("training.epochs", "training.batch_size", "training.objective", "training.schedule.rate")
+
+
+def network(experiment: Experiment) -> str:
+    """Its name and its options: `lenet5 tanh`."""
+    options = (value if isinstance(value, str) else f"{key} {value}" for key, value in experiment.model.options.items())
+    return " ".join([experiment.model.name, *options])
+
+
+def data_set(experiment: Experiment) -> str:
+    """Its name, and how many training images where it is not all of them."""
+    examples = experiment.data.train_examples
+    return experiment.data.name if examples is None else f"{experiment.data.name}, {examples:,} images"
+
+
+def objective(experiment: Experiment) -> str:
+    """The name of the training's loss, whether it was given alone or with its options."""
+    given: str | Mapping[str, Any] = experiment.training.objective
+    return given if isinstance(given, str) else str(given["kind"])
+
+
+def apart(experiments: Sequence[Experiment]) -> list[str]:
+    """Per experiment, what else sets it apart from the others: `training.momentum 0.9`; nothing where they agree."""
+    flat = [flattened(experiment.to_json()) for experiment in experiments]
+    keys = dict.fromkeys(key for values in flat for key in values if not _shown(key))
+    differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
+    return [", ".join(f"{key} {values[key]}" for key in differing if key in values) for values in flat]
+
+
+def _shown(key: str) -> bool:
+    return any(key == shown or key.startswith(f"{shown}.") for shown in SHOWN + SHOWN_OF_TRAINING)

@@ -1,0 +1,126 @@
+"""Run folders with known contents, as the stages of a run leave them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from excite.evaluation import AttackResult, Cost, Evaluation, Stage
+from excite.experiments import load
+from excite.experiments.experiment import from_values
+from excite.experiments.results import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.experiments.run import Run
+from excite.files import write_json
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.trace import Trace
+from excite.training.history import EpochMetrics, append
+
+ATTACK = "PGD_20 ε=1/255"
+Outcomes = Sequence[bool] | Tensor
+
+
+@pytest.fixture
+def evaluated() -> Callable[..., Evaluation]:
+    """A function from verdicts, clean and under `ATTACK`, to their evaluation; a number means: the first so many."""
+
+    def evaluate(
+        clean: int | Outcomes, robust: int | Outcomes, *, total: int = 100, examples: str = "same"
+    ) -> Evaluation:
+        right, standing = (
+            torch.arange(total) < verdicts if isinstance(verdicts, int) else torch.as_tensor(verdicts)
+            for verdicts in (clean, robust)
+        )
+        result = AttackResult("PGD", standing, (Stage(ATTACK, int(standing.sum()), Cost(1.0, 1, 1)),))
+        return Evaluation(right, {ATTACK: result}, (), Cost(1.0, 2, 2), examples=examples)
+
+    return evaluate
+
+
+@pytest.fixture
+def descent() -> Callable[..., Trace]:
+    """A function that makes the trace of a straight descent to a goal, shaken by `noise`."""
+
+    def descend(moments: int, *, noise: float = 0.0, slopes: int = 40, seed: int = 0) -> Trace:
+        rng = np.random.default_rng(seed)
+        goal = np.linspace(1, 0, moments + 1)[:, None] * rng.normal(size=30)
+        path = goal + noise * rng.normal(size=(moments + 1, 30))
+        gradients = np.concatenate([np.zeros((1, 30)), 4 * path[1:] * rng.uniform(0.5, 1, size=(moments, 30))])
+        return Trace(
+            squared_gradient_distances=((gradients[:, None] - gradients[None]) ** 2).sum(axis=2),
+            squared_parameter_distances=((path[:, None] - path[None]) ** 2).sum(axis=2),
+            steps=np.arange(1, moments + 1),
+            learning_rates=np.full(moments, 0.1),
+            slopes=rng.uniform(2, 4, size=slopes),
+            slope_steps=np.arange(slopes),
+            slope_learning_rates=np.full(slopes, 0.1),
+            facts={"gradient": "epoch_mean"},
+        )
+
+    return descend
+
+
+RunWriter = Callable[..., Results]
+
+
+@pytest.fixture
+def write_run(tmp_path: Path) -> RunWriter:
+    """A function that writes a run folder: `arms` maps names to their rate, evaluation, problem, epochs and trace."""
+
+    def write(
+        arms: Mapping[str, Mapping[str, Any]],
+        *,
+        changes: Sequence[str] = (),
+        estimate: LipschitzEstimate | None = None,
+    ) -> Results:
+        folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
+        values = load("mnist-sample", overrides=changes).to_json()
+        attacks = {ATTACK: {"kind": "pgd", "eps": "1/255", "step": "0.1/255"}}
+        write_json(folder / EXPERIMENT, values | {"attacks": attacks})
+        if estimate:
+            write_json(folder / ESTIMATE, {"estimate": estimate.to_json(), "seconds": 1.0})
+        for name, arm in arms.items():
+            write_json(
+                folder / name / OUTCOME,
+                {"rate": arm.get("rate", 0.1), "seconds": 1.0, "problem": arm.get("problem")},
+            )
+            for number, extra in enumerate(arm.get("epochs", ())):
+                append(folder / name, EpochMetrics(number + 1, 0.1, 0.5, 1.0, extra))
+            if "evaluation" in arm:
+                arm["evaluation"].save(folder / name / EVALUATION)
+            if "trace" in arm:
+                arm["trace"].save(folder / name / "trace.safetensors")
+        return load_results(folder)
+
+    return write
+
+
+class Silent:
+    """A console that shows nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda _done, _total: None
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """A real run of the whole procedure, in seconds; it is in no catalogue."""
+    values = load("mnist-sample").to_json() | {"name": "small"}
+    values["data"] |= {"train_examples": 320, "test_examples": 40}
+    values["training"] |= {"epochs": 3, "batch_size": 32}
+    values["record"] |= {"attacked_examples": 40}
+    values["lipschitz"] |= {"steps": 20, "runs": 6}
+    values["attacks"] = {
+        f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
+        for eps in (0.1, 0.3)
+    }
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return Run(folder, from_values(values), console=Silent(), device="cpu").all()

@@ -1,0 +1,248 @@
+"""What reaches the axes of each figure, from run folders whose figures are known, and what the files look like."""
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from excite.cli import cli
+from excite.errors import InputError
+from excite.evaluation import Evaluation
+from excite.excitation import acuteness
+from excite.experiments.collection import collect
+from excite.experiments.results import Results
+from excite.lipschitz import estimate_lipschitz
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report.figures import FIGURES, draw, plot, style
+from excite.report.published import FIGURE_5_CONSTANTS
+from excite.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import Collection
+    from matplotlib.lines import Line2D
+
+EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
+Write = Callable[..., Results]
+Evaluated = Callable[..., Evaluation]
+Descent = Callable[..., Trace]
+
+
+def lines(axes: "Axes") -> dict[str, "Line2D"]:
+    return {str(line.get_label()): line for line in axes.lines}
+
+
+def points(line: "Line2D") -> dict[float, float]:
+    x, y = (np.asarray(values, dtype=float).tolist() for values in line.get_data())
+    return dict(zip(x, y, strict=True))
+
+
+def outline(band: "Collection") -> list[tuple[float, float]]:
+    return [(x, y) for x, y in np.asarray(band.get_paths()[0].vertices, dtype=float).tolist()]
+
+
+def written(axes: "Axes") -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+@pytest.fixture
+def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list[Results]:
+    """Runs that hold what each of the figures needs: two rates, two batch sizes, attacked epochs, traces, an L."""
+    return [
+        write_run(
+            {
+                "baseline": {
+                    "rate": rate,
+                    "evaluation": evaluated(90, 40 + seed),
+                    "epochs": [{"test_accuracy": 0.5, "robust_accuracy": 0.2}] * 8,
+                    "trace": descent(8, noise=0.02, seed=seed),
+                }
+            },
+            changes=[f"seed={seed}", f"training.schedule.rate={rate}", f"training.batch_size={size}"],
+            estimate=EDGE,
+        )
+        for seed, (rate, size) in enumerate([(0.1, 32), (0.2, 32), (0.1, 64)])
+    ]
+
+
+def test_figure_1_rescales_every_kind_of_schedule(write_run: Write) -> None:
+    schedule = 'training.schedule={kind="step",rate=0.1,milestones=[2,3]}'
+    run = write_run({}, changes=["training.epochs=4", schedule], estimate=EDGE)
+    step, exponential, cosine = plot("figure-1", [run]).axes
+    assert [axes.get_title() for axes in (step, exponential, cosine)] == ["step, as trained", "exponential", "cosine"]
+    baseline, poe, largest = step.lines
+    assert points(baseline) == pytest.approx({1: 0.1, 2: 0.1, 3: 0.01, 4: 0.001})
+    assert points(poe) == pytest.approx({1: 0.25, 2: 0.25, 3: 0.025, 4: 0.0025})
+    assert points(largest) == pytest.approx({1: 0.5, 2: 0.5, 3: 0.05, 4: 0.005})
+    assert poe.get_label() == "PoE-motivated, η¹ = 1/L = 0.25"
+    for axes in (exponential, cosine):
+        rates = [list(points(line).values()) for line in axes.lines]
+        assert np.divide(rates[1], rates[0]) == pytest.approx([2.5] * 4)
+        assert np.divide(rates[2], rates[1]) == pytest.approx([2.0] * 4)
+
+
+def test_figure_2_has_mean_and_range_over_seeds_and_marks_the_edge(write_run: Write, evaluated: Evaluated) -> None:
+    def run(rate: float, robust: int, seed: int, activation: str = "relu", **more: Any) -> Results:
+        arm = {"rate": rate, "evaluation": evaluated(95, robust)}
+        changes = [f"seed={seed}", f"training.schedule.rate={rate}", f"model.options.activation={activation}"]
+        return write_run({"baseline": arm}, changes=changes, **more)
+
+    lost = write_run({"baseline": {"rate": 2.0, "problem": "diverged"}}, changes=["training.schedule.rate=2.0"])
+    runs = [run(0.1, 40, 0, estimate=EDGE), run(0.1, 50, 1), run(0.3, 60, 0), lost]
+    relu, tanh = plot("figure-2", [*runs, run(0.1, 10, 0, "tanh"), run(0.3, 20, 0, "tanh")]).axes
+    assert (relu.get_title(), tanh.get_title()) == ("lenet5 relu, mnist-sample", "lenet5 tanh, mnist-sample")
+    drawn = lines(relu)
+    assert points(drawn["clean"]) == {0.1: 95, 0.3: 95}
+    assert points(drawn["PGD_20 ε=1/255"]) == {0.1: 45, 0.3: 60}
+    assert points(drawn["diverged"]) == {2.0: 0}
+    assert [set(points(drawn[name])) for name in ("1/L", "edge, 2/L")] == [{0.25}, {0.5}]
+    assert set(outline(relu.collections[1])) == {(0.1, 40), (0.1, 50), (0.3, 60)}
+    assert "1/L" not in lines(tanh)
+
+
+def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
+    def epochs(*robust: float) -> dict[str, Any]:
+        return {"epochs": [{"test_accuracy": 0.9, "robust_accuracy": value} for value in robust]}
+
+    runs = [
+        write_run({"baseline": epochs(0.1, 0.2 + 0.1 * seed), "poe": epochs(0.3, 0.4)}, changes=[f"seed={seed}"])
+        for seed in range(2)
+    ]
+    clean, robust = plot("figure-3", runs).axes
+    assert points(lines(clean)["baseline"]) == {1: 90, 2: 90}
+    assert points(lines(robust)["baseline"]) == pytest.approx({1: 10, 2: 25})
+    assert points(lines(robust)["PoE-motivated, 1/L"]) == pytest.approx({1: 30, 2: 40})
+    assert (clean.get_ylabel(), robust.get_ylabel()) == ("clean accuracy (%)", "robust accuracy (%)")
+    assert "PGD_20 ε=1/255" in robust.get_title()
+
+
+def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
+    traces = {size: descent(12, noise=noise, seed=1) for size, noise in ((32, 0.3), (512, 0.0))}
+    runs = [
+        write_run({"baseline": {"trace": trace}}, changes=[f"training.batch_size={size}"])
+        for size, trace in traces.items()
+    ]
+    (axes,) = plot("figure-4", runs).axes
+    shares = points(lines(axes)["baseline"])
+    assert shares == {size: 100 * acuteness(trace).fraction for size, trace in traces.items()}
+    assert shares[512] == 100 > shares[32]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "512"]
+
+
+def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
+    trace = descent(164, noise=0.05)
+    run = write_run({"baseline": {"trace": trace}}, changes=["name=figures-5-6"])
+    ours, p_values, papers = plot("figure-5", [run]).axes
+    estimate = estimate_lipschitz(trace, "epochs", n_points=(80, 100, 120, 150, 164), bootstraps=0)
+    cells = estimate.details["heat_map"]
+    best = np.argmax(cells["p_values"], axis=2)[:, :, None]
+    expected = np.take_along_axis(np.array(cells["constants"]), best, axis=2)[:, :, 0]
+    assert np.asarray(ours.collections[0].get_array()).ravel() == pytest.approx(expected.ravel())
+    assert written(ours) == [f"{value:.3g}" for value in expected.ravel()]
+    assert written(p_values) == [f"{value:.2f}" for value in np.max(cells["p_values"], axis=2).ravel()]
+    assert written(papers) == [f"{value:.3g}" for row in FIGURE_5_CONSTANTS for value in row]
+    assert [label.get_text() for label in ours.get_xticklabels()] == ["80", "100", "120", "150", "164"]
+    thick = [patch for patch in ours.patches if patch.get_linewidth() == 3]
+    column, row = (
+        cells[name].index(estimate.details[letter]) for name, letter in (("n_points", "N"), ("n_maxima", "M"))
+    )
+    assert [(int(patch.get_x()), int(patch.get_y())) for patch in thick] == [(column, row)]  # type: ignore[attr-defined]
+
+
+def test_figure_6_has_a_row_per_pair_and_a_column_per_shape(write_run: Write, descent: Descent) -> None:
+    run = write_run({"baseline": {"trace": descent(20, noise=0.05)}})
+    constants, p_values = plot("figure-6", [run]).axes
+    assert [label.get_text() for label in constants.get_xticklabels()] == ["0.1", "1", "5", "10", "20", "50", "100"]
+    pairs = [label.get_text() for label in constants.get_yticklabels()]
+    assert (pairs[0], pairs[-1]) == ("25, 10", "200, 20")
+    assert len(written(constants)) == len(written(p_values)) == 7 * len(pairs)
+    assert all(0 <= float(text) <= 1 for text in written(p_values))
+
+
+def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) -> None:
+    trace = descent(20, noise=0.05)
+    runs = [
+        write_run(
+            {"baseline": {"rate": rate, "trace": trace}}, changes=[f"training.schedule.rate={rate}"], estimate=EDGE
+        )
+        for rate in (0.1, 0.2)
+    ]
+    (axes,) = plot("estimators", runs).axes
+    marks = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]
+    heights = [height for mark in marks for height in points(mark).values()]
+    said = [estimate_lipschitz(trace, method, bootstraps=0).constant for method in ("epochs", "local")]
+    assert heights == pytest.approx([constant for constant in said for _ in runs])
+    (edge,) = (line for line in axes.lines if str(line.get_label()).startswith("edge"))
+    assert set(points(edge).values()) == {4.0}
+    assert points(lines(axes)["2/η"]) == pytest.approx({0.05: 40, 0.4: 5})
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_files_are_whole_and_the_same_when_drawn_again(everything: list[Results], tmp_path: Path, name: str) -> None:
+    svg, png = draw(name, everything, tmp_path / "once")
+    figure = plot(name, everything)
+    again = style.save(figure, name, FIGURES[name], tmp_path / "again")
+    assert [path.name for path in (svg, png)] == [f"{name}.svg", f"{name}.png"]
+    assert [path.read_bytes() for path in (svg, png)] == [path.read_bytes() for path in again]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = svg.read_text(encoding="utf-8")
+    root = ET.fromstring(text)  # noqa: S314
+    assert root.get("aria-label") == FIGURES[name]
+    assert len(text) < 400_000
+    letters = {element.text for element in root.iter() if element.tag.endswith("text")}
+    for axes in figure.axes:
+        for label in (axes.get_xlabel(), axes.get_ylabel()):
+            assert label in letters
+            assert label == "epoch" or "(" in label, f"{label} has no unit"
+    for outside in ("http://matplotlib", "https://", "<image", "date>"):
+        assert outside not in text
+
+
+def test_one_page_can_hold_several_figures(everything: list[Results], tmp_path: Path) -> None:
+    names = ("figure-1", "figure-2", "figure-4")
+    texts = [draw(name, everything, tmp_path)[0].read_text(encoding="utf-8") for name in names]
+    ids = [identifier for text in texts for identifier in re.findall(r'\bid="([^"]+)"', text)]
+    assert len(ids) == len(set(ids))
+    used = [identifier for text in texts for identifier in re.findall(r'(?:href="#|url\(#)([^")]+)', text)]
+    assert set(used) <= set(ids)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("figure-1", "an estimate of L. `excite estimate RUN` makes one"),
+        ("figure-2", "at two constant rates or more. Try `excite sweep figure-2-relu-small`"),
+        ("figure-3", "--set record.attacked_examples=100"),
+        ("figure-4", "two batch sizes or more"),
+        ("figure-5", "a baseline's trace of 6 epochs or more"),
+        ("figure-6", "a baseline's trace of 6 epochs or more"),
+        ("estimators", "a baseline's trace"),
+    ],
+)
+def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, message: str) -> None:
+    bare = write_run({"baseline": {"epochs": [{"test_accuracy": 0.5}]}})
+    with pytest.raises(InputError, match=re.escape(message)):
+        draw(name, [bare], tmp_path / "figures")
+    assert not (tmp_path / "figures").exists()
+
+
+def test_an_unknown_figure_is_named(everything: list[Results], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match='no figure "figure-7"; did you mean "figure-'):
+        draw("figure-7", everything, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["figure-1", "figure-2", "figure-3", "estimators"])
+def test_a_real_run_gives_its_figures(small_run: Results, tmp_path: Path, name: str) -> None:
+    assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.folder]), tmp_path))
+
+
+def test_the_command_draws_and_prints_the_paths(small_run: Results, tmp_path: Path) -> None:
+    out = tmp_path / "pictures"
+    result = CliRunner().invoke(cli, ["figure", "figure-3", str(small_run.folder), "--out", str(out)])
+    assert result.output.splitlines() == [str(out / "figure-3.svg"), str(out / "figure-3.png")]
+    assert isinstance(CliRunner().invoke(cli, ["figure", "figure-4", str(small_run.folder)]).exception, InputError)

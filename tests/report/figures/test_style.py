@@ -1,0 +1,49 @@
+"""Colours that can be seen on white and on a dark page, and an ink that follows the reader."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from excite.report.figures import style
+
+DARK_PAGE = "#16181a"
+
+
+def luminance(colour: str) -> float:
+    """As WCAG 2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("colour", [style.BLUE, style.VERMILION, style.GREEN, style.PINK])
+@pytest.mark.parametrize("page", ["#ffffff", DARK_PAGE])
+def test_lines_stand_out_on_either_page(colour: str, page: str) -> None:
+    assert contrast(colour, page) >= 3
+
+
+def test_letters_stand_out_on_either_page() -> None:
+    assert contrast(style.INK, "#ffffff") >= 4.5
+    assert contrast(style.LIGHT_INK, DARK_PAGE) >= 4.5
+
+
+def test_arms_differ_in_colour_and_marker() -> None:
+    looks = [style.look(arm) for arm in ("baseline", "poe", "largest", "grid-5")]
+    assert len({colour for colour, _ in looks}) == len({marker for _, marker in looks}) == 4
+
+
+def test_ink_follows_the_reader_and_letters_stay_letters() -> None:
+    with style.settings():
+        figure = Figure()
+        figure.subplots().set_title("a <title>")
+    text = style.svg(figure, "name", 'what "it" shows')
+    assert text.startswith("<svg ")
+    assert style.INK not in text.split(">", 1)[1]
+    assert f'color="{style.INK}"' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "a &lt;title&gt;</text>" in text
+    assert "aria-label='what \"it\" shows'" in text

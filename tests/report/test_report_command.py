@@ -1,0 +1,74 @@
+"""`excite report` on real and on many run folders."""
+
+import json
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from excite.cli import cli
+from excite.experiments.results import Results
+from excite.report import table
+
+WriteRun = Callable[..., Results]
+
+
+def report(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["report", *map(str, arguments)])
+
+
+def test_one_run_prints_its_table_and_writes_its_page(small_run: Results, tmp_path: Path) -> None:
+    shown = report(small_run.folder, "--out", tmp_path / "page.html")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output == f"{table(small_run)}\nReport: {tmp_path / 'page.html'}\n"
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_a_folder_of_runs_gets_one_page(write_run: WriteRun) -> None:
+    runs = [write_run({"baseline": {}, "poe": {}}, changes=[f"seed={seed}"]) for seed in range(2)]
+    folder = runs[0].folder.parent
+    shown = report(folder, "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.output)["report"] == str(folder / "report.html")
+    assert "There is nothing to compare yet." in report(folder).output
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "run-0", "run-1"]
+
+
+def test_folders_from_all_over_get_a_page_here(
+    write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [write_run({"baseline": {}}, changes=[f"training.epochs={epochs}"]) for epochs in (1, 2)]
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert report(*(run.folder for run in runs)).exit_code == 0
+    assert "training.epochs 2" in Path("report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "data,"), ("json", '{\n  "rows"')]
+)
+def test_other_formats_hold_the_table_alone(small_run: Results, wanted: str, beginning: str) -> None:
+    shown = report(small_run.folder, "--format", wanted)
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith(beginning)
+    assert "poe" in shown.output or "PoE" in shown.output
+    assert not (small_run.folder / "report.html").exists()
+
+
+def test_open_shows_the_page(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def start(address: str) -> bool:
+        opened.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", start)
+    folder = write_run({"baseline": {}}).folder
+    assert report(folder, "--open").exit_code == 0
+    assert opened == [(folder / "report.html").as_uri()]
+
+
+def test_a_format_and_a_page_exclude_each_other(small_run: Results) -> None:
+    assert report(small_run.folder, "--format", "csv", "--open").exit_code == 2

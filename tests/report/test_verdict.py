@@ -1,0 +1,128 @@
+"""The verdict of runs whose outcome is known."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
+from excite.experiments.collection import by_seed
+from excite.experiments.results import Results
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report.paired import paired_difference
+from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
+
+ATTACK = "PGD_20 ε=1/255"  # what `write_run` puts into the experiment
+WriteRun = Callable[..., Results]
+
+
+def evaluation(right: int, flags: tuple[Flag, ...] = (), shift: int = 0) -> Evaluation:
+    """100 images: 95 right clean, `right` of them under the attack, beginning with number `shift`."""
+    numbers = torch.arange(100)
+    robust = (numbers >= shift) & (numbers < shift + right)
+    stages = (Stage(ATTACK, right, Cost(1.0, 1, 1)),)
+    return Evaluation(numbers < 95, {ATTACK: AttackResult("PGD", robust, stages)}, flags, Cost(), examples="same")
+
+
+def arms(baseline: int, poe: int, **more: object) -> dict[str, dict[str, object]]:
+    return {"baseline": {"evaluation": evaluation(baseline)}, "poe": {"evaluation": evaluation(poe)}, **more}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("right", "headline", "tone"),
+    [
+        (60, "1/L helped", "helped"),
+        (20, "1/L hurt", "hurt"),
+        (41, "1/L made no clear difference", "unclear"),
+        (40, "1/L made no clear difference", "unclear"),
+    ],
+)
+def test_the_headline_says_what_the_interval_says(write_run: WriteRun, right: int, headline: str, tone: str) -> None:
+    found = conclude(by_seed([write_run(arms(40, right))]))
+    assert (found.headline, found.tone) == (headline, tone)
+
+
+def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(write_run: WriteRun) -> None:
+    run = write_run(arms(40, 60, largest={"problem": "Training diverged in epoch 2"}))
+    found = conclude(by_seed([run]))
+    low, high = compare_arms(by_seed([run])[0])[0].interval
+    assert found.sentence == (
+        f"1/L helped, 2/L diverged: accuracy under {ATTACK} is 40.0% with the baseline, 60.0% with 1/L "
+        f"(+20.0 points, 95% interval {signed(low)} to {signed(high)})."
+    )
+    assert 0.1 < low < 0.2 < high < 0.3
+    assert ONE_TRAINING in found.cautions
+    assert str(found) == verdict(run)
+
+
+def test_no_difference_is_plus_zero_whatever_the_rounding(write_run: WriteRun) -> None:
+    assert "(+0.0 points, 95% interval +0.0 to +0.0)" in verdict(write_run(arms(40, 40)))
+    assert (signed(-0.0001), signed(-0.029), signed(0.125)) == ("+0.0", "−2.9", "+12.5")
+
+
+def test_with_warnings_the_comparison_is_not_to_be_trusted(write_run: WriteRun) -> None:
+    flags = (Flag("vanishing gradients", "every gradient is zero"),)
+    run = write_run({"baseline": {"evaluation": evaluation(40)}, "poe": {"evaluation": evaluation(60, flags)}})
+    found = conclude(by_seed([run]))
+    assert found.headline == "Not to be trusted yet; as measured, 1/L helped"
+    assert found.tone == "warning"
+    assert found.cautions[0] == "Trust checks warn: “vanishing gradients” (1/L)."
+
+
+def test_an_l_that_is_not_identified_is_mentioned(write_run: WriteRun) -> None:
+    vague = LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima")
+    assert NOT_IDENTIFIED in verdict(write_run(arms(40, 60), estimate=vague))
+    assert NOT_IDENTIFIED not in verdict(write_run(arms(40, 60)))
+
+
+def test_attacks_that_disagree_are_mentioned(write_run: WriteRun) -> None:
+    run = write_run(arms(40, 60))
+    experiment = run.experiment
+    experiment.attacks["other"] = {"kind": "pgd", "eps": 0.3, "step": 0.01}
+    for arm, right in zip(run.arms, (50, 10), strict=True):
+        assert arm.evaluation
+        attacks = dict(arm.evaluation.attacks) | {"other": evaluation(right).attacks[ATTACK]}
+        object.__setattr__(arm.evaluation, "attacks", attacks)
+    assert "The attacks disagree: under other, 1/L hurt (−40.0)." in conclude(by_seed([run])).cautions
+
+
+def test_several_seeds_are_paired_by_seed_and_image(write_run: WriteRun) -> None:
+    runs = [write_run(arms(40, 50 + seed), changes=[f"seed={seed}"]) for seed in range(3)]
+    (group,) = by_seed(runs)
+    (finding,) = compare_arms(group)
+    pairs = [(run.arms[0].evaluation, run.arms[1].evaluation) for run in runs]
+    twin = paired_difference([(one, other) for one, other in pairs if one and other], ATTACK)
+    assert (finding.difference, finding.interval) == (twin.difference, twin.interval)
+    assert finding.difference == pytest.approx(0.11)
+    assert "mean of 3 seeds, is 40.0% with the baseline, 51.0% with 1/L (+11.0 points" in str(conclude([group]))
+    assert ONE_TRAINING not in conclude([group]).cautions
+
+
+def test_seeds_that_diverged_are_counted(write_run: WriteRun) -> None:
+    runs = [write_run(arms(40, 60), changes=["seed=0"])]
+    diverged = {"baseline": {"evaluation": evaluation(40)}, "poe": {"problem": "Training diverged"}}
+    runs.append(write_run(diverged, changes=["seed=1"]))
+    assert "1 of 2 seeds diverged" in str(conclude(by_seed(runs)))
+
+
+def test_a_sweep_is_counted(write_run: WriteRun) -> None:
+    rights = {32: 60, 64: 41, 128: 20, 256: 39}
+    runs = [write_run(arms(40, right), changes=[f"training.batch_size={size}"]) for size, right in rights.items()]
+    found = conclude(by_seed(runs))
+    assert found.headline == "Over 4 settings, 1/L made no clear difference in 2, helped in 1 and hurt in 1"
+    assert "range from −20.0 points (1/L) to +20.0 points (1/L)" in found.evidence
+    assert found.tone == "unclear"
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [{}, {"baseline": {}}, {"baseline": {"evaluation": evaluation(40)}}, {"baseline": {}, "poe": {}}],
+    ids=["nothing", "trained", "attacked", "both trained"],
+)
+def test_nothing_to_compare_yet(write_run: WriteRun, trained: dict[str, dict[str, object]]) -> None:
+    assert verdict(write_run(trained)) == "There is nothing to compare yet."
+
+
+def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
+    run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
+    assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates helped"
