@@ -5,33 +5,28 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
+from excite.experiments.experiment import Lipschitz
 from excite.experiments.parts import Parts
 from excite.lipschitz import LipschitzEstimate, find_edge
 
 FEWEST_STEPS = 40  # a shorter run tells nothing
 
 
-def brief_steps(parts: Parts) -> int:
-    """The length of one short training."""
-    settings = parts.experiment.lipschitz
-    return settings.steps or max(math.ceil(settings.budget * whole_training(parts) / settings.runs), FEWEST_STEPS)
+def brief_steps(settings: Lipschitz, whole: int) -> int:
+    """The length of one short training, where a full one takes `whole` steps."""
+    return settings.steps or max(math.ceil(settings.budget * whole / settings.runs), FEWEST_STEPS)
 
 
-def most_steps(parts: Parts) -> int:
+def most_steps(settings: Lipschitz, whole: int) -> int:
     """What all short trainings together take at most."""
-    settings = parts.experiment.lipschitz
-    return settings.seeds * settings.runs * brief_steps(parts)
-
-
-def whole_training(parts: Parts) -> int:
-    """The steps of one full training."""
-    return parts.experiment.training.epochs * parts.steps_per_epoch
+    return settings.seeds * settings.runs * brief_steps(settings, whole)
 
 
 def search_edge(parts: Parts, on_step: Callable[[int, int], None]) -> LipschitzEstimate:
     """The largest L over the experiment's seeds for this; `on_step` is told (done, at most)."""
     settings = parts.experiment.lipschitz
-    steps, budget, taken = brief_steps(parts), most_steps(parts), count(1)
+    whole = parts.whole_training
+    steps, budget, taken = brief_steps(settings, whole), most_steps(settings, whole), count(1)
 
     def losses_at(rate: float, draw: int) -> Iterator[float]:
         for loss in parts.losses_at(rate, steps, draw):

@@ -14,7 +14,7 @@ from excite.data.mixture import Mixture
 from excite.data.seeds import derive_seed
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
-from excite.experiments.edge_search import most_steps, whole_training
+from excite.experiments.edge_search import most_steps
 from excite.experiments.parts import Parts
 from excite.schedules import Schedule, rescale
 from excite.training import train
@@ -66,8 +66,8 @@ def grid_search(
     rates. Each trial starts from the weights that every arm starts from, trains on the training images without the
     held-out ones, and goes through the whole schedule in the steps it has. `folder` keeps what the trials have reached.
     """
-    by_edge = parts.experiment.lipschitz.method == "edge"
-    budget = whole_training(parts) + (most_steps(parts) if by_edge else 0)
+    settings, whole = parts.experiment.lipschitz, parts.whole_training
+    budget = whole + (most_steps(settings, whole) if settings.method == "edge" else 0)
     labelled, held_out = hold_out(parts.train, parts.experiment.seed)
     rest = parts.mixed(labelled)
     epochs = -(-(budget // rates) // steps_per_epoch(rest, parts.experiment.training.batch_size))

@@ -77,6 +77,11 @@ class Parts:
             whole = mixed_steps(self.experiment.data.epoch_samples, training.batch_size)
         return min(whole, training.steps or sys.maxsize)
 
+    @property
+    def whole_training(self) -> int:
+        """The steps of one full training."""
+        return self.experiment.training.epochs * self.steps_per_epoch
+
     def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
         experiment, probe = self.experiment, self.experiment.record.probe_examples
         return Recorder(

@@ -14,7 +14,7 @@ from excite.data.seeds import derive_seed
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.experiments.arms import arm_named
-from excite.experiments.edge_search import most_steps, search_edge, whole_training
+from excite.experiments.edge_search import most_steps, search_edge
 from excite.experiments.epoch_accuracies import check_recording, epoch_accuracies
 from excite.experiments.experiment import Experiment, differences, from_values, without_plan
 from excite.experiments.grid_search import grid_search
@@ -170,9 +170,9 @@ class Run:
         return Trace.load(self.folder / arm / TRACE)
 
     def _edge(self) -> LipschitzEstimate:
-        runs, budget = self.experiment.lipschitz.seeds * self.experiment.lipschitz.runs, most_steps(self.parts)
-        share = budget / whole_training(self.parts)
-        title = f"L by edge: at most {runs} runs of {budget // runs} steps, {share:.0%} of a training"
+        settings, whole = self.experiment.lipschitz, self.parts.whole_training
+        runs, budget = settings.seeds * settings.runs, most_steps(settings, whole)
+        title = f"L by edge: at most {runs} runs of {budget // runs} steps, {budget / whole:.0%} of a training"
         with self.console.task(title) as progress:
             return search_edge(self.parts, progress)
 

@@ -15,7 +15,7 @@ from excite.data.catalogue import DATASETS
 from excite.data.hidden_labels import HIDDEN_LABELS
 from excite.data.mixture import mixed_steps
 from excite.experiments.arms import arm_named
-from excite.experiments.edge_search import FEWEST_STEPS
+from excite.experiments.edge_search import most_steps
 from excite.experiments.epoch_accuracies import CLEAN_EXAMPLES
 from excite.experiments.experiment import Experiment
 from excite.experiments.grid_search import HELD_OUT, MOST_HELD_OUT
@@ -153,12 +153,9 @@ class Sizes:
 
 def _edge_steps(experiment: Experiment, sizes: Sizes) -> int:
     """The steps that estimating L may take."""
-    settings = experiment.lipschitz
-    if settings.method != "edge":
+    if experiment.lipschitz.method != "edge":
         return 0
-    whole = experiment.training.epochs * sizes.steps
-    steps = settings.steps or max(math.ceil(settings.budget * whole / settings.runs), FEWEST_STEPS)
-    return settings.seeds * settings.runs * steps
+    return most_steps(experiment.lipschitz, experiment.training.epochs * sizes.steps)
 
 
 def _teaching(experiment: Experiment, sizes: Sizes) -> float:
