@@ -16,6 +16,7 @@ _HOME = {
     "estimate_lipschitz": "excite.lipschitz",
     "evaluate": "excite.evaluation",
     "find_edge": "excite.lipschitz",
+    "objectives": "excite.training",
     "train": "excite.training",
 }
 _STATIONS = ("attacks", "data", "models", "schedules")
@@ -34,6 +35,7 @@ __all__ = [
     "evaluate",
     "find_edge",
     "models",
+    "objectives",
     "schedules",
     "train",
 ]
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from excite.excitation import acuteness, certificate, choose_batch_size
     from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
     from excite.trace import Recorder, Trace
-    from excite.training import train
+    from excite.training import objectives, train
 
 
 def __getattr__(name: str) -> Any:
