@@ -123,7 +123,7 @@ class ResumableRun:
         return metrics
 
     def diverged(self, problem: str) -> DivergedError:
-        kept = f" The last good checkpoint is kept in {self.folder}." if self.folder else ""
+        kept = " The last good checkpoint is kept in the run folder." if self.folder else ""
         return DivergedError(
             f"Training diverged in epoch {self.position.epoch + 1} at learning rate {self.rate:.4g}: {problem}. "
             f"Train at a lower rate.{kept}"

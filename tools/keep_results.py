@@ -1,0 +1,45 @@
+"""Keep what runs found, without their weights: small files that `excite report` and `excite figure` still read.
+
+    python tools/keep_results.py RUNS… --out results/NAME [--figure figure-2 …] [--traces]
+
+Copies every run's JSON files and epoch metrics (and traces, for Figures 4 to 6), and writes table.md, table.csv and the
+figures beside them.
+"""
+
+import argparse
+import shutil
+from pathlib import Path
+
+from excite.experiments.collection import by_seed, collect
+from excite.files import write_text
+from excite.report.figures import draw
+from excite.report.study_table import study_table
+
+KEPT = ("experiment.json", "estimate.json", "outcome.json", "evaluation.json", "search.json", "metrics.jsonl")
+TRACE = "trace.safetensors"
+
+
+def keep(source: Path, target: Path, *, traces: bool) -> None:
+    names = (*KEPT, TRACE) if traces else KEPT
+    for path in sorted(source.rglob("*")):
+        if path.name in names and "teacher" not in path.parts:
+            place = target / path.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--figure", action="append", default=[])
+    parser.add_argument("--traces", action="store_true")
+    arguments = parser.parse_args()
+    for run in arguments.runs:
+        keep(run, arguments.out / run.name, traces=arguments.traces)
+    results = collect([arguments.out])
+    table = study_table(by_seed(results))
+    write_text(arguments.out / "table.md", table.markdown() + "\n")
+    write_text(arguments.out / "table.csv", table.csv())
+    for name in arguments.figure:
+        draw(name, results, arguments.out)
