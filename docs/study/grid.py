@@ -1,18 +1,19 @@
 """The truth of the study: train each network over a grid of rates, attack it, and keep what the estimators need.
 
-    OMP_NUM_THREADS=1 python docs/study/grid.py [NETWORK …]
+    OMP_NUM_THREADS=1 python docs/study/grid.py [--seed 1] [NETWORK …]
 
-Rows are appended to runs.csv (accuracies), losses.csv (the first losses, for the short runs of the edge) and traces/.
-A row that is there is not computed again, so an interrupted study goes on where it stopped.
+Rows are appended to runs.csv (accuracies; `robust` is the worst case over the losses that PGD climbs), losses.csv (the
+first losses, for the short runs of the edge) and traces/. A row that is there is not computed again, so an interrupted
+study goes on where it stopped.
 """
 
+import argparse
 import csv
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import torch
@@ -29,10 +30,11 @@ from excite.training.loop import descend
 HERE = Path(__file__).parent
 RUNS, LOSSES, TRACES = HERE / "runs.csv", HERE / "losses.csv", HERE / "traces"
 RUN_COLUMNS = ["network", "seed", "rate", "steps", "problem", "initial_loss", "final_loss"]
-RUN_COLUMNS += ["clean", "robust", "robust_2x", "robust_3x", "cpu_seconds"]
+RUN_COLUMNS += ["clean", "cross_entropy_alone", "robust", "robust_2x", "robust_3x", "cpu_seconds"]
 LOSS_COLUMNS = ["network", "seed", "rate", "losses"]
 MOMENTS_PER_EPOCH = 4  # the trainings are short; a moment per epoch would leave Algorithm 1 nothing to draw from
 BASELINES = (0.02, 0.05, 0.1)
+LENET_PGD = "step = 0.01, steps = 40, random_start = true"
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Network:
 
 def _lenet(activation: str) -> Network:
     attacks = ", ".join(
-        f'"{eps}" = {{ kind = "pgd", eps = {eps}, step = 0.01, steps = 40, random_start = true }}'
+        f'"{eps} {loss}" = {{ kind = "pgd", eps = {eps}, loss = "{loss}", {LENET_PGD} }}'
         for eps in (0.1, 0.2, 0.3)
+        for loss in ("cross_entropy", "margin")  # the activated logits hide gradients from the first
     )
     return Network(
         title=f"LeNet-5, {activation}",
@@ -186,8 +189,12 @@ def train(name: str, parts: Parts, rate: float) -> None:
     if not problem:
         x, y = parts.test.floats(), parts.test.labels
         found = evaluate(model.eval(), x, y, parts.attacks, seed=seed, checks=False)
-        robust = [accuracy.value for accuracy in found.robust.values()]
-        result = dict(zip(["clean", "robust", "robust_2x", "robust_3x"], [found.clean.value, *robust], strict=False))
+        robust = [
+            torch.stack([found.outcomes(attack) for attack in same_eps]).all(0).double().mean().item()
+            for _, same_eps in groupby(parts.attacks, key=lambda name: name.split()[0])
+        ]
+        result = dict(zip(["robust", "robust_2x", "robust_3x"], robust, strict=False))
+        result |= {"clean": found.clean.value, "cross_entropy_alone": next(iter(found.robust.values())).value}
     keep_losses(name, seed, rate, losses[: network.kept_losses])
     row: dict[str, object] = {
         "network": name,
@@ -208,15 +215,20 @@ def keep_losses(name: str, seed: int, rate: float, losses: list[float]) -> None:
     append(LOSSES, LOSS_COLUMNS, {"network": name, "seed": seed, "rate": f"{rate:.6g}", "losses": text})
 
 
-def short_runs(name: str, seed: int) -> Callable[[float], Iterator[float]]:
-    """`losses_at` for `find_edge`; a rate that was trained before (also by the grid) is read, not trained again."""
-    steps, parts = NETWORKS[name].edge_steps, parts_of(name, seed)
+def short_runs(name: str, seed: int, steps: int) -> Callable[[float], Iterator[float]]:
+    """`losses_at` for `find_edge`; a rate that was trained before, as long or longer, is read, not trained again."""
+    parts = parts_of(name, seed)
 
     def losses_at(rate: float) -> Iterator[float]:
         wanted = (name, str(seed), f"{rate:.6g}")
-        known = [row["losses"] for row in rows(LOSSES) if (row["network"], row["seed"], row["rate"]) == wanted]
+        known = [
+            losses
+            for row in rows(LOSSES)
+            if (row["network"], row["seed"], row["rate"]) == wanted
+            and (len(losses := row["losses"].split()) >= steps or not math.isfinite(float(losses[-1])))
+        ]
         if known:
-            yield from islice(map(float, known[-1].split()), steps)
+            yield from islice(map(float, known[-1]), steps)
             return
         losses: list[float] = []
         for loss in parts.losses_at(rate, steps):
@@ -229,7 +241,7 @@ def short_runs(name: str, seed: int) -> Callable[[float], Iterator[float]]:
     return losses_at
 
 
-def main(names: list[str], seed: int = 0) -> None:
+def main(names: list[str], seed: int) -> None:
     torch.set_num_threads(1)
     for name in names or NETWORKS:
         parts = parts_of(name, seed)
@@ -240,4 +252,8 @@ def main(names: list[str], seed: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", metavar="NETWORK", help=", ".join(NETWORKS))
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    main(arguments.networks, arguments.seed)

@@ -102,6 +102,7 @@ def main() -> None:
     fill(DOCUMENT, "truth", truth_table(names))
     fill(DOCUMENT, "estimates", estimate_table(names))
     fill(DOCUMENT, "summary", summary_table(names))
+    fill(DOCUMENT, "seeds", seeds_table(names))
     fill(DOCUMENT, "law", law_table(names))
     save(law_figure(names), "slope-times-rate")
     save(accuracy_figure(names), "accuracy-against-rate")
@@ -186,6 +187,21 @@ def summary_table(names: Iterable[str]) -> str:
             f"| {method} | {sum(m <= GOAL for m in strict)} of {len(strict)} | {sum(m <= GOAL for m in loose)} of "
             f"{len(loose)} | ×{max(strict, default=1.0):.2g} | ×{spread:.2g} |"
         )
+    return "\n".join(lines)
+
+
+def seeds_table(names: Iterable[str]) -> str:
+    """The edge over initial weights and data orders."""
+    lines = ["| network | L by edge, a seed each | largest / smallest |", "|---|---|---|"]
+    for name in names:
+        found = {
+            row["seed"]: float(row["L"])
+            for row in rows(ESTIMATES)
+            if (row["network"], row["method"], row["baseline"]) == (name, "edge", f"{BASELINES[-1]:g}")
+        }
+        if len(found) > 1:
+            edges = ", ".join(f"{found[seed]:.3g}" for seed in sorted(found))
+            lines.append(f"| {SHORT[name]} | {edges} | {max(found.values()) / min(found.values()):.2f} |")
     return "\n".join(lines)
 
 
