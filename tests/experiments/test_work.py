@@ -15,7 +15,13 @@ from excite.training.objectives import AWP, OBJECTIVES
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
-    *("record.slopes_per_epoch=0", "record.curvature_every=0", "lipschitz.steps=7", "lipschitz.runs=5"),
+    *(
+        "record.slopes_per_epoch=0",
+        "record.curvature_every=0",
+        "lipschitz.steps=7",
+        "lipschitz.runs=5",
+        "lipschitz.seeds=1",
+    ),
     'attacks={mine={kind="pgd", eps=0.1, step=0.1, steps=6}}',
 ]
 

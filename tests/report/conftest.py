@@ -117,7 +117,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Results:
     values["data"] |= {"train_examples": 320, "test_examples": 40}
     values["training"] |= {"epochs": 3, "batch_size": 32}
     values["record"] |= {"attacked_examples": 40}
-    values["lipschitz"] |= {"steps": 20, "runs": 6}
+    values["lipschitz"] |= {"steps": 20, "runs": 6, "seeds": 1}
     values["attacks"] = {
         f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
         for eps in (0.1, 0.3)
