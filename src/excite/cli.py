@@ -40,7 +40,9 @@ Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data no
 130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command goes on from there."""
 
 experiment_argument = click.argument("experiment", default="mnist-sample")
-run_argument = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path, exists=True, file_okay=False))
+run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
+run_argument = click.argument("folder", metavar="RUN", type=run_folder)
+runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
 out_option = click.option("--out", type=click.Path(path_type=Path), help="Run folder; by default runs/<experiment>.")
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key of the experiment."
@@ -355,13 +357,7 @@ def pseudo_label(
 
 
 @cli.command(epilog="Example: excite report runs/mnist-sample --open")
-@click.argument(
-    "folders",
-    metavar="RUNS…",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-)
+@runs_argument
 @click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), help="The page; by default report.html in the folder."
@@ -405,13 +401,7 @@ def report(folders: tuple[Path, ...], show: bool, out: Path | None, wanted: str 
 
 @cli.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
 @click.argument("name")
-@click.argument(
-    "folders",
-    metavar="RUNS…",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-)
+@runs_argument
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

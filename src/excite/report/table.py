@@ -6,19 +6,6 @@ from excite.report.text import text_table
 from excite.report.verdict import verdict
 
 
-def columns(results: Results) -> list[str]:
-    return ["arm", "rate η¹", "clean %", *(f"{name} %" for name in results.experiment.attacks), "train s", "attack s"]
-
-
-def row(results: Results, arm: ArmResult) -> list[str]:
-    evaluation = arm.evaluation
-    verdicts = ["diverged" if arm.problem else "–"] * (1 + len(results.experiment.attacks))
-    if evaluation:
-        verdicts = [_percent(evaluation.clean), *map(_percent, evaluation.robust.values())]
-    attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
-    return [arm.title, f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
-
-
 def table(results: Results) -> str:
     """The rows as text, with L below them."""
     examples = next((arm.evaluation.clean.total for arm in results.arms if arm.evaluation), 0)
@@ -32,8 +19,21 @@ def table(results: Results) -> str:
         if arm.evaluation
         for flag in arm.evaluation.flags
     ]
-    body = text_table(columns(results), [row(results, arm) for arm in results.arms])
+    body = text_table(_columns(results), [_row(results, arm) for arm in results.arms])
     return "\n".join([body, "", *notes])
+
+
+def _columns(results: Results) -> list[str]:
+    return ["arm", "rate η¹", "clean %", *(f"{name} %" for name in results.experiment.attacks), "train s", "attack s"]
+
+
+def _row(results: Results, arm: ArmResult) -> list[str]:
+    evaluation = arm.evaluation
+    verdicts = ["diverged" if arm.problem else "–"] * (1 + len(results.experiment.attacks))
+    if evaluation:
+        verdicts = [_percent(evaluation.clean), *map(_percent, evaluation.robust.values())]
+    attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
+    return [arm.title, f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
 
 
 def _percent(accuracy: Accuracy) -> str:
