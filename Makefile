@@ -32,6 +32,7 @@ bench: $(READY) ## every benchmark, as ratios against a peer in the same run (an
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/estimator.py
 	$(BIN)/python benchmarks/attacks.py speed
+	$(BIN)/python benchmarks/adversarial_training.py steps
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -6,18 +6,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from excite.data import Split
 from excite.data.batches import steps_per_epoch
 from excite.data.mixture import Mixture
-from excite.data.seeds import derive_seed
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.experiments.edge_search import most_steps
 from excite.experiments.parts import Parts
 from excite.schedules import Schedule, rescale
-from excite.training import train
 
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
 HELD_OUT = 0.1  # of the training images judge the rates, but not more than
@@ -132,28 +128,22 @@ class _Trainer:
         return Trial(rate, evaluation.clean.value, evaluation.worst.value, None)
 
     def _evaluation(self, rate: float, folder: Path, on_step: Callable[[int, int], None]) -> Evaluation:
-        parts, training, seed = self.parts, self.parts.experiment.training, self.parts.experiment.seed
-        model = parts.new_model()
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed))  # dropout draws from it
-            train(
-                model,
-                self.rest,
-                parts.objective,
-                parts.new_optimizer(model, rate),
-                rescale(shrunk(parts.schedule, training.epochs, self.epochs), rate, horizon=self.epochs),
-                epochs=self.epochs,
-                batch_size=training.batch_size,
-                seed=seed,
-                augment=parts.augment,
-                steps=self.steps,
-                folder=folder,
-                on_step=on_step,
-            )
+        parts, model = self.parts, self.parts.new_model()
+        schedule = shrunk(parts.schedule, parts.experiment.training.epochs, self.epochs)
+        parts.fit(
+            model,
+            self.rest,
+            parts.new_optimizer(model, rate),
+            rescale(schedule, rate, horizon=self.epochs),
+            folder=folder,
+            epochs=self.epochs,
+            steps=self.steps,
+            on_step=on_step,
+        )
         images, labels = self.held_out.floats(), self.held_out.labels
         device = next(model.parameters()).device
         first = dict(list(parts.attacks.items())[:1])
-        return evaluate(model, images.to(device), labels.to(device), first, seed=seed, checks=False)
+        return evaluate(model, images.to(device), labels.to(device), first, seed=parts.experiment.seed, checks=False)
 
 
 def shrunk(schedule: Schedule, epochs: int, shorter: int) -> Schedule:

@@ -26,7 +26,8 @@ from excite.quantities import number
 from excite.registry import build, lookup
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
-from excite.training import OBJECTIVES, Objective, descend
+from excite.training import OBJECTIVES, Objective, descend, train
+from excite.training.distributed import ALONE, Ranks
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,43 @@ class Parts:
             seed=experiment.seed,
             folder=folder,
         )
+
+    def fit(
+        self,
+        model: nn.Module,
+        images: Split | Mixture,
+        optimizer: SGD,
+        schedule: Schedule,
+        *,
+        folder: Path,
+        epochs: int | None = None,
+        steps: int | None = None,
+        recorder: Recorder | None = None,
+        after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""
+        training, seed = self.experiment.training, self.experiment.seed
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(seed))  # dropout draws from it
+            train(
+                model,
+                images,
+                self.objective,
+                optimizer,
+                schedule,
+                epochs=epochs or training.epochs,
+                batch_size=training.batch_size,
+                seed=seed,
+                augment=self.augment,
+                steps=steps or training.steps,
+                folder=folder,
+                recorder=recorder,
+                after_epoch=after_epoch,
+                on_step=on_step,
+                ranks=ranks,
+            )
 
     def losses_at(self, rate: float, steps: int, draw: int = 0) -> Iterator[float]:
         """Train for `steps` at a constant rate; the same `draw` means the same weights and data order."""

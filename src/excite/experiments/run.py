@@ -8,9 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
-import torch
-
-from excite.data.seeds import derive_seed
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.experiments.arms import arm_named
@@ -26,7 +23,7 @@ from excite.files import read_json, write_json
 from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
 from excite.schedules import rescale
 from excite.trace import Trace
-from excite.training import checkpoints, history, train
+from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
 
 JOURNAL, TRACE, MOMENTS, SEARCH = "evaluation.journal", "trace.safetensors", "moments", "search.json"
@@ -100,7 +97,7 @@ class Run:
             raise DivergedError(problem)
 
     def _train(self, arm: str, ranks: Ranks) -> None:
-        folder, training = self.folder / arm, self.experiment.training
+        folder = self.folder / arm
         if arm_named(arm).multiple and self.experiment.lipschitz.method != "edge":
             self.train("baseline", ranks)  # L comes from its trace
         ranks.from_first(self.parts.prepare)
@@ -108,20 +105,13 @@ class Run:
         model = self.parts.new_model()
         optimizer = self.parts.new_optimizer(model, rate)
         recorder = self.parts.new_recorder(model, optimizer, folder / MOMENTS)
-        with self.console.task(f"{arm}: training at rate {rate:.4g}") as progress, torch.random.fork_rng():
-            torch.manual_seed(derive_seed(self.experiment.seed))  # dropout draws from it
+        with self.console.task(f"{arm}: training at rate {rate:.4g}") as progress:
             try:
-                train(
+                self.parts.fit(
                     model,
                     self.parts.training_set,
-                    self.parts.objective,
                     optimizer,
-                    rescale(self.parts.schedule, rate, horizon=training.epochs),
-                    epochs=training.epochs,
-                    batch_size=training.batch_size,
-                    seed=self.experiment.seed,
-                    augment=self.parts.augment,
-                    steps=training.steps,
+                    rescale(self.parts.schedule, rate, horizon=self.experiment.training.epochs),
                     folder=folder,
                     recorder=recorder,
                     after_epoch=partial(epoch_accuracies, self.parts),

@@ -12,7 +12,6 @@ from torch import nn
 from excite.data import Split
 from excite.data.hidden_labels import HIDDEN_LABELS
 from excite.data.pseudo_labels import PseudoLabels, load_extra
-from excite.data.seeds import derive_seed
 from excite.data.unlabelled import Unlabelled, comes_labelled, load_unlabelled
 from excite.errors import InputError
 from excite.experiments.epoch_accuracies import epoch_accuracies
@@ -20,7 +19,6 @@ from excite.experiments.experiment import Experiment, Options, Record, Teacher
 from excite.experiments.once import once
 from excite.experiments.parts import Parts, assemble
 from excite.experiments.pseudo_label import check_shape, pseudo_label
-from excite.training import train
 
 if TYPE_CHECKING:
     from excite.experiments.run import Console
@@ -135,21 +133,13 @@ class _Stage:
 
     def _train(self) -> nn.Module:
         parts, rate = self.parts, self.parts.schedule(0)
-        training, seed = parts.experiment.training, parts.experiment.seed
         model = parts.new_model()
-        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress, torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed))  # dropout draws from it
-            train(
+        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress:
+            parts.fit(
                 model,
                 parts.train,
-                parts.objective,
                 parts.new_optimizer(model, rate),
                 parts.schedule,
-                epochs=training.epochs,
-                batch_size=training.batch_size,
-                seed=seed,
-                augment=parts.augment,
-                steps=training.steps,
                 folder=self.folder,
                 after_epoch=partial(epoch_accuracies, parts),
                 on_step=progress,
