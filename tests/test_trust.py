@@ -172,6 +172,15 @@ def test_an_attack_that_has_not_converged_is_flagged(honest: nn.Module) -> None:
     assert [flag.name for flag in judge(honest, step=0.02, steps=2).flags] == ["a stronger attack helps"]
 
 
+def test_a_weak_attack_beside_a_strong_one_of_the_same_size_is_no_reason_for_distrust(honest: nn.Module) -> None:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats()[:200], digits.labels[:200]
+    weak = {"weak": attacks.create("pgd", eps=0.1, step=0.02, steps=2)}
+    strong = {"strong": attacks.create("pgd", eps=0.1, step=0.01, steps=80, loss="margin", random_start=True)}
+    assert [flag.name for flag in evaluate(honest, x, y, weak).flags] == ["a stronger attack helps"]
+    assert evaluate(honest, x, y, weak | strong).flags == ()
+
+
 def test_the_authors_lenet_is_flagged() -> None:
     """ReLU on the logits, trained as the paper's released code trains it."""
     with torch.random.fork_rng():
