@@ -71,10 +71,11 @@ def report(model: LeNet5, name: str, x: Tensor, y: Tensor) -> None:
             "square": attacks.create("square", eps=eps, queries=500),
             "before the ReLU": CraftedElsewhere(bare, pgd["margin"]),
         }
-        result = evaluate(model, x, y, several, batch_size=500, checks=eps == 0.3)
+        result = evaluate(model, x, y, several, batch_size=500, checks=False)
         figures = ", ".join(f"{attack} {accuracy.value:.3f}" for attack, accuracy in result.robust.items())
         print(f"  ε = {eps}: clean {result.clean.value:.3f}, {figures}, worst {result.worst.value:.3f}", flush=True)
-    print(f"  flags: {'; '.join(flag.name for flag in result.flags) or 'none'}", flush=True)
+    usual = evaluate(model, x, y, {"PGD": pgd["cross_entropy"]}, batch_size=500)  # what most would have run
+    print(f"  flags: {'; '.join(flag.name for flag in usual.flags) or 'none'}", flush=True)
 
 
 def main() -> None:

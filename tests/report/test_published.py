@@ -2,6 +2,7 @@
 
 import pytest
 
+from excite.experiments import load
 from excite.experiments.experiment import catalogue
 from excite.report.published import (
     FIGURE_5_CONSTANTS,
@@ -18,8 +19,14 @@ def test_every_row_is_an_experiment_of_the_catalogue_and_so_is_its_small_twin() 
     for name in PUBLISHED:
         assert name in shipped
         assert f"{name}-small" in shipped
-        assert published_row(f"{name}-small") is PUBLISHED[name] is published_row(name)
-    assert published_row("mnist-sample") is None
+        assert published_row(load(f"{name}-small")) is PUBLISHED[name] is published_row(load(name))
+    assert published_row(load("mnist-sample")) is None
+
+
+@pytest.mark.parametrize("change", ["training.objective=standard", "model.name=resnet20", "data.name=mnist"])
+def test_an_experiment_changed_into_something_else_repeats_no_row(change: str) -> None:
+    assert published_row(load("table-2-trades-small", overrides=["training.epochs=2"])) is not None
+    assert published_row(load("table-2-trades-small", overrides=[change])) is None
 
 
 @pytest.mark.parametrize(("table", "gain"), [(1, 11.05), (2, 0.44)])

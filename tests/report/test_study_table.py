@@ -35,7 +35,7 @@ def three_seeds(write_run: Write, evaluated: Evaluated) -> list[Results]:
                 arm: {"rate": rate, "evaluation": evaluated(90 + seed, ROBUST[arm][seed])}
                 for arm, rate in (("baseline", 0.1), ("poe", 0.25), ("largest", 0.5))
             },
-            changes=[f"seed={seed}", "name=table-1-cifar10-resnet20-small"],
+            changes=[f"seed={seed}", "name=table-1-cifar10-resnet20-small", "data.name=cifar10", "model.name=resnet8"],
             estimate=EDGE,
         )
         for seed in range(3)
@@ -53,7 +53,7 @@ def test_mean_and_deviation_over_seeds(three_seeds: list[Results]) -> None:
     assert poe["clean %"] == "91.00 ± 1.00"
     assert poe[f"{ATTACK} %"] == "43.00 ± 2.65"  # 45, 40, 44: squared distances 4 + 9 + 1, over 2
     assert [poe[key] for key in ("data", "seeds", "rate η¹", "L", "by", "epochs", "batch")] == [
-        "mnist-sample",
+        "cifar10",
         "3",
         "0.25",
         "4",
@@ -75,7 +75,8 @@ def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[R
 
 
 def test_released_logs_stand_beside_table_2(write_run: Write, evaluated: Evaluated) -> None:
-    run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=["name=table-2-trades"])
+    changes = ["name=table-2-trades", "data.name=cifar10", "model.name=wrn-34-10", "training.objective=trades"]
+    run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=changes)
     assert cells(study_table(by_seed([run])), "baseline")["released log: clean / robust %"] == "84.44 / 52.17"
 
 

@@ -7,6 +7,9 @@ and 2 (accuracies in %, mean ± deviation over 5 seeds) and Figure 5 (b); the lo
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from excite.experiments import Experiment, load
+from excite.report.labels import objective
+
 
 @dataclass(frozen=True)
 class Stated:
@@ -43,9 +46,17 @@ class PublishedRow:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
 
 
-def published_row(experiment: str) -> PublishedRow | None:
-    """The row that an experiment of the catalogue repeats, by its name; a small twin repeats its sibling's."""
-    return PUBLISHED.get(experiment.removesuffix("-small"))
+def published_row(experiment: Experiment) -> PublishedRow | None:
+    """The row that an experiment of the catalogue repeats; a small twin repeats its sibling's.
+
+    With another loss, model or data than the catalogue's it repeats none.
+    """
+    row = PUBLISHED.get(experiment.name.removesuffix("-small"))
+    return row if row and _subject(experiment) == _subject(load(experiment.name)) else None
+
+
+def _subject(experiment: Experiment) -> tuple[str, str, str]:
+    return experiment.data.name, experiment.model.name, objective(experiment)
 
 
 def _row(table: int, *arms: PublishedArm, L: float, MN: tuple[int, int], epochs: int, batch_size: int) -> PublishedRow:

@@ -143,7 +143,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
 
 def _arms(group: Group, apart: str) -> list[_Arm]:
     trained = dict.fromkeys(result.name for run in group.runs for result in run.arms)
-    published = published_row(group.experiment.name)
+    published = published_row(group.experiment)
     found = []
     for name in trained:
         results = tuple(result for run in group.runs for result in run.arms if result.name == name)
