@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from affordable import AFFORDABLE, START
 from estimates import ESTIMATES
 from grid import BASELINES, HERE, NETWORKS, RUNS, rows, trace_path
 from matplotlib.axes import Axes
@@ -69,8 +70,11 @@ class Truth:
         return max(rate for rate, accuracy in clean if accuracy >= 0.75 * max(self.clean))
 
     @property
-    def beyond(self) -> list[float]:
-        return [rate for rate in sorted(self.rates + self.diverged) if rate > self.largest]
+    def too_large(self) -> list[float]:
+        """Rates above the best that did not train."""
+        trained = zip(self.rates, self.clean, strict=True)
+        failed = [rate for rate, accuracy in trained if accuracy < 0.75 * max(self.clean)]
+        return sorted(rate for rate in [*failed, *self.diverged] if rate > self.best_clean)
 
     def near_best(self, values: list[float]) -> list[float]:
         """Rates within one standard error of a difference from the best: 1,000 images do not tell them apart."""
@@ -103,6 +107,7 @@ def main() -> None:
     fill(DOCUMENT, "estimates", estimate_table(names))
     fill(DOCUMENT, "summary", summary_table(names))
     fill(DOCUMENT, "seeds", seeds_table(names))
+    fill(DOCUMENT, "affordable", affordable_table())
     fill(DOCUMENT, "law", law_table(names))
     save(law_figure(names), "slope-times-rate")
     save(accuracy_figure(names), "accuracy-against-rate")
@@ -136,9 +141,8 @@ def truth_table(names: Iterable[str]) -> str:
     for name in names:
         t = truth(name)
         lines.append(
-            f"| {SHORT[name]} | {t.best_robust:g} ({_span(t.near_best(t.robust))}) | "
-            f"{t.best_clean:g} ({_span(t.near_best(t.clean))}) | {t.largest:g} | "
-            f"{', '.join(f'{rate:g}' for rate in t.beyond) or 'none tried'} |"
+            f"| {SHORT[name]} | {t.best_robust:g} ({_list(t.near_best(t.robust))}) | "
+            f"{t.best_clean:g} ({_list(t.near_best(t.clean))}) | {t.largest:g} | {_list(t.too_large)} |"
         )
     return "\n".join(lines)
 
@@ -202,6 +206,24 @@ def seeds_table(names: Iterable[str]) -> str:
         if len(found) > 1:
             edges = ", ".join(f"{found[seed]:.3g}" for seed in sorted(found))
             lines.append(f"| {SHORT[name]} | {edges} | {max(found.values()) / min(found.values()):.2f} |")
+    return "\n".join(lines)
+
+
+def affordable_table() -> str:
+    lines = [
+        "| network | short runs | share of a training | L; 1/L to 2/L; miss | L of the study |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows(AFFORDABLE):
+        name, constant = row["network"], float(row["L"])
+        trust = "" if row["identified"] == "True" else "*"
+        found = f"{constant:.3g}{trust}; {1 / constant:.3g} to {2 / constant:.3g}"
+        study = _estimate(name, "edge", START)
+        lines.append(
+            f"| {SHORT[name]} | {row['runs']} of {row['steps']} steps | {100 * float(row['share']):.1f}% of "
+            f"{row['epochs']} epochs | {found}; ×{miss(1 / constant, truth(name).best_robust):.2g} | "
+            f"{float(study['L']) if study else float('nan'):.3g} |"
+        )
     return "\n".join(lines)
 
 
@@ -294,8 +316,8 @@ def _estimate(name: str, method: str, baseline: float) -> dict[str, str] | None:
     return next(matching, None)
 
 
-def _span(rates: list[float]) -> str:
-    return f"{min(rates):g}" if len(rates) == 1 else f"{min(rates):g} to {max(rates):g}"
+def _list(rates: list[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in rates)
 
 
 if __name__ == "__main__":
