@@ -5,7 +5,7 @@
 
 CIFAR-10 shapes, random images. CPU time of one thread, so that other work on the machine counts little; every round
 measures all of them in turn, and the median of the rounds counts. The batch is smaller than the usual 128 to fit a
-CPU: the ratios hardly depend on it.
+CPU: fixed costs weigh a little more in it.
 
 A standard step is forward, backward and SGD in channels_last, as our loop does it. The textbook keeps NCHW, attacks the
 model itself in eval mode with gradients for the images alone, last iterate, and TRADES finds its clean probabilities
