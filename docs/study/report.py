@@ -11,6 +11,7 @@ import numpy as np
 from affordable import AFFORDABLE, START
 from estimates import ESTIMATES
 from grid import BASELINES, HERE, NETWORKS, RUNS, rows, trace_path
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -306,7 +307,8 @@ def _draw_accuracies(axes: Axes, name: str) -> None:
 
 
 def save(figure: Figure, name: str) -> None:
-    figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": name}):  # the same figure, the same file
+        figure.savefig(HERE / f"{name}.svg", metadata={"Date": None})
     figure.savefig(HERE / f"{name}.png", dpi=130)
 
 
