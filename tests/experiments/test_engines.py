@@ -109,7 +109,7 @@ def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path, start
 def test_a_stopped_sweep_stops_its_processes(tiny: Path, tmp_path: Path, start: Start, number: signal.Signals) -> None:
     process = start("sweep", tiny, *LONG, "--set", "training.epochs=100000", "--out", "sweep")
     run = tmp_path / "sweep/seed-0"
-    wait_for(lambda: epochs_done(run) > 0, process)
+    wait_for(lambda: epochs_done(run) > 1, process)  # the second epoch's line follows the first one's checkpoint
     (worker,) = workers(run / "baseline.log")
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
