@@ -25,8 +25,8 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
 from excite import models
 from excite.attacks import fast_inference
-from excite.attacks.fast_inference import FastModel, Refolded, fold
-from excite.training.objectives import PGDAT, Objective, Trades, standard_loss
+from excite.attacks.fast_model import FastModel, Refolded, fold
+from excite.objectives import PGDAT, Objective, Trades, standard_loss
 
 EPS, STEP, STEPS, BETA = 8 / 255, 0.007, 10, 6.0
 MODELS = {"ResNet-18": "resnet18", "WRN-16-4": "wrn-16-4"}

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from excite import attacks, data, models
 from excite.attacks import Attack, fast_inference
-from excite.attacks.fast_inference import fold
+from excite.attacks.fast_model import fold
 from excite.evaluation import evaluate
 
 EPS, STEP = 1 / 255, 0.1 / 255

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from excite import data, models
 from excite.data.augment import crop_flip, none
 from excite.data.batches import epoch_batches
-from excite.training import descend, standard_loss
+from excite.objectives import standard_loss
+from excite.training import descend
 
 ROUNDS = 3
 Batches = Callable[[int], Iterator[tuple[Tensor, Tensor]]]

@@ -1,15 +1,21 @@
-"""What several test folders share: complete data sets, where they may be used."""
+"""What several test folders share: complete data sets, a tiny experiment, the command line, known evaluations."""
 
 import functools
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from excite import data
-from excite.data.store import stored_file
+from excite.data.sources.store import stored_file
 from excite.errors import DataUnavailableError
+from excite.evaluation import AttackResult, Cost, Evaluation, Stage
 
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
@@ -36,3 +42,89 @@ def full_dataset() -> Callable[[str], data.Dataset]:
             pytest.skip(str(error))
 
     return get
+
+
+TINY = """
+name = "tiny"
+
+[data]
+name = "mnist-sample"
+train_examples = 320
+test_examples = 40
+
+[model]
+name = "lenet5"
+
+[training]
+epochs = 2
+batch_size = 32
+schedule = { kind = "step", rate = 0.05, milestones = [1] }
+
+[lipschitz]
+runs = 6
+steps = 40
+
+[attacks]
+"PGD-3" = { kind = "pgd", eps = 0.1, step = 0.05, steps = 3, random_start = true }
+"""
+
+Start = Callable[..., subprocess.Popen[str]]
+Call = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    """Start `excite` with these arguments in the test's folder."""
+
+    def begin(*arguments: str | Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "excite", *map(str, arguments)],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "EXCITE_DATA": str(tmp_path / "data")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return begin
+
+
+@pytest.fixture
+def call(start: Start) -> Call:
+    """Run `excite` to its end, expect an exit code, and return what it printed."""
+
+    def run(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
+        process = start(*arguments)
+        stdout, stderr = process.communicate(timeout=240)
+        assert process.returncode == code, stderr
+        return stdout, stderr
+
+    return run
+
+
+ATTACK = "PGD_20 ε=1/255"
+Outcomes = Sequence[bool] | Tensor
+
+
+@pytest.fixture
+def evaluated() -> Callable[..., Evaluation]:
+    """A function from verdicts, clean and under `ATTACK`, to their evaluation; a number means: the first so many."""
+
+    def evaluate(
+        clean: int | Outcomes, robust: int | Outcomes, *, total: int = 100, examples: str = "same"
+    ) -> Evaluation:
+        right, standing = (
+            torch.arange(total) < verdicts if isinstance(verdicts, int) else torch.as_tensor(verdicts)
+            for verdicts in (clean, robust)
+        )
+        result = AttackResult("PGD", standing, (Stage(ATTACK, int(standing.sum()), Cost(1.0, 1, 1)),))
+        return Evaluation(right, {ATTACK: result}, (), Cost(1.0, 2, 2), examples=examples)
+
+    return evaluate

@@ -10,10 +10,10 @@ import argparse
 import shutil
 from pathlib import Path
 
-from excite.experiments.collection import by_seed, collect
 from excite.files import write_text
 from excite.report.figures import draw
-from excite.report.study_table import study_table
+from excite.report.tables.study_table import study_table
+from excite.runs.collection import by_seed, collect
 
 KEPT = ("experiment.json", "estimate.json", "outcome.json", "evaluation.json", "search.json", "metrics.jsonl")
 TRACE = "trace.safetensors"

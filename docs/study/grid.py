@@ -21,8 +21,8 @@ import torch
 from excite.data.batches import epoch_batches
 from excite.data.dataset import unit_floats
 from excite.evaluation import evaluate
-from excite.experiments import load
-from excite.experiments.parts import Parts, assemble
+from excite.runs import load
+from excite.runs.assemble import Parts, assemble
 from excite.trace import Recorder
 from excite.training.divergence import diagnose
 from excite.training.loop import descend

@@ -16,10 +16,20 @@ _HOME = {
     "estimate_lipschitz": "excite.lipschitz",
     "evaluate": "excite.evaluation",
     "find_edge": "excite.lipschitz",
-    "objectives": "excite.training",
     "train": "excite.training",
 }
-_STATIONS = ("attacks", "data", "models", "schedules")
+_STATIONS = (
+    "attacks",
+    "data",
+    "evaluation",
+    "excitation",
+    "lipschitz",
+    "models",
+    "objectives",
+    "schedules",
+    "trace",
+    "training",
+)
 
 __all__ = [
     "Evaluation",
@@ -41,12 +51,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from excite import attacks, data, models, schedules
+    from excite import attacks, data, models, objectives, schedules
     from excite.evaluation import Evaluation, evaluate
     from excite.excitation import acuteness, certificate, choose_batch_size
     from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
     from excite.trace import Recorder, Trace
-    from excite.training import objectives, train
+    from excite.training import train
 
 
 def __getattr__(name: str) -> Any:

@@ -17,8 +17,8 @@ from excite.errors import DivergedError, ExciteError, InputError, InterruptedRun
 from excite.quantities import number
 
 if TYPE_CHECKING:
-    from excite.experiments.run import Run
-    from excite.experiments.sweep import Sweep
+    from excite.runs.procedure import Run
+    from excite.sweeps.sweep import Sweep
 
 
 class Number(click.ParamType[float]):
@@ -52,13 +52,13 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 
 
 def _arm_names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    from excite.experiments.arms import arm_names
+    from excite.runs.arms import arm_names
 
     return arm_names(value) if value else ()
 
 
 def _arm_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    from excite.experiments.arms import arm_named
+    from excite.runs.arms import arm_named
 
     return arm_named(value).name
 
@@ -112,9 +112,9 @@ def run(
     goes on, and arms and seeds can be added.
     """
     from excite.console import Console
-    from excite.experiments import load
-    from excite.experiments.run import Run
-    from excite.experiments.sweep import run_folders
+    from excite.runs import load
+    from excite.runs.procedure import Run
+    from excite.sweeps.sweep import run_folders
 
     description = load(experiment, overrides=changes)
     folder = out or Path("runs") / description.name
@@ -159,9 +159,10 @@ def sweep(
     from functools import partial
 
     from excite.console import Console
-    from excite.experiments import engines, load
-    from excite.experiments.sweep import combinations
-    from excite.experiments.sweep import sweep as sweep_runs
+    from excite.runs import load
+    from excite.sweeps import engines
+    from excite.sweeps.sweep import combinations
+    from excite.sweeps.sweep import sweep as sweep_runs
 
     if address and (engine != "ray" or workers):
         raise click.UsageError("--address goes with --engine ray, and without --workers: the cluster has its own.")
@@ -194,7 +195,7 @@ def train(
     experiment: str, arm: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool
 ) -> None:
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
-    from excite.experiments.results import load_arm
+    from excite.runs.folder import load_arm
     from excite.training.distributed import launched
 
     with launched() as ranks:
@@ -259,7 +260,7 @@ def batch_size(
 
     Trains the baseline at each of SIZES, in a folder each.
     """
-    from excite.experiments.batch_size import try_batch_sizes
+    from excite.runs.batch_size import try_batch_sizes
 
     parent = out or Path("runs") / f"{Path(experiment).stem}-batch-size"
     settings = {size: (*changes, f"training.batch_size={size}") for size in sizes}
@@ -302,7 +303,7 @@ def attack(
 ) -> None:
     """Attack a trained arm of a run folder, or a stranger's weights with --model."""
     from excite.console import Console
-    from excite.experiments.attacking import arm_of_run, attack_target, named_attacks, stranger
+    from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
 
     weights = weights or (target if target and target.is_file() else None)
     if model and weights and names:
@@ -350,7 +351,7 @@ def pseudo_label(
     as_json: bool,
 ) -> None:
     """Label images that have no labels with a trained arm, for self-training: data.unlabelled takes the file."""
-    from excite.experiments.pseudo_label import label_with_run
+    from excite.runs.stages.pseudo_label import label_with_run
 
     labelling = label_with_run(_open(folder, device), arm, source, out, threshold=threshold, balance=balance)
     _show(as_json, labelling.to_json() | {"file": str(out)}, f"{labelling}\nPseudo-labels: {out}")
@@ -376,11 +377,11 @@ def report(folders: tuple[Path, ...], show: bool, out: Path | None, wanted: str 
     """
     import webbrowser
 
-    from excite.experiments.collection import by_seed, collect
     from excite.report import table, write_page
-    from excite.report.page import PAGE
-    from excite.report.study_table import study_table
+    from excite.report.page.page import PAGE
+    from excite.report.tables.study_table import study_table
     from excite.report.verdict import conclude
+    from excite.runs.collection import by_seed, collect
 
     if wanted and (show or out):
         raise click.UsageError("--format writes no page, which --open and --out are for.")
@@ -414,8 +415,8 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 
     RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
     """
-    from excite.experiments.collection import collect
     from excite.report.figures import draw
+    from excite.runs.collection import collect
 
     for path in draw(name, collect(folders), out):
         click.echo(path)
@@ -426,8 +427,8 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 @json_option
 def list_(device: str | None, as_json: bool) -> None:
     """List experiments with their cost on this machine, data sets, models, objectives, attacks and schedules."""
-    from excite.experiments.listing import list_everything
-    from excite.experiments.parts import usable_device
+    from excite.runs.assemble import usable_device
+    from excite.sweeps.listing import list_everything
 
     listing = list_everything(usable_device(device))
     _show(as_json, listing.to_json(), str(listing))
@@ -507,8 +508,8 @@ def _only_first_speaks() -> Iterator[None]:
 
 def _run(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
     from excite.console import Console
-    from excite.experiments import load
-    from excite.experiments.run import Run
+    from excite.runs import load
+    from excite.runs.procedure import Run
 
     description = load(experiment, overrides=changes)
     return Run(out or Path("runs") / description.name, description, console=Console(), device=device)
@@ -516,14 +517,14 @@ def _run(experiment: str, out: Path | None, changes: tuple[str, ...], device: st
 
 def _open(folder: Path, device: str | None) -> "Run":
     from excite.console import Console
-    from excite.experiments.run import Run
+    from excite.runs.procedure import Run
 
     return Run.open(folder, console=Console(), device=device)
 
 
 def _show_results(folder: Path, as_json: bool) -> None:
-    from excite.experiments.results import load_results
     from excite.report import table, write_page
+    from excite.runs.folder import load_results
 
     results = load_results(folder)
     page = write_page(results)
@@ -531,11 +532,11 @@ def _show_results(folder: Path, as_json: bool) -> None:
 
 
 def _show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
-    from excite.experiments.collection import by_seed, collect
     from excite.report import write_page
-    from excite.report.page import PAGE
-    from excite.report.study_table import study_table
+    from excite.report.page.page import PAGE
+    from excite.report.tables.study_table import study_table
     from excite.report.verdict import conclude
+    from excite.runs.collection import by_seed, collect
 
     runs = collect([folder])
     groups = by_seed(runs)

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from excite import attacks
-from excite.attacks.attack import AttackWarning
 from excite.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackMember, Member
-from excite.attacks.projection import Norm, distance
+from excite.attacks.ball import Norm, distance
+from excite.attacks.protocol import AttackWarning
 from excite.errors import InputError
 from excite.evaluation import evaluate
 

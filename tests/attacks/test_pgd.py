@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks import pgd
+from excite.attacks.ball import Norm, distance
 from excite.attacks.losses import LossName
-from excite.attacks.projection import Norm, distance
 from excite.errors import InputError
 
 

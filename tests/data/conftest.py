@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from excite.data.dataset import Dataset, Split
-from excite.data.description import Description, OfficialFile
-from excite.data.mnist import decode_idx_files
+from excite.data.sources.description import Description, OfficialFile
+from excite.data.sources.mnist import decode_idx_files
 
 IDX_NAMES = (
     "train-images-idx3-ubyte.gz",

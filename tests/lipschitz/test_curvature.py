@@ -7,9 +7,10 @@ import torch
 from excite import data, models
 from excite.errors import InputError
 from excite.lipschitz import estimate_lipschitz
+from excite.objectives import standard_loss
 from excite.schedules import constant
 from excite.trace import Probe, Trace, largest_curvature
-from excite.training import standard_loss, train
+from excite.training import train
 
 
 def trace(curvatures: list[float], residuals: list[float] | None = None) -> Trace:

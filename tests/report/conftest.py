@@ -7,38 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from excite.evaluation import AttackResult, Cost, Evaluation, Stage
-from excite.experiments import load
-from excite.experiments.experiment import from_values
-from excite.experiments.results import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
-from excite.experiments.run import Run
 from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.runs import load
+from excite.runs.experiment import from_values
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.runs.procedure import Run
 from excite.trace import Trace
 from excite.training.history import EpochMetrics, append
 
 ATTACK = "PGD_20 ε=1/255"
-Outcomes = Sequence[bool] | Tensor
-
-
-@pytest.fixture
-def evaluated() -> Callable[..., Evaluation]:
-    """A function from verdicts, clean and under `ATTACK`, to their evaluation; a number means: the first so many."""
-
-    def evaluate(
-        clean: int | Outcomes, robust: int | Outcomes, *, total: int = 100, examples: str = "same"
-    ) -> Evaluation:
-        right, standing = (
-            torch.arange(total) < verdicts if isinstance(verdicts, int) else torch.as_tensor(verdicts)
-            for verdicts in (clean, robust)
-        )
-        result = AttackResult("PGD", standing, (Stage(ATTACK, int(standing.sum()), Cost(1.0, 1, 1)),))
-        return Evaluation(right, {ATTACK: result}, (), Cost(1.0, 2, 2), examples=examples)
-
-    return evaluate
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from excite.cli import cli
-from excite.experiments.results import Results
 from excite.report import table
+from excite.runs.folder import Results
 
 WriteRun = Callable[..., Results]
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.experiments.collection import by_seed
-from excite.experiments.results import Results
+from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.report.paired import paired_difference
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
+from excite.runs.collection import by_seed
+from excite.runs.folder import Results
 
 ATTACK = "PGD_20 ε=1/255"  # what `write_run` puts into the experiment
 WriteRun = Callable[..., Results]

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from excite import data, models
+from excite.objectives import standard_loss
 from excite.schedules import Schedule, constant
-from excite.training import Training, standard_loss, train
+from excite.training import Training, train
 
 Train = Callable[..., tuple[nn.Module, Training]]
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from excite import data, models
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
+from excite.objectives import standard_loss
 from excite.schedules import constant
 from excite.trace import Recorder
-from excite.training import descend, standard_loss, train
+from excite.training import descend, train
 from excite.training.distributed import Ranks, launched
 
 DIGITS = data.load("mnist-sample").train

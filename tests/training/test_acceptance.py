@@ -7,8 +7,9 @@ import torch
 
 from excite import data, models
 from excite.evaluation import evaluate
+from excite.objectives import standard_loss
 from excite.schedules import constant
-from excite.training import standard_loss, train
+from excite.training import train
 
 
 @pytest.mark.slow

@@ -14,9 +14,10 @@ from excite import data, models
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
 from excite.errors import DivergedError, InputError, InterruptedRunError
+from excite.objectives import standard_loss
 from excite.schedules import constant, step
 from excite.trace import Recorder, Trace
-from excite.training import standard_loss, train
+from excite.training import train
 from excite.training.history import EpochMetrics, read
 
 Train = Callable[..., tuple[nn.Module, object]]

@@ -4,10 +4,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, get_args
 
-from excite.attacks.attack import Attack, Cascade
 from excite.attacks.autoattack import AutoAttack, AutoAttackMember, Member, autoattack
-from excite.attacks.fast_inference import fast_inference
+from excite.attacks.fast_model import fast_inference
 from excite.attacks.pgd import PGD, pgd
+from excite.attacks.protocol import Attack, Cascade
 from excite.registry import build
 
 __all__ = ["ATTACKS", "PGD", "Attack", "AutoAttack", "Cascade", "autoattack", "create", "fast_inference", "pgd"]

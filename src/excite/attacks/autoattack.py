@@ -8,9 +8,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.attack import Attack, AttackWarning, Cascade, check_inputs, pixels
-from excite.attacks.fast_inference import fast_inference
-from excite.attacks.projection import Norm, check_norm
+from excite.attacks.ball import Norm, check_norm
+from excite.attacks.fast_model import fast_inference
+from excite.attacks.protocol import Attack, AttackWarning, Cascade, check_inputs, pixels
 from excite.errors import InputError, unknown
 from excite.registry import lookup
 

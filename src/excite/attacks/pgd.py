@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from excite.attacks.attack import check_inputs, pixels
-from excite.attacks.fast_inference import FastModel, fast_inference
+from excite.attacks.ball import Norm, ascent, check_norm, project, random_point
+from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.losses import LOSSES, LossName
-from excite.attacks.projection import Norm, ascent, check_norm, project, random_point
+from excite.attacks.protocol import check_inputs, pixels
 from excite.errors import InputError
 from excite.registry import lookup
 

@@ -2,14 +2,14 @@
 
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import epoch_batches, steps_per_epoch
-from excite.data.catalogue import DatasetStatus, fetch, from_tensors, listing, load, names, verify
 from excite.data.dataset import Dataset, Split
-from excite.data.mixture import Mixture
-from excite.data.pseudo_labelled import load_pseudo_labelled
-from excite.data.pseudo_labels import PseudoLabels, load_extra
-from excite.data.seeds import derive_seed
-from excite.data.store import data_directory
-from excite.data.unlabelled import Unlabelled, load_unlabelled
+from excite.data.self_training.mixture import Mixture
+from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
+from excite.data.self_training.rst_pickle import load_pseudo_labelled
+from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
+from excite.data.sources.known import DatasetStatus, fetch, from_tensors, listing, load, names, verify
+from excite.data.sources.store import data_directory
+from excite.randomness import derive_seed
 
 __all__ = [
     "AUGMENTATIONS",

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from excite.data.augment import Augmentation, none
 from excite.data.dataset import Split, unit_floats
-from excite.data.seeds import derive_seed
 from excite.errors import InputError
+from excite.randomness import derive_seed
 
 
 class Batched(Protocol):

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from excite.data.seeds import derive_seed
 from excite.errors import InputError
+from excite.randomness import derive_seed
 
 _IMAGES_AT_ONCE = 4096
 

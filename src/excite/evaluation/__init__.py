@@ -4,6 +4,6 @@ from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.comparison import Comparison, compare
 from excite.evaluation.judge import evaluate
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
-from excite.trust import Flag
+from excite.evaluation.trust import Flag
 
 __all__ = ["Accuracy", "AttackResult", "Comparison", "Cost", "Evaluation", "Flag", "Stage", "compare", "evaluate"]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from excite import trust
-from excite.attacks.attack import Attack
 from excite.attacks.autoattack import AutoAttackMember
-from excite.attacks.fast_inference import FastModel
+from excite.attacks.fast_model import FastModel
+from excite.attacks.protocol import Attack
+from excite.evaluation import trust
 from excite.evaluation.result import AttackResult
-from excite.trust import Flag
+from excite.evaluation.trust import Flag
 
 
 def distrust(

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation.result import Cost, Stage, pack, unpack
+from excite.evaluation.trust import Flag
 from excite.files import read_json, write_json
-from excite.trust import Flag
 
 
 @dataclasses.dataclass

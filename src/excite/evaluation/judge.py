@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from excite import trust
-from excite.attacks.attack import Attack, AttackWarning, check_inputs, describe, stages
-from excite.attacks.fast_inference import FastModel, eval_mode, fast_inference
-from excite.attacks.projection import distance
+from excite.attacks.ball import distance
+from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
+from excite.attacks.protocol import Attack, AttackWarning, check_inputs, describe, stages
 from excite.errors import InputError
+from excite.evaluation import trust
 from excite.evaluation.checks import distrust
 from excite.evaluation.journal import Journal
 from excite.evaluation.result import AttackResult, Cost, Evaluation

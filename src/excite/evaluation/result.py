@@ -11,8 +11,8 @@ from torch import Tensor
 
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation.accuracy import Accuracy
+from excite.evaluation.trust import Flag
 from excite.files import read_json, write_json
-from excite.trust import Flag
 
 FORMAT = 1
 

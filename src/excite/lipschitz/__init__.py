@@ -7,7 +7,7 @@ from excite.errors import InputError
 from excite.lipschitz.curvature import estimate_from_curvatures
 from excite.lipschitz.edge import find_edge
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.extremes import (
+from excite.lipschitz.extremes.block_maxima import (
     Protocol,
     estimate_from_maxima,
     local_maxima,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from excite.experiments.experiment import Experiment, flattened
+from excite.runs.experiment import Experiment, flattened
 
 # What every table shows in a column of its own, or what does not change what a training is.
 SHOWN = ("name", "summary", "seed", "arms", "sweep", "data.name", "data.train_examples", "model", "attacks", "record")

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from excite.evaluation import Evaluation
-from excite.experiments.arms import arm_named
-from excite.experiments.collection import Group, by_seed
-from excite.experiments.results import ArmResult, Results
-from excite.report.paired import paired_difference
+from excite.evaluation.paired import paired_difference
+from excite.runs.arms import arm_named
+from excite.runs.collection import Group, by_seed
+from excite.runs.folder import ArmResult, Results
 
 BASELINE = "baseline"
 SHORT = {"poe": "1/L", "largest": "2/L"}

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
-from excite.trace.frozen import Objective, frozen
-from excite.trace.undisturbed import seed_all, undisturbed
+from excite.objectives.protocol import Objective, frozen
+from excite.randomness import seed_all, undisturbed
 
 __all__ = ["Loss", "Objective", "Probe"]
 

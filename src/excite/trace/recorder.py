@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
+from excite.randomness import random_state, set_random_state, undisturbed
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import Moments
 from excite.trace.probe import Loss, Objective, Probe
-from excite.trace.projection import SKETCH_ENTRIES, CountSketch, Projection, Whole, project, project_gradient
 from excite.trace.trace import Trace
-from excite.trace.undisturbed import random_state, set_random_state, undisturbed
+from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, project, project_gradient
 
 Gradient = Literal["epoch_mean", "probe", "input"]
 Storage = Literal["auto", "exact", "sketch"]

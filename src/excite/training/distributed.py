@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from excite.data.seeds import derive_seed
 from excite.errors import ExciteError
+from excite.randomness import derive_seed
 
 T = TypeVar("T")
 Loss = Callable[[], Tensor]

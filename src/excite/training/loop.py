@@ -15,12 +15,12 @@ from excite.data.augment import Augmentation, none
 from excite.data.batches import Batched, epoch_batches, steps_per_epoch
 from excite.data.dataset import unit_floats
 from excite.errors import InputError
+from excite.objectives import Objective, frozen
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, Training
 from excite.training.interrupts import stop_requests
-from excite.training.objectives import Objective, frozen
 from excite.training.resumable import ResumableRun
 
 STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile

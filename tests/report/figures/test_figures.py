@@ -14,12 +14,12 @@ from excite.cli import cli
 from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.excitation import acuteness
-from excite.experiments.collection import collect
-from excite.experiments.results import Results
 from excite.lipschitz import estimate_lipschitz
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
-from excite.report.published import FIGURE_5_CONSTANTS
+from excite.report.tables.published import FIGURE_5_CONSTANTS
+from excite.runs.collection import collect
+from excite.runs.folder import Results
 from excite.trace import Trace
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from excite.experiments.results import Results
 from excite.registry import lookup
 from excite.report.figures import style
 from excite.report.figures.estimators import estimators
@@ -14,6 +13,7 @@ from excite.report.figures.figure_2 import figure_2
 from excite.report.figures.figure_3 import figure_3
 from excite.report.figures.figure_4 import figure_4
 from excite.report.figures.heat_maps import figure_5, figure_6
+from excite.runs.folder import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from excite.errors import InputError
-from excite.experiments.results import Results
 from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, trace, without_rate
+from excite.runs.folder import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from excite.experiments.experiment import Experiment
-from excite.experiments.results import Results
 from excite.quantities import number
 from excite.registry import build
 from excite.report.figures import style
 from excite.report.figures.runs import needs
+from excite.runs.experiment import Experiment
+from excite.runs.folder import Results
 from excite.schedules import SCHEDULES, Schedule, rescale
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from excite.experiments.results import ArmResult, Results
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, without_rate
+from excite.runs.folder import ArmResult, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from excite.excitation import acuteness
-from excite.experiments.results import Results
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, trace, without_batch_size
+from excite.runs.folder import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

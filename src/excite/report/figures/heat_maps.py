@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from excite.experiments.results import Results
 from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
 from excite.report import labels
 from excite.report.figures import style
 from excite.report.figures.runs import needs, trace
-from excite.report.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_MOMENTS, FIGURE_5_POINTS
+from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_MOMENTS, FIGURE_5_POINTS
+from excite.runs.folder import Results
 from excite.trace import Trace
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from excite.errors import InputError
-from excite.experiments.experiment import Experiment
-from excite.experiments.results import Results
-from excite.experiments.run import TRACE
 from excite.report import labels
+from excite.runs.experiment import Experiment
+from excite.runs.folder import Results
+from excite.runs.procedure import TRACE
 from excite.trace import Trace
 
 

@@ -1,0 +1,211 @@
+"""Is a robust accuracy to be believed? Cheap checks for masked gradients, randomness and attacks that are too weak."""
+
+import dataclasses
+import sys
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite.attacks.autoattack import AutoAttackMember
+from excite.attacks.pgd import PGD
+from excite.attacks.protocol import Attack
+
+EXAMPLES = 64
+SQUARE_QUERIES = 200
+A_POINT = 0.01
+A_FEW = 3  # examples: fewer may be chance
+DIFFERENT = 1e-4  # between two answers, relative to their size; rounding stays far below
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A reason to distrust the figures: its name, and what was seen."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+
+def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
+    """What can be seen whatever the attack, on a few examples that the model, in eval mode, gets right."""
+    with torch.no_grad():
+        logits = model(x)
+        again = model(x)
+        alone = model(x[:1])
+    checks = [
+        _random(logits, again),
+        _batch_dependent(logits, alone) if len(x) > 1 and _random(logits, again) is None else None,
+        _probabilities(logits),
+        _activated(logits),
+        _optimises(model, x[:2]),
+        _vanishing(model, x, y),
+        _does_not_fall(model, x, y),
+    ]
+    return [flag for flag in checks if flag is not None]
+
+
+def train_mode(model: nn.Module) -> Flag | None:
+    """Asked before the evaluation switches to eval mode."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+    left = [name for name, module in model.named_modules() if module.training and isinstance(module, kinds)]
+    if not left:
+        return None
+    return Flag(
+        "train mode",
+        f'the model came in train mode, where {len(left)} of its layers ("{left[0]}" first) behave differently; it was '
+        "evaluated in eval mode. Call model.eval() wherever else it is used.",
+    )
+
+
+def _random(logits: Tensor, again: Tensor) -> Flag | None:
+    difference = _difference(again, logits)
+    if difference <= DIFFERENT:
+        return None
+    return Flag(
+        "random outputs",
+        f"two calls on the same images differ by {difference:.2g}. Average the gradient over the randomness "
+        '(AutoAttack\'s "rand"), and count an example as robust only if it is right every time.',
+    )
+
+
+def _batch_dependent(logits: Tensor, alone: Tensor) -> Flag | None:
+    difference = _difference(logits[:1], alone)
+    if difference <= DIFFERENT:
+        return None
+    return Flag(
+        "batch dependence",
+        f"an image's logits change by {difference:.2g} with the images beside it, even in eval mode: batch statistics "
+        "at test time are train mode by another name. Use fixed statistics.",
+    )
+
+
+def _probabilities(logits: Tensor) -> Flag | None:
+    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+        return Flag(
+            "probabilities instead of logits",
+            "every row is non-negative and sums to one. A second softmax inside the loss flattens its gradient: "
+            "return logits.",
+        )
+    return None
+
+
+def _activated(logits: Tensor) -> Flag | None:
+    rectified = float((logits == 0).float().mean())
+    if rectified > 0.05 and bool((logits >= 0).all()):
+        return Flag(
+            "activated logits",
+            f"no logit is negative and {rectified:.0%} are exactly zero: a ReLU after the last layer passes no "
+            "gradient there. Attack the values before it.",
+        )
+    if bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05:
+        return Flag(
+            "activated logits",
+            "all logits lie in [-1, 1] and many at its edges: a saturated tanh after the last layer passes almost no "
+            "gradient. Attack the values before it.",
+        )
+    return None
+
+
+def _optimises(model: nn.Module, x: Tensor) -> Flag | None:
+    differentiators = {torch.autograd.grad.__code__, torch.autograd.backward.__code__}
+    called = []
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in differentiators:
+            called.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        sys.setprofile(before)
+    if not called:
+        return None
+    return Flag(
+        "optimises at inference",
+        "the forward pass differentiates something itself, so the attack follows the gradient of a moving target. "
+        "Attack through the inner optimiser, or the model without it.",
+    )
+
+
+def _vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
+    with torch.enable_grad():
+        images = x.detach().clone().requires_grad_()
+        loss = cross_entropy(model(images), y, reduction="sum")
+        gradient = torch.zeros_like(images)
+        if loss.requires_grad:
+            (gradient,) = torch.autograd.grad(loss, images, materialize_grads=True)
+    share = float((gradient.flatten(1).abs().amax(1) == 0).float().mean())
+    if share <= A_POINT:
+        return None
+    return Flag(
+        "vanishing gradients",
+        f"{share:.0%} of the examples have an input gradient of exactly zero: attacks that follow the cross-entropy "
+        'cannot move them. Try loss="margin" and Square, and look for what stops the gradient.',
+    )
+
+
+def _does_not_fall(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
+    grey = PGD(eps=0.5, step=0.05, steps=20)  # within 0.5, every image can become the same grey one
+    left = 1 - _fooled(model, x, y, grey, None) / len(x)
+    if left <= 0.1:
+        return None
+    return Flag(
+        "accuracy does not fall",
+        f"at ε = 0.5, where nothing of the image need remain, PGD-20 leaves {left:.0%} of the examples standing: the "
+        "gradient does not lead the attack. Try other losses and Square.",
+    )
+
+
+def check_attack(
+    model: nn.Module, x: Tensor, y: Tensor, *, attack: Attack, share: float, generator: torch.Generator
+) -> list[Flag]:
+    """What more attacking shows on examples that withstood `attack`; `share` is the share of all that did."""
+    flags = []
+    if isinstance(attack, PGD | AutoAttackMember) and attack.eps > 0:
+        square = AutoAttackMember("square", attack.eps, attack.norm, queries=SQUARE_QUERIES)
+        fooled = _fooled(model, x, y, square, generator)
+        flags.append(black_box(fooled, share * fooled / len(x)))
+    if isinstance(attack, PGD) and attack.eps > 0:
+        stronger = dataclasses.replace(attack, steps=2 * attack.steps, random_start=True, restarts=2, loss="margin")
+        fooled = _fooled(model, x, y, stronger, generator)
+        flags.append(_stronger(fooled, share * fooled / len(x)))
+    return [flag for flag in flags if flag is not None]
+
+
+def _stronger(fooled: int, drop: float) -> Flag | None:
+    if fooled < A_FEW or drop <= A_POINT:
+        return None
+    return Flag(
+        "a stronger attack helps",
+        f"twice the steps, two random starts and the margin loss bring the accuracy down by about {100 * drop:.0f} "
+        "points more: the attack had not done all it can. Raise steps and restarts and try that loss, until nothing "
+        "changes.",
+    )
+
+
+def black_box(fooled: int, drop: float) -> Flag | None:
+    """`fooled` examples fell to Square after every gradient attack of the same size had failed: `drop` of them all."""
+    if fooled < A_FEW or drop <= A_POINT:
+        return None
+    return Flag(
+        "black box beats white box",
+        f"Square, which sees no gradient, brings the accuracy down by about {100 * drop:.0f} points more than the "
+        "gradient attacks: their gradient is masked. Count Square's verdicts too, and find what masks it.",
+    )
+
+
+def _fooled(model: nn.Module, x: Tensor, y: Tensor, attack: Attack, generator: torch.Generator | None) -> int:
+    x_adv = attack(model, x, y, generator)
+    with torch.no_grad():
+        return int((model(x_adv).argmax(1) != y).sum())
+
+
+def _difference(value: Tensor, truth: Tensor) -> float:
+    return float((value - truth).norm() / truth.norm().clamp_min(1e-12))

@@ -1,5 +1,0 @@
-"""Experiments: descriptions in TOML, and the paper's procedure that runs them in a folder."""
-
-from excite.experiments.experiment import Experiment, catalogue, load
-
-__all__ = ["Experiment", "catalogue", "load"]

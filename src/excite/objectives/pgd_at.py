@@ -1,0 +1,65 @@
+"""PGD adversarial training (Madry et al. 2018): cross-entropy at the worst point that PGD finds."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite.attacks.fast_model import Refolded
+from excite.attacks.pgd import PGD, full_precision, pgd
+from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+
+
+def pgd_at_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float = EPS,
+    step: float = STEP,
+    steps: int = STEPS,
+    random_start: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """max over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, by PGD; differentiable in the parameters.
+
+    Of the iterates, each example's one of largest loss counts, the start included. In a loop, `PGDAT(...)` made once
+    and called as often saves tracing the model anew at every step.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> bool(pgd_at_loss(model, x, y) >= cross_entropy(model(x), y))
+    True
+    """
+    return PGDAT(eps, step, steps, random_start)(model, x, y, generator)
+
+
+@dataclass(frozen=True)
+class PGDAT(Adversarial[Tensor]):
+    """`pgd_at_loss` with its options set."""
+
+    eps: float = EPS
+    step: float = STEP
+    steps: int = STEPS
+    random_start: bool = False
+    _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        PGD(self.eps, self.step, self.steps)  # refuses what makes no sense
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return pgd(
+            self._fast(model, x),
+            x,
+            y,
+            eps=self.eps,
+            step=self.step,
+            steps=self.steps,
+            random_start=self.random_start,
+            keep="largest_loss",
+            generator=generator,
+        )
+
+    def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(full_precision(model(carried(perturbation, x))), y)

@@ -1,0 +1,50 @@
+"""Robust self-training (Carmon et al. 2019): TRADES on batches whose second half is labelled by a teacher."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from excite.errors import InputError
+from excite.objectives.adversarial import EPS, STEP, STEPS, Forward
+from excite.objectives.trades import BETA, Trades
+
+
+def rst_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    unlabelled_weight: float = 1.0,
+    beta: float = BETA,
+    eps: float = EPS,
+    step: float = STEP,
+    steps: int = STEPS,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The weighted mean of the TRADES losses: 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
+
+    The order is the contract: labelled examples first, pseudo-labelled ones after them. At weight 1 this is
+    `trades_loss` of the batch; at 0 the second half counts only in the batch-norm statistics.
+    """
+    return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
+
+
+@dataclass(frozen=True)
+class RST(Trades):
+    """`rst_loss` with its options set."""
+
+    unlabelled_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.unlabelled_weight >= 0:
+            raise InputError(
+                f"unlabelled_weight={self.unlabelled_weight} must be 0 or more; 1 counts both halves alike."
+            )
+
+    def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        losses = self.losses_at(model, x, perturbation, y)
+        weights = torch.ones_like(losses)
+        weights[(len(losses) + 1) // 2 :] = self.unlabelled_weight
+        return (weights * losses).sum() / weights.sum()

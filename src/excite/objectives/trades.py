@@ -1,0 +1,83 @@
+"""TRADES (Zhang et al. 2019): be right on the image, and answer alike all around it."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div, log_softmax
+
+from excite.attacks.fast_model import Refolded
+from excite.attacks.pgd import PGD, full_precision, pgd
+from excite.errors import InputError
+from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+
+BETA = 6.0
+NOISE = 0.001  # where the attack starts: KL is flat at the image itself
+
+
+def trades_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    beta: float = BETA,
+    eps: float = EPS,
+    step: float = STEP,
+    steps: int = STEPS,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Mean over the batch of cross-entropy(p(x), y) + beta · KL(p(x) ‖ p(x′)); differentiable in the parameters.
+
+    The direction is that of the TRADES authors' code, natural to adversarial: Σ p(x) (log p(x) − log p(x′)), torch's
+    kl_div with the adversarial log-probabilities as input and the natural ones as target. Gradients flow through both.
+    x′ is the last point of PGD on that KL, in eval mode, from x + N(0, 0.001²). In a loop, `Trades(...)` made once and
+    called as often saves tracing the model anew at every step.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> bool(trades_loss(model, x, y) > trades_loss(model, x, y, beta=0.0))
+    True
+    """
+    return Trades(beta, eps, step, steps)(model, x, y, generator)
+
+
+@dataclass(frozen=True)
+class Trades(Adversarial[Tensor]):
+    """`trades_loss` with its options set."""
+
+    beta: float = BETA
+    eps: float = EPS
+    step: float = STEP
+    steps: int = STEPS
+    _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        PGD(self.eps, self.step, self.steps)  # refuses what makes no sense
+        if not self.beta >= 0:
+            raise InputError(f"beta={self.beta} would reward answers that differ; pass 0 or more, the paper has 6.0.")
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        device = x.device if generator is None else generator.device
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
+        return pgd(
+            self._fast(model, x),
+            x,
+            y,
+            eps=self.eps,
+            step=self.step,
+            steps=self.steps,
+            start=x + NOISE * noise.to(x.device),
+            loss="kl",
+            keep="last",
+        )
+
+    def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        return self.losses_at(model, x, perturbation, y).mean()
+
+    def losses_at(self, model: Forward, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
+        """One loss per example; two forward passes, because batch-norm sees each kind of image by itself."""
+        logits = full_precision(model(x))
+        natural = log_softmax(logits, dim=1)
+        adversarial = log_softmax(full_precision(model(carried(x_adv, x))), dim=1)
+        divergence = kl_div(adversarial, natural, reduction="none", log_target=True).sum(1)
+        return cross_entropy(logits, y, reduction="none") + self.beta * divergence

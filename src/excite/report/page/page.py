@@ -1,0 +1,258 @@
+"""Write one self-contained HTML page: the verdict first, then all it rests on, with the file each figure is from."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import excite
+from excite.errors import ExciteError
+from excite.files import write_text
+from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.report import labels
+from excite.report.page import repeat
+from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
+from excite.report.page.examples import Examples, attacked_examples
+from excite.report.tables.formats import Cell
+from excite.report.tables.study_table import Column, Row, StudyTable, study_table
+from excite.report.verdict import Finding, compare_arms, conclude, signed
+from excite.runs.collection import Group, by_seed
+from excite.runs.experiment import flattened
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmResult, Results
+from excite.trace import Trace
+from excite.training.checkpoints import FACTS
+from excite.training.history import METRICS
+
+PAGE = "report.html"
+TRACE = "trace.safetensors"
+MOST_DRAWN = 12  # settings of a sweep that get charts; a page stays small
+SOURCES = {  # of the table's columns: the file below an arm's folder, or below the run's
+    "rate": OUTCOME,
+    "clean": EVALUATION,
+    "robust": EVALUATION,
+    "seeds": EVALUATION,
+}
+SOURCES_OF_RUN = {"L": ESTIMATE, "L_by": ESTIMATE}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One experiment on the page, over its seeds."""
+
+    title: str  # what sets it apart; nothing where it is the only one
+    group: Group
+    findings: tuple[Finding, ...]
+    dots: list[DotChart]
+    curves: list[LineChart]
+    commands: list[str]  # nothing where only the TOML file says it all
+    toml: str
+    files: list[str]  # of the runs, relative to the folder that holds them all
+
+
+@dataclass(frozen=True)
+class ShownCell:
+    cell: Cell
+    source: str
+
+
+@dataclass(frozen=True)
+class TrainedArm:
+    """One arm of one run: what its training and its attacks cost, and what the trust checks said."""
+
+    arm: ArmResult
+    run: str
+    source: str
+
+
+@dataclass(frozen=True)
+class EstimateRow:
+    run: str
+    method: str
+    estimate: LipschitzEstimate | None
+    problem: str
+    seconds: float | None
+    source: str
+    used: bool
+
+
+def write_page(runs: Results | Sequence[Results], path: Path | None = None) -> Path:
+    """Write the page of one run or of many to `path`, by default report.html in the folder that holds them all."""
+    runs = [runs] if isinstance(runs, Results) else runs
+    path = path or (runs[0].folder if len(runs) == 1 else common_folder(runs)) / PAGE
+    write_text(path, page(runs))
+    return path
+
+
+def page(runs: Sequence[Results]) -> str:
+    """The page's HTML; nothing in it asks the network for anything."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("excite", "report/page"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"signed": signed, "sentence": lambda text: text[:1].upper() + text[1:]}
+    groups = by_seed(runs)
+    base = common_folder(runs)
+    styles = arm_styles(groups)
+    assets = resources.files("excite.report.page")
+    style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    titles = {arm.name: arm.title for run in runs for arm in run.arms}
+    return environment.get_template("page.html.j2").render(
+        **_examples(runs[0]),
+        policy=_policy(style, script),
+        style=style,
+        script=script,
+        title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
+        summary=" ".join(dict.fromkeys(group.experiment.summary for group in groups)),
+        facts=_facts(groups),
+        runs=runs,
+        first=runs[0],
+        verdict=conclude(groups),
+        legend=[(titles[name], number) for name, number in styles.items()],
+        table=_table(study_table(groups), groups, base),
+        settings=[_setting(group, words, styles, base) for group, words in zip(groups, _apart(groups), strict=True)],
+        drawn=MOST_DRAWN,
+        trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
+        estimates=list(_estimates(runs, base)),
+        first_run=_label(runs[0], base),
+        experiment_file=EXPERIMENT,
+        metrics_file=METRICS,
+        checkpoint_file=FACTS,
+        version=excite.__version__,
+    )
+
+
+def common_folder(runs: Sequence[Results]) -> Path:
+    """The run's folder, or the innermost folder that holds all of them."""
+    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
+
+
+def _policy(style: str, script: str) -> str:
+    """The page may use its own style and script and the images inside it, and nothing else."""
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)
+    )
+    return (
+        f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _facts(groups: Sequence[Group]) -> dict[str, str]:
+    """What was trained on what, in a line."""
+    experiments = [group.experiment for group in groups]
+    seeds = {seed for group in groups for seed in group.seeds}
+    facts = {
+        "data": ", ".join(dict.fromkeys(map(labels.data_set, experiments))),
+        "network": ", ".join(dict.fromkeys(map(labels.network, experiments))),
+        "objective": ", ".join(dict.fromkeys(map(labels.objective, experiments))),
+        "epochs": ", ".join(dict.fromkeys(str(experiment.training.epochs) for experiment in experiments)),
+        "seeds": str(len(seeds)),
+    }
+    return facts | ({"settings": str(len(groups))} if len(groups) > 1 else {})
+
+
+def _apart(groups: Sequence[Group]) -> list[str]:
+    """What sets each setting apart from the others, in full."""
+    if len(groups) == 1:
+        return [""]
+    unimportant = ("seed", "summary", "arms")
+    flat = [flattened(group.experiment.to_json()) for group in groups]
+    keys = dict.fromkeys(key for values in flat for key in values if key not in unimportant)
+    differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
+    return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
+
+
+def _setting(group: Group, title: str, styles: dict[str, int], base: Path) -> Setting:
+    return Setting(
+        title=title,
+        group=group,
+        findings=tuple(finding for on in ("clean", *group.experiment.attacks) for finding in compare_arms(group, on)),
+        dots=accuracy_dots(group, styles),
+        curves=learning_curves(group, styles),
+        commands=repeat.commands(group),
+        toml=repeat.toml(group.experiment),
+        files=[_label(run, base) for run in group.runs],
+    )
+
+
+def _table(table: StudyTable, groups: Sequence[Group], base: Path) -> dict[str, Any]:
+    """The columns that tell rows apart, each cell with the files it is from; differences have a table of their own."""
+    cells = {column: [row.cells[number] for row in table.rows] for number, column in enumerate(table.columns)}
+    shown = [
+        number
+        for number, (column, found) in enumerate(cells.items())
+        if column.path[0] != "difference"
+        if column.path == ("arm",) or len({cell.text for cell in found}) > 1
+    ]
+    return {
+        "columns": [table.columns[number] for number in shown],
+        "rows": [
+            [ShownCell(row.cells[number], _source(table.columns[number], row, groups, base)) for number in shown]
+            for row in table.rows
+        ],
+        "notes": [note for note in table.notes if not note.startswith("Δ")],
+    }
+
+
+def _source(column: Column, row: Row, groups: Sequence[Group], base: Path) -> str:
+    kind = column.path[0]
+    if kind == "paper":
+        return "the paper"
+    if kind in SOURCES_OF_RUN:
+        files = [_label(run, base) + SOURCES_OF_RUN[kind] for run in groups[row.group].runs]
+    elif kind in SOURCES:
+        files = [f"{_label(run, base)}{row.arm}/{SOURCES[kind]}" for run in groups[row.group].runs]
+    else:
+        files = [_label(run, base) + EXPERIMENT for run in groups[row.group].runs]
+    return ", ".join(files)
+
+
+def _label(run: Results, base: Path) -> str:
+    """Where a run's files are, seen from the folder that holds them all: "" or "seed-0/"."""
+    inner = run.folder.resolve().relative_to(base).as_posix()
+    return "" if inner == "." else f"{inner}/"
+
+
+def _trained(run: Results, arm: ArmResult, base: Path) -> TrainedArm:
+    label = _label(run, base)
+    return TrainedArm(arm, label.rstrip("/"), f"{label}{arm.name}/")
+
+
+def _estimates(runs: Sequence[Results], base: Path) -> Iterator[EstimateRow]:
+    """The estimate each run used and, on the page of a single run, what the other methods make of its baseline."""
+    for run in runs:
+        if run.estimate:
+            label = _label(run, base)
+            yield EstimateRow(
+                label.rstrip("/"), run.estimate.method, run.estimate, "", run.estimate_seconds, label + ESTIMATE, True
+            )
+    recorded = runs[0].folder / "baseline" / TRACE
+    if len(runs) > 1 or not recorded.exists():
+        return
+    trace = Trace.load(recorded)
+    for method in METHODS:
+        if runs[0].estimate and method == runs[0].estimate.method:
+            continue
+        estimate, problem = None, ""
+        try:
+            estimate = estimate_lipschitz(trace, method)
+        except ExciteError as error:
+            problem = str(error)
+        yield EstimateRow("", method, estimate, problem, None, f"baseline/{TRACE}", False)
+
+
+def _examples(run: Results) -> dict[str, Examples | str | None]:
+    """The attacked images, or why there are none."""
+    try:
+        return {"examples": attacked_examples(run), "no_examples": ""}
+    except ExciteError as error:
+        return {"examples": None, "no_examples": str(error)}

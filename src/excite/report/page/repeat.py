@@ -1,0 +1,84 @@
+"""How to run it again: a command for an experiment of the catalogue, its whole TOML file for any other."""
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from excite.errors import ExciteError
+from excite.runs import Experiment, catalogue, load
+from excite.runs.arms import arm_named
+from excite.runs.collection import Group
+from excite.runs.experiment import flattened, without_plan
+
+
+def commands(group: Group) -> list[str]:
+    """`excite run NAME --set …` with every key that differs from the catalogue's file, if that says it all.
+
+    One command for the seeds 0, 1, …, and one per seed where they are others.
+    """
+    experiment, seeds = group.experiment, group.seeds
+    if experiment.name not in catalogue():
+        return []
+    shipped = load(experiment.name)
+    changes = _changes(shipped, experiment)
+    if changes is None:
+        return []
+    trained = list(dict.fromkeys(arm.name for run in group.runs for arm in run.arms))
+    arms = ["--arms", ",".join(trained)] if trained and set(trained) != _arm_names(shipped) else []
+    words = ["excite", "run", experiment.name, *arms, *(word for change in changes for word in ("--set", change))]
+    if len(seeds) > 1 and seeds == tuple(range(len(seeds))):
+        return [shlex.join([*words, "--seeds", str(len(seeds))])]
+    return [shlex.join(words + (["--set", f"seed={seed}"] if seed != shipped.seed else [])) for seed in seeds]
+
+
+def _changes(shipped: Experiment, experiment: Experiment) -> list[str] | None:
+    """What --set must be given besides the seed; None where it cannot say it, say for a name with a dot in it."""
+    seedless = msgspec.structs.replace(without_plan(experiment), seed=shipped.seed)
+    before = flattened(without_plan(shipped).to_json())
+    after = flattened(seedless.to_json())
+    changes = [
+        f"{key}={toml_value(value)}" for key, value in after.items() if value is not None and before.get(key) != value
+    ]
+    try:
+        return changes if without_plan(load(experiment.name, overrides=changes)) == seedless else None
+    except ExciteError:
+        return None
+
+
+def _arm_names(experiment: Experiment) -> set[str]:
+    return {arm_named(arm).name for arm in experiment.arms}
+
+
+def toml(experiment: Experiment) -> str:
+    """The experiment as a TOML file that `excite run FILE.toml` takes."""
+    values = {key: value for key, value in experiment.to_json().items() if value is not None}
+    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in values.items() if key not in tables]
+    for name, table in tables.items():
+        entries = [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if value is not None]
+        lines += ["", f"[{_key(name)}]", *entries] if entries else []
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: Any) -> str:
+    """A plain value as TOML writes it, on one line.
+
+    >>> print(toml_value({"kind": "pgd", "eps": 0.1, "random_start": True}))
+    { kind = "pgd", eps = 0.1, random_start = true }
+    """
+    if isinstance(value, Mapping):
+        entries = [f"{_key(key)} = {toml_value(item)}" for key, item in value.items() if item is not None]
+        return f"{{ {', '.join(entries)} }}" if entries else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else toml_value(key)

@@ -1,0 +1,41 @@
+"""The table of a run: a row per arm, with intervals, and where the time went."""
+
+from excite.evaluation import Accuracy
+from excite.report.tables.text import text_table
+from excite.report.verdict import verdict
+from excite.runs.folder import ArmResult, Results
+
+
+def table(results: Results) -> str:
+    """The rows as text, with L below them."""
+    examples = next((arm.evaluation.clean.total for arm in results.arms if arm.evaluation), 0)
+    notes = [verdict(results), f"Accuracies on {examples} test images, in brackets their 95% interval (Wilson)."]
+    if results.estimate:
+        notes.append(f"{results.estimate} Estimated in {results.estimate_seconds:.1f} s.")
+    notes += [f"{arm.title}: {arm.problem}" for arm in results.arms if arm.problem]
+    notes += [
+        f"{arm.title}, do not trust this yet: {flag}"
+        for arm in results.arms
+        if arm.evaluation
+        for flag in arm.evaluation.flags
+    ]
+    body = text_table(_columns(results), [_row(results, arm) for arm in results.arms])
+    return "\n".join([body, "", *notes])
+
+
+def _columns(results: Results) -> list[str]:
+    return ["arm", "rate η¹", "clean %", *(f"{name} %" for name in results.experiment.attacks), "train s", "attack s"]
+
+
+def _row(results: Results, arm: ArmResult) -> list[str]:
+    evaluation = arm.evaluation
+    verdicts = ["diverged" if arm.problem else "–"] * (1 + len(results.experiment.attacks))
+    if evaluation:
+        verdicts = [_percent(evaluation.clean), *map(_percent, evaluation.robust.values())]
+    attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
+    return [arm.title, f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
+
+
+def _percent(accuracy: Accuracy) -> str:
+    low, high = accuracy.interval
+    return f"{100 * accuracy.value:.1f} ({100 * low:.1f}–{100 * high:.1f})"

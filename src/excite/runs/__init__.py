@@ -1,0 +1,5 @@
+"""Experiments: descriptions in TOML, and the paper's procedure that runs them in a folder."""
+
+from excite.runs.experiment import Experiment, catalogue, load
+
+__all__ = ["Experiment", "catalogue", "load"]

@@ -1,0 +1,237 @@
+"""An experiment's names turned into the things themselves, all of them checked before anything runs."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from excite import data, models
+from excite.attacks import ATTACKS, Attack
+from excite.data import Split
+from excite.data.augment import AUGMENTATIONS, Augmentation
+from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.data.self_training.mixture import Mixture, mixed_steps, probe_of
+from excite.errors import InputError
+from excite.objectives import OBJECTIVES, Objective
+from excite.quantities import number
+from excite.randomness import derive_seed
+from excite.registry import build, lookup
+from excite.runs.experiment import Experiment
+from excite.schedules import SCHEDULES, Schedule
+from excite.trace import Recorder
+from excite.training import descend, train
+from excite.training.distributed import ALONE, Ranks
+
+
+@dataclass(frozen=True)
+class Parts:
+    experiment: Experiment
+    train: Split
+    test: Split
+    new_model: Callable[..., nn.Module]  # the same initial weights every time, others for `draw=1`, `draw=2`, …
+    objective: Objective
+    schedule: Schedule  # the baseline's γᵏ
+    augment: Augmentation
+    attacks: Mapping[str, Attack]
+    pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
+
+    @cached_property
+    def training_set(self) -> Split | Mixture:
+        """What every arm trains on."""
+        return self.mixed(self.train)
+
+    def prepare(self) -> None:
+        """Have all that training needs; a teacher's labels may have to be made first."""
+        _ = self.training_set
+
+    def mixed(self, labelled: Split) -> Split | Mixture:
+        """`labelled` images, and the pseudo-labelled ones with them if the experiment has any."""
+        return labelled if self._pseudo is None else Mixture(labelled, self._pseudo, self.experiment.data.epoch_samples)
+
+    @cached_property
+    def _pseudo(self) -> Split | None:
+        return None if self.pseudo_labelled is None else self.pseudo_labelled()
+
+    def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
+        training = self.experiment.training
+        return SGD(
+            model.parameters(),
+            lr=rate,
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            nesterov=training.nesterov,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        training = self.experiment.training
+        if self.pseudo_labelled is None:
+            whole = steps_per_epoch(self.train, training.batch_size)
+        else:
+            whole = mixed_steps(self.experiment.data.epoch_samples, training.batch_size)
+        return min(whole, training.steps or sys.maxsize)
+
+    @property
+    def whole_training(self) -> int:
+        """The steps of one full training."""
+        return self.experiment.training.epochs * self.steps_per_epoch
+
+    def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
+        experiment, probe = self.experiment, self.experiment.record.probe_examples
+        return Recorder(
+            model,
+            optimizer,
+            probe=probe_of(self.training_set, probe, experiment.training.batch_size),
+            objective=self.objective,
+            slopes_per_epoch=experiment.record.slopes_per_epoch,
+            steps_per_epoch=self.steps_per_epoch,
+            curvature_every=experiment.record.curvature_every,
+            batch_size=experiment.training.batch_size,
+            seed=experiment.seed,
+            folder=folder,
+        )
+
+    def fit(
+        self,
+        model: nn.Module,
+        images: Split | Mixture,
+        optimizer: SGD,
+        schedule: Schedule,
+        *,
+        folder: Path,
+        epochs: int | None = None,
+        steps: int | None = None,
+        recorder: Recorder | None = None,
+        after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""
+        training, seed = self.experiment.training, self.experiment.seed
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(seed))  # dropout draws from it
+            train(
+                model,
+                images,
+                self.objective,
+                optimizer,
+                schedule,
+                epochs=epochs or training.epochs,
+                batch_size=training.batch_size,
+                seed=seed,
+                augment=self.augment,
+                steps=steps or training.steps,
+                folder=folder,
+                recorder=recorder,
+                after_epoch=after_epoch,
+                on_step=on_step,
+                ranks=ranks,
+            )
+
+    def losses_at(self, rate: float, steps: int, draw: int = 0) -> Iterator[float]:
+        """Train for `steps` at a constant rate; the same `draw` means the same weights and data order."""
+        experiment = self.experiment
+        model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        epochs = (
+            epoch_batches(
+                self.training_set,
+                batch_size=experiment.training.batch_size,
+                seed=experiment.seed + draw,
+                epoch=epoch,
+                augment=self.augment,
+                device=next(model.parameters()).device,
+                memory_format=torch.channels_last,
+            )
+            for epoch in count()
+        )
+        batches = islice(chain.from_iterable(epochs), steps)
+        for loss in descend(model, batches, self.objective, self.new_optimizer(model, rate)):
+            yield loss.item()
+
+
+@dataclass(frozen=True)
+class Named:
+    """What an experiment names and what can be had without its data."""
+
+    objective: Objective
+    schedule: Schedule
+    augment: Augmentation
+    attacks: Mapping[str, Attack]
+
+
+def look_up(experiment: Experiment) -> Named:
+    training = experiment.training
+    schedule = build("schedule", SCHEDULES, *_kind("training.schedule", training.schedule))
+    chosen = {
+        name: build("attack", ATTACKS, *_kind(f"attacks.{name}", options))
+        for name, options in experiment.attacks.items()
+    }
+    asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
+    objective = build("objective", OBJECTIVES, *_kind("training.objective", asked))
+    augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
+    return Named(objective, schedule, augment, chosen)
+
+
+def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
+    """Look up and build everything `experiment` names; on `device`, or where torch finds an accelerator."""
+    named = look_up(experiment)
+    dataset = data.load(experiment.data.name)
+    train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
+    test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
+    place = usable_device(device)
+
+    def new_model(draw: int = 0) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(derive_seed(experiment.seed + draw))
+            model = models.create(
+                experiment.model.name,
+                num_classes=dataset.num_classes,
+                input_shape=dataset.input_shape,
+                normalize=train.channel_mean_std() if experiment.model.normalize else None,
+                **experiment.model.options,
+            )
+        return model.to(place)
+
+    new_model()
+    return Parts(experiment, train, test, new_model, named.objective, named.schedule, named.augment, named.attacks)
+
+
+def usable_device(name: str | None) -> torch.device:
+    if name is None:
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return accelerator or torch.device("cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f'The device "{name}" cannot be used here ({error}). Leave out --device, or pass cpu.'
+        ) from error
+    return torch.device(name)
+
+
+def _kind(where: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Split {kind = "pgd", eps = "8/255", …} into its name and its options; fractions become numbers."""
+    rest = {key: _number(value) for key, value in options.items() if key != "kind"}
+    if "kind" not in options:
+        raise InputError(f'"{where}" needs a kind, for instance {where} = {{ kind = "…", … }}.')
+    return str(options["kind"]), rest
+
+
+def _number(value: Any) -> Any:
+    """8/255 as people write it; everything else as it is."""
+    if isinstance(value, str) and "/" in value:
+        with contextlib.suppress(InputError):
+            return number(value)
+    return value
+
+
+def _subset(split: Split, examples: int | None, seed: int) -> Split:
+    return split if examples is None else split.subset(examples, seed)

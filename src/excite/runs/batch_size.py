@@ -1,0 +1,50 @@
+"""Choose a batch size by the paper's heuristic, from one baseline training per size."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from excite.errors import DivergedError, InputError
+from excite.excitation import acuteness, choose_batch_size
+from excite.runs.folder import load_arm
+from excite.runs.procedure import Run
+
+
+@dataclass(frozen=True)
+class BatchSizeChoice:
+    """Per batch size: the share of epochs at which Assumption 2 holds, and the clean accuracy; and the choice."""
+
+    fractions: dict[int, float]
+    accuracies: dict[int, float]
+    threshold: float
+    chosen: int | None
+    conclusion: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"batch {size}: Assumption 2 holds in {self.fractions[size]:.0%} of the epochs, "
+            f"clean accuracy {self.accuracies[size]:.2%}"
+            for size in sorted(self.fractions)
+        ]
+        return "\n".join([*lines, self.conclusion])
+
+
+def try_batch_sizes(runs: Mapping[int, Run], threshold: float) -> BatchSizeChoice:
+    """Train the baseline of each run; a size at which it diverges is out."""
+    fractions, accuracies = {}, {}
+    for size, run in runs.items():
+        try:
+            fractions[size] = acuteness(run.trace("baseline")).fraction
+        except DivergedError as error:
+            run.console.say(f"batch {size}: {error}")
+        else:
+            accuracies[size] = load_arm(run.folder, "baseline").epochs[-1].extra["test_accuracy"]
+    try:
+        chosen = choose_batch_size(fractions, accuracies, threshold)
+    except InputError as error:
+        return BatchSizeChoice(fractions, accuracies, threshold, None, str(error))
+    conclusion = f"Choose {chosen}: from the smallest size with Assumption 2, down to an accuracy of {threshold:.0%}."
+    return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)

@@ -1,0 +1,203 @@
+"""An experiment is a frozen description of one whole procedure, read from TOML."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from excite.errors import InputError, unknown
+from excite.runs.arms import arm_named
+
+Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0)]
+Options = dict[str, Any]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A table of the file: unknown keys and wrong types are errors."""
+
+
+class Data(Section, frozen=True):
+    name: str
+    train_examples: Count | None = None  # a seeded subset; all of them where left out
+    test_examples: Count | None = None
+    augment: str = "none"
+    unlabelled: str | None = None  # a data set with hidden labels, or a file: see excite.data.self_training.unlabelled
+    epoch_samples: Count = 50_000  # of labelled and pseudo-labelled images, where there are any of the latter
+
+
+class Model(Section, frozen=True):
+    name: str
+    normalize: bool = False  # put the training images' mean and deviation inside the model
+    options: Options = {}
+
+
+class Training(Section, frozen=True):
+    epochs: Count
+    batch_size: Count
+    schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
+    objective: str | Options = "standard"  # a name, or kind and what that kind takes
+    momentum: Share = 0.0
+    weight_decay: Share = 0.0
+    nesterov: bool = False
+    steps: Count | None = None  # per epoch; all of them where left out
+
+
+class Teacher(Section, frozen=True):
+    """Learns from the labelled images and labels the others; where left out, as the arms, but the standard objective.
+
+    Of its labels it keeps those of at least the confidence `threshold`, with `balance` equally many of each class.
+    """
+
+    model: Model | None = None
+    training: Training | None = None
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    balance: bool = False
+
+
+class Record(Section, frozen=True):
+    """What a recorder notes of every training: local slopes, and curvatures on a probe of training images."""
+
+    slopes_per_epoch: Natural = 8
+    curvature_every: Natural = 0  # epochs; 0: never
+    probe_examples: Count = 512
+    attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
+
+
+class Lipschitz(Section, frozen=True):
+    """How L is estimated: by `edge`, at most `runs` short trainings, or from the baseline's trace.
+
+    All short trainings of a seed together cost at most `budget` trainings; `steps` fixes their length instead. Of
+    several `seeds` (initial weights and data order) the largest L counts.
+    """
+
+    method: Literal["edge", "epochs", "local", "curvature"] = "edge"
+    budget: Annotated[float, Meta(gt=0)] = 0.15
+    runs: Count = 10
+    steps: Count | None = None
+    ratio: Annotated[float, Meta(gt=1)] = 1.25
+    seeds: Count = 1
+
+
+class Experiment(Section, frozen=True):
+    name: str
+    data: Data
+    model: Model
+    training: Training
+    attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
+    summary: str = ""
+    seed: int = 0
+    teacher: Teacher | None = None
+    record: Record = Record()
+    lipschitz: Lipschitz = Lipschitz()
+    arms: tuple[str, ...] = ("baseline", "poe", "largest")
+    sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
+
+    def to_json(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def catalogue() -> dict[str, Traversable]:
+    """The experiments shipped with the package, by name."""
+    folder = resources.files("excite.runs") / "catalogue"
+    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
+
+
+def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment of the catalogue, or a TOML file; `overrides` are strings such as `training.epochs=3`."""
+    path = Path(name_or_path)
+    shipped = catalogue()
+    if name_or_path in shipped:
+        text = shipped[name_or_path].read_text(encoding="utf-8")
+    elif path.suffix == ".toml" and path.is_file():
+        text = path.read_text(encoding="utf-8")
+    elif path.suffix == ".toml":
+        raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
+    else:
+        raise unknown("experiment", name_or_path, shipped)
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{name_or_path} is not valid TOML: {error}.") from error
+    for override in overrides:
+        _override(values, override)
+    return from_values(values)
+
+
+def from_values(values: Mapping[str, Any]) -> Experiment:
+    """Check plain values, key by key, and freeze them."""
+    _check_keys(values, Experiment, "")
+    if isinstance(values.get("sweep"), Mapping):  # a table in a table means what a dotted key does
+        values = {**values, "sweep": flattened(values["sweep"])}
+    try:
+        experiment = msgspec.convert(values, Experiment)
+    except msgspec.ValidationError as error:
+        raise InputError(f"The experiment does not fit: {str(error).replace('`$.', '`')}.") from error
+    for arm in experiment.arms:
+        arm_named(arm)
+    return experiment
+
+
+def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
+    """The same experiment with other values at some dotted keys, checked again."""
+    values = experiment.to_json()
+    for key, value in changes.items():
+        _place(values, key, value)
+    return from_values(values)
+
+
+def without_plan(experiment: Experiment) -> Experiment:
+    """What makes a run folder this experiment's: everything but which arms and which combinations were asked for."""
+    return msgspec.structs.replace(experiment, arms=(), sweep={})
+
+
+def differences(one: Experiment, other: Experiment) -> list[str]:
+    """The keys in which two experiments differ, as `training.epochs: 20 → 3`."""
+    before, after = flattened(one.to_json()), flattened(other.to_json())
+    keys = sorted(before.keys() | after.keys())
+    return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    if not separator or not path.strip():
+        raise InputError(f'"{override}" sets nothing; write key=value, for instance training.epochs=3.')
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word: --set model.name=resnet8
+    _place(values, path.strip(), value)
+
+
+def _place(values: dict[str, Any], path: str, value: Any) -> None:
+    """Put `value` where the dotted `path` leads, through tables that are made on the way."""
+    *tables, key = path.split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise InputError(f'"{path}": "{table}" is a value, not a table.')
+    values[key] = value
+
+
+def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) -> None:
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(section)}
+    for key, value in values.items():
+        if key not in fields:
+            raise unknown("key of an experiment", f"{path}{key}", [f"{path}{field}" for field in fields])
+        for kind in (fields[key], *get_args(fields[key])):  # the latter for a section that may be left out
+            if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
+                _check_keys(value, kind, f"{path}{key}.")
+
+
+def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flattened(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return flat

@@ -1,0 +1,155 @@
+"""The best of a grid of rates, found with as many steps as finding 1/L may take: the comparison the paper makes."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from excite.data import Split
+from excite.data.batches import steps_per_epoch
+from excite.data.self_training.mixture import Mixture
+from excite.errors import DivergedError, InputError
+from excite.evaluation import Evaluation, evaluate
+from excite.runs.assemble import Parts
+from excite.runs.stages.edge_search import most_steps
+from excite.schedules import Schedule, rescale
+
+SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
+HELD_OUT = 0.1  # of the training images judge the rates, but not more than
+MOST_HELD_OUT = 1000
+EVALUATION = "evaluation.json"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A short training at one rate: its accuracies on the held-out images, or why it has none."""
+
+    rate: float
+    clean_accuracy: float | None
+    robust_accuracy: float | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class GridSearch:
+    """Several rates tried with equal shares of one budget, and the one with the best robust accuracy."""
+
+    trials: tuple[Trial, ...]
+    winner: float
+    steps: int  # of each trial, in epochs of equal length
+    budget: int  # steps: a baseline training, and what estimating L may take
+    held_out: int  # images
+    attack: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        tried = ", ".join(f"{trial.rate:.3g}: {_percent(trial.robust_accuracy)}" for trial in self.trials)
+        return (
+            f"Grid search: {self.winner:.3g} is best under {self.attack} on {self.held_out} held-out images, "
+            f"after {self.steps} steps each ({tried})."
+        )
+
+
+def grid_search(
+    parts: Parts, rates: int, *, folder: Path, on_step: Callable[[int, int], None] = lambda *_: None
+) -> GridSearch:
+    """Try `rates` rates, evenly spaced in their logarithm, from 1/8 of the baseline's rate to 8 times it.
+
+    1/L costs a baseline training to start from, and the estimate of L. As many steps are divided evenly among the
+    rates. Each trial starts from the weights that every arm starts from, trains on the training images without the
+    held-out ones, and goes through the whole schedule in the steps it has. `folder` keeps what the trials have reached.
+    """
+    settings, whole = parts.experiment.lipschitz, parts.whole_training
+    budget = whole + (most_steps(settings, whole) if settings.method == "edge" else 0)
+    labelled, held_out = hold_out(parts.train, parts.experiment.seed)
+    rest = parts.mixed(labelled)
+    epochs = -(-(budget // rates) // steps_per_epoch(rest, parts.experiment.training.batch_size))
+    trainer = _Trainer(parts, rest, held_out, epochs, budget // rates // epochs)
+    taken = count(1)
+    trials = tuple(
+        trainer.trial(rate, folder / str(number), lambda *_: on_step(next(taken), budget))
+        for number, rate in enumerate(grid(parts.schedule(0), rates))
+    )
+    finished = [trial for trial in trials if trial.problem is None]
+    if not finished:
+        raise DivergedError(
+            f"Training diverged at every rate from {trials[0].rate:.3g} to {trials[-1].rate:.3g}. "
+            "Give the baseline a lower rate; the grid lies around it."
+        )
+    return GridSearch(
+        trials=trials,
+        winner=max(finished, key=lambda trial: (trial.robust_accuracy or 0, trial.clean_accuracy or 0)).rate,
+        steps=epochs * trainer.steps,
+        budget=budget,
+        held_out=len(held_out),
+        attack=next(iter(parts.attacks), "no attack"),
+    )
+
+
+def grid(centre: float, rates: int) -> list[float]:
+    """Rates evenly spaced in their logarithm, from centre / 8 to centre · 8.
+
+    >>> grid(0.5, 3)
+    [0.0625, 0.5, 4.0]
+    """
+    return [centre * SPAN ** (2 * number / (rates - 1) - 1) for number in range(rates)]
+
+
+def hold_out(split: Split, seed: int) -> tuple[Split, Split]:
+    """The training images in random order: those that stay, and those that judge."""
+    held_out = min(int(HELD_OUT * len(split)), MOST_HELD_OUT)
+    if held_out < 1:
+        raise InputError(f"{len(split)} training images are too few to hold some out; a grid search needs 10 or more.")
+    shuffled = split.subset(len(split), seed)
+    return (
+        Split(shuffled.images[held_out:], shuffled.labels[held_out:]),
+        Split(shuffled.images[:held_out], shuffled.labels[:held_out]),
+    )
+
+
+@dataclass(frozen=True)
+class _Trainer:
+    parts: Parts
+    rest: Split | Mixture
+    held_out: Split
+    epochs: int
+    steps: int  # per epoch
+
+    def trial(self, rate: float, folder: Path, on_step: Callable[[int, int], None]) -> Trial:
+        done = folder / EVALUATION
+        try:
+            evaluation = Evaluation.load(done) if done.exists() else self._evaluation(rate, folder, on_step)
+        except DivergedError as error:
+            return Trial(rate, None, None, str(error).partition(". ")[0])  # its checkpoint does not stay
+        evaluation.save(done)
+        return Trial(rate, evaluation.clean.value, evaluation.worst.value, None)
+
+    def _evaluation(self, rate: float, folder: Path, on_step: Callable[[int, int], None]) -> Evaluation:
+        parts, model = self.parts, self.parts.new_model()
+        schedule = shrunk(parts.schedule, parts.experiment.training.epochs, self.epochs)
+        parts.fit(
+            model,
+            self.rest,
+            parts.new_optimizer(model, rate),
+            rescale(schedule, rate, horizon=self.epochs),
+            folder=folder,
+            epochs=self.epochs,
+            steps=self.steps,
+            on_step=on_step,
+        )
+        images, labels = self.held_out.floats(), self.held_out.labels
+        device = next(model.parameters()).device
+        first = dict(list(parts.attacks.items())[:1])
+        return evaluate(model, images.to(device), labels.to(device), first, seed=parts.experiment.seed, checks=False)
+
+
+def shrunk(schedule: Schedule, epochs: int, shorter: int) -> Schedule:
+    """The whole course of `schedule` over `epochs`, gone through in `shorter` epochs (or longer ones)."""
+    return lambda epoch: schedule(epoch * epochs // shorter)
+
+
+def _percent(accuracy: float | None) -> str:
+    return "diverged" if accuracy is None else f"{accuracy:.1%}"

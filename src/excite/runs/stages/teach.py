@@ -1,0 +1,161 @@
+"""Self-training: a teacher learns from the labelled images and labels the others; every arm then learns from both."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import torch
+from torch import nn
+
+from excite.data import Split
+from excite.data.self_training.hidden_labels import HIDDEN_LABELS
+from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
+from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
+from excite.errors import InputError
+from excite.runs.assemble import Parts, assemble
+from excite.runs.experiment import Experiment, Options, Record, Teacher
+from excite.runs.once import once
+from excite.runs.stages.epoch_accuracies import epoch_accuracies
+from excite.runs.stages.pseudo_label import check_shape, pseudo_label
+
+if TYPE_CHECKING:
+    from excite.runs.procedure import Console
+
+TEACHER, PSEUDO_LABELS = "teacher", "pseudo.npz"
+
+
+def with_pseudo_labels(parts: Parts, folder: Path, *, console: "Console", device: str | None = None) -> Parts:
+    """The same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
+
+    What does not fit together is refused now. A teacher is trained, in `folder`/teacher, when its labels are needed.
+    """
+    experiment = parts.experiment
+    source = unlabelled_source(experiment)
+    if source is None:
+        return parts
+    if experiment.teacher is None:
+        return replace(parts, pseudo_labelled=partial(_labelled_already, parts, source))
+    stage = _Stage(folder / TEACHER, experiment, experiment.teacher, source, console, device)
+    if not stage.file.exists():
+        _ = stage.parts  # a teacher that cannot be trained is refused
+    return replace(parts, pseudo_labelled=stage.labelled)
+
+
+def unlabelled_source(experiment: Experiment) -> str | None:
+    """Where the unlabelled images of an experiment come from, if it has any; refuses what does not fit together."""
+    name, teacher, objective = experiment.data.name, experiment.teacher, _kind(experiment.training.objective)
+    source = experiment.data.unlabelled or (name if teacher is not None and name in HIDDEN_LABELS else None)
+    if source is None:
+        if teacher is not None:
+            raise InputError(
+                f"A teacher finds nothing to label in {name}. Set data.unlabelled, or leave out [teacher]."
+            )
+        if objective == "rst":
+            raise InputError(
+                "The objective rst needs pseudo-labelled images. Set data.unlabelled to a file that has them, or "
+                'data.name to "cifar10-10k+40k" and add a [teacher] section.'
+            )
+        return None
+    if objective != "rst":
+        raise InputError(
+            f"There are pseudo-labelled images, of which the objective {objective} knows nothing. Train with "
+            'training.objective = { kind = "rst" }, or leave out data.unlabelled and [teacher].'
+        )
+    if source in HIDDEN_LABELS and HIDDEN_LABELS[source].source == name:
+        raise InputError(f'{name} shows the labels that {source} hides. Set data.name = "{source}".')
+    labelled = comes_labelled(source)
+    if labelled and teacher is not None:
+        raise InputError(f"{source} has labels already. Leave out [teacher], or give images without labels.")
+    if not labelled and teacher is None:
+        raise InputError(
+            f"{source} has no labels. Add a [teacher] section, or label it with `excite pseudo-label` and set "
+            "data.unlabelled to the file that makes."
+        )
+    return source
+
+
+def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
+    """The teacher's own: labelled images alone; by default the model of the arms, and their training but standard."""
+    return msgspec.structs.replace(
+        experiment,
+        name=f"{experiment.name}, teacher",
+        data=msgspec.structs.replace(experiment.data, unlabelled=None),
+        model=teacher.model or experiment.model,
+        training=teacher.training or msgspec.structs.replace(experiment.training, objective="standard"),
+        teacher=None,
+        record=Record(),
+        attacks={},
+    )
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """The folder in which a teacher is trained and leaves its labels."""
+
+    folder: Path
+    experiment: Experiment
+    settings: Teacher
+    source: str
+    console: "Console"
+    device: str | None
+
+    @property
+    def file(self) -> Path:
+        return self.folder / PSEUDO_LABELS
+
+    @cached_property
+    def parts(self) -> Parts:
+        return assemble(teacher_experiment(self.experiment, self.settings), device=self.device)
+
+    def labelled(self) -> Split:
+        """The images that the teacher labelled; trains it first if that has not been done."""
+        unlabelled = load_unlabelled(self.source)
+        once(self.file, partial(self._label, unlabelled), say=self.console.say)
+        return PseudoLabels.load(self.file).attach(unlabelled)
+
+    def _label(self, unlabelled: Unlabelled) -> None:
+        check_shape(unlabelled, self.parts.train.images.shape[1:])
+        model = self._train()
+        with self.console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
+            labelling = pseudo_label(
+                model,
+                unlabelled,
+                source=self.source,
+                teacher={"run": self.folder.parent.name, "experiment": self.parts.experiment.to_json()},
+                threshold=self.settings.threshold,
+                balance=self.settings.balance,
+                progress=progress,
+            )
+        labelling.kept.save(self.file)
+        self.console.say(f"teacher: {labelling}")
+
+    def _train(self) -> nn.Module:
+        parts, rate = self.parts, self.parts.schedule(0)
+        model = parts.new_model()
+        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress:
+            parts.fit(
+                model,
+                parts.train,
+                parts.new_optimizer(model, rate),
+                parts.schedule,
+                folder=self.folder,
+                after_epoch=partial(epoch_accuracies, parts),
+                on_step=progress,
+            )
+        return model
+
+
+def _labelled_already(parts: Parts, source: str) -> Split:
+    extra, classes = load_extra(source), 1 + int(torch.cat([parts.train.labels, parts.test.labels]).max())
+    if (largest := int(extra.labels.max())) >= classes:
+        raise InputError(
+            f"The labels of {source} reach {largest}, those of {parts.experiment.data.name} {classes - 1}. "
+            "Give images of the same classes."
+        )
+    return extra
+
+
+def _kind(objective: str | Options) -> str:
+    return objective if isinstance(objective, str) else str(objective.get("kind"))

@@ -1,0 +1,11 @@
+"""Where a sweep's jobs are done: in processes of this machine, or by Ray on many."""
+
+from collections.abc import Callable, Generator, Sequence
+
+from excite.sweeps.engines.local import run_locally
+from excite.sweeps.engines.on_ray import run_on_ray
+from excite.sweeps.jobs import Job, Outcome
+
+Engine = Callable[[Sequence[Job]], Generator[tuple[Job, Outcome], None, None]]
+
+__all__ = ["Engine", "run_locally", "run_on_ray"]

@@ -1,0 +1,58 @@
+"""Every name an experiment file can use, and what the experiments shipped with the package would cost here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from excite import data, models
+from excite.attacks import ATTACKS
+from excite.data.augment import AUGMENTATIONS
+from excite.objectives import OBJECTIVES
+from excite.runs.experiment import Experiment, catalogue, load
+from excite.schedules import SCHEDULES
+from excite.sweeps.costs import Cost, costs, duration
+
+
+@dataclass(frozen=True)
+class Listing:
+    names: dict[str, list[str]]
+    experiments: dict[str, Experiment]
+    costs: dict[str, Cost]
+    machine: str
+
+    def __str__(self) -> str:
+        rows = [("", "one run", "its sweep", "")]
+        for name, experiment in self.experiments.items():
+            cost = self.costs[name]
+            sweep = f"{cost.sweep_runs} runs ≈ {duration(cost.sweep_seconds)}" if cost.sweep_runs else ""
+            rows.append((name, str(cost), sweep, experiment.summary))
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        table = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+            for row in rows
+        ]
+        heading = f"experiments, and what they would take here ({self.machine}):"
+        return "\n".join([heading, *table, "", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())])
+
+    def to_json(self) -> dict[str, Any]:
+        experiments = {
+            name: {"summary": experiment.summary, **self.costs[name].to_json()}
+            for name, experiment in self.experiments.items()
+        }
+        return {"machine": self.machine, "experiments": experiments, **self.names}
+
+
+def list_everything(device: torch.device) -> Listing:
+    """All there is; how fast `device` is, is measured in a few seconds."""
+    experiments = {name: load(name) for name in sorted(catalogue())}
+    names = {
+        "data": list(data.names()),
+        "augmentations": list(AUGMENTATIONS),
+        "models": list(models.MODELS),
+        "objectives": list(OBJECTIVES),
+        "schedules": list(SCHEDULES),
+        "attacks": list(ATTACKS),
+    }
+    machine = f"cpu × {torch.get_num_threads()}" if device.type == "cpu" else str(device)
+    return Listing(names, experiments, costs(experiments, device), machine)

@@ -1,0 +1,112 @@
+"""A sweep is a set of run folders, one per combination of values and seed, and the jobs that fill them."""
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from excite.errors import InputError
+from excite.runs.experiment import Experiment, with_values
+from excite.runs.folder import EXPERIMENT
+from excite.runs.procedure import Console, Run
+from excite.sweeps.engines import Engine
+from excite.sweeps.jobs import Job, Outcome, earlier_outcome, jobs_of
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every job with its outcome, in the order in which they ended."""
+
+    folder: Path
+    outcomes: Mapping[Job, Outcome]
+
+    @property
+    def failed(self) -> list[Job]:
+        return [job for job, outcome in self.outcomes.items() if outcome.status == "failed"]
+
+    def to_json(self) -> dict[str, Any]:
+        jobs = [
+            {"folder": str(job.folder), "task": job.task} | asdict(outcome) for job, outcome in self.outcomes.items()
+        ]
+        return {"folder": str(self.folder), "jobs": jobs}
+
+    def __str__(self) -> str:
+        diverged = sum(outcome.status == "diverged" for outcome in self.outcomes.values())
+        lines = [f"{job}: {self.outcomes[job].reason}" for job in self.failed]
+        done = len(self.outcomes) - len(self.failed)
+        ended = f"{done} of {len(self.outcomes)} jobs done" + (f", {diverged} of them diverged" if diverged else "")
+        return "\n".join([f"{ended}, {len(lines)} failed, in {self.folder}", *lines])
+
+
+def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
+    """The experiment in its folder, or under the seeds 0, 1, … in a folder each below it."""
+    if seeds is None:
+        if any(folder.glob(f"*/{EXPERIMENT}")):
+            raise InputError(f"{folder} holds several runs. Name a new folder with --out for one, or pass --seeds.")
+        return {folder: experiment}
+    _check_not_a_run(folder)
+    return {folder / f"seed-{seed}": with_values(experiment, {"seed": seed}) for seed in range(seeds)}
+
+
+def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
+    """Every combination of the experiment's `sweep` table, by the run folder it gets; `seeds` replaces its seeds."""
+    _check_not_a_run(folder)
+    values = {key: options for key, options in experiment.sweep.items() if key != "seed"}
+    values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else list(range(seeds))
+    if empty := [key for key, options in values.items() if not options]:
+        raise InputError(f"The sweep over {', '.join(empty)} has no values: name some, or leave the key out.")
+    short = _short_names(values)
+    runs: dict[Path, Experiment] = {}
+    for chosen in itertools.product(*values.values()):
+        path = folder / ",".join(f"{name}-{_slug(value)}" for name, value in zip(short, chosen, strict=True))
+        if path in runs:
+            raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
+        runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
+    return runs
+
+
+def sweep(
+    runs: Mapping[Path, Experiment],
+    folder: Path,
+    *,
+    engine: Engine,
+    console: Console,
+    arms: Iterable[str] = (),
+    device: str | None = None,
+) -> Sweep:
+    """Do all jobs of `runs` by `engine`; those whose files are there are passed over. One that fails stops no other."""
+    jobs: list[Job] = []
+    for path, experiment in runs.items():
+        Run(path, experiment, console=console, device=device)  # what cannot run is refused before anything does
+        jobs += jobs_of(path.resolve(), experiment, arms or experiment.arms)
+    outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
+    left = [
+        replace(job, needs=tuple(needed for needed in job.needs if needed not in outcomes))
+        for job in jobs
+        if job not in outcomes
+    ]
+    with closing(engine(left)) as ended:
+        for job, outcome in ended:
+            outcomes[job] = outcome
+            console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
+    return Sweep(folder, outcomes)
+
+
+def _check_not_a_run(folder: Path) -> None:
+    """A folder is a run or holds several: were it both, a seed could count twice."""
+    if (folder / EXPERIMENT).exists():
+        raise InputError(f"{folder} is one run. Name a new folder with --out for several, or delete this one.")
+
+
+def _short_names(keys: Iterable[str]) -> list[str]:
+    """The last word of each dotted key, or all of it where two keys end alike."""
+    keys = list(keys)
+    last = [key.rpartition(".")[2] for key in keys]
+    return [word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)]
+
+
+def _slug(value: Any) -> str:
+    return re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")

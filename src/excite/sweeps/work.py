@@ -1,0 +1,165 @@
+"""How much work an experiment is, in forward passes of one image; a backward pass counts as many as it takes FLOPs.
+
+Nothing runs and no complete data set is read for it. The count is an upper bound but for one guess: how many images
+withstand an attack to its end, since those that fall leave it.
+"""
+
+import math
+from dataclasses import dataclass
+
+from excite import data
+from excite.attacks import PGD, Attack
+from excite.attacks.autoattack import AutoAttackMember
+from excite.attacks.protocol import stages
+from excite.data.self_training.hidden_labels import HIDDEN_LABELS
+from excite.data.self_training.mixture import mixed_steps
+from excite.data.sources.known import DATASETS
+from excite.objectives import AWP, PGDAT, Objective, Trades, standard_loss
+from excite.runs.arms import arm_named
+from excite.runs.assemble import look_up
+from excite.runs.experiment import Experiment
+from excite.runs.stages.edge_search import most_steps
+from excite.runs.stages.epoch_accuracies import CLEAN_EXAMPLES
+from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
+from excite.sweeps.speed import TRAINING_PASSES
+
+WITHSTAND = 0.5  # the guess
+CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each is two training steps
+MOST_TARGETS = 9  # classes that AutoAttack's targeted members aim at
+
+
+@dataclass(frozen=True)
+class Work:
+    """By what it is for. `teaching` is in passes of the teacher's network."""
+
+    training: float
+    estimating: float = 0.0
+    attacking: float = 0.0
+    teaching: float = 0.0
+
+    @property
+    def passes(self) -> float:
+        """Through the experiment's own network."""
+        return self.training + self.estimating + self.attacking
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a data set by its name; only a small one is read for it."""
+
+    train: int
+    test: int
+    input_shape: tuple[int, int, int]
+    num_classes: int
+
+    @classmethod
+    def of(cls, name: str) -> "About":
+        labelled = HIDDEN_LABELS[name].labelled if name in HIDDEN_LABELS else None
+        name = HIDDEN_LABELS[name].source if name in HIDDEN_LABELS else name
+        if name in DATASETS:
+            known = DATASETS[name]
+            return cls(labelled or known.train_images, known.test_images, known.input_shape, known.num_classes)
+        dataset = data.load(name)
+        return cls(labelled or len(dataset.train), len(dataset.test), dataset.input_shape, dataset.num_classes)
+
+
+def count_work(experiment: Experiment, about: About) -> Work:
+    """Of one run with all its arms; `about` describes its data."""
+    training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment, about)
+    arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
+    per_image = objective_passes(named.objective)
+    attacks = [WITHSTAND * attack_passes(attack, about.num_classes) for attack in named.attacks.values()]
+    first_attack = sum(attacks[:1])
+
+    slopes = min(record.slopes_per_epoch, sizes.steps) * training.batch_size
+    measured = min(CLEAN_EXAMPLES, sizes.test) + min(record.attacked_examples, sizes.test) * first_attack
+    curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
+    one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured)
+    one_training += curvatures * CURVATURE_STEPS * min(record.probe_examples, sizes.train) * per_image
+
+    edge = _edge_steps(experiment, sizes) * training.batch_size * per_image
+    held_out = min(HELD_OUT * sizes.train, MOST_HELD_OUT)
+    one_search = training.epochs * sizes.epoch * per_image + edge
+    searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
+    return Work(
+        training=len(arms) * one_training,
+        estimating=sum(searches) + edge * any(arm.multiple for arm in arms),
+        attacking=len(arms) * sizes.test * (1 + sum(attacks)),
+        teaching=_teaching(experiment, sizes),
+    )
+
+
+def objective_passes(objective: Objective) -> int:
+    """The passes that one step of training takes per image.
+
+    >>> objective_passes(Trades(steps=10))  # ten gradients, the answer to differ from, two losses to learn from
+    27
+    """
+    match objective:
+        case PGDAT():
+            return 2 * objective.steps + 1 + TRAINING_PASSES
+        case Trades():
+            return 2 * objective.steps + 1 + 2 * TRAINING_PASSES
+        case AWP():  # the loss again, to find the weights
+            return 2 * objective.steps + 1 + 2 * (2 if objective.on == "trades" else 1) * TRAINING_PASSES
+    if objective is standard_loss:
+        return TRAINING_PASSES
+    raise TypeError(f"Nobody has counted the passes of {objective}; add them here.")
+
+
+def attack_passes(attack: Attack, classes: int) -> float:
+    """The passes of an attack on one image that withstands it to the end."""
+    return sum(_stage_passes(stage, classes) for _, stage in stages(attack))
+
+
+def _stage_passes(attack: Attack, classes: int) -> float:
+    targets = min(MOST_TARGETS, classes - 1)
+    match attack:
+        case PGD():
+            return attack.restarts * (2 * attack.steps + 1)
+        case AutoAttackMember(member="square"):
+            return attack.restarts * attack.queries
+        case AutoAttackMember(member="fab"):
+            return attack.restarts * attack.iterations * (2 + classes)
+        case AutoAttackMember(member="fab-t"):
+            return attack.restarts * attack.iterations * 3 * targets
+        case AutoAttackMember():
+            starts = attack.restarts * (targets if attack.member == "apgd-t" else 1)
+            return starts * attack.gradients_averaged * 2 * (attack.iterations + 1)
+    raise TypeError(f"Nobody has counted the passes of {attack}; add them here.")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Images to train on and to test on; images and steps of an epoch."""
+
+    train: int
+    test: int
+    epoch: int
+    steps: int
+
+    @classmethod
+    def of(cls, experiment: Experiment, about: About) -> "Sizes":
+        batch = experiment.training.batch_size
+        train = experiment.data.train_examples or about.train
+        if experiment.data.unlabelled is not None or experiment.teacher is not None:
+            steps = mixed_steps(experiment.data.epoch_samples, batch)
+            epoch = steps * batch
+        else:
+            steps, epoch = math.ceil(train / batch), train
+        steps = min(steps, experiment.training.steps or steps)
+        return cls(train, experiment.data.test_examples or about.test, min(epoch, steps * batch), steps)
+
+
+def _edge_steps(experiment: Experiment, sizes: Sizes) -> int:
+    """The steps that estimating L may take."""
+    if experiment.lipschitz.method != "edge":
+        return 0
+    return most_steps(experiment.lipschitz, experiment.training.epochs * sizes.steps)
+
+
+def _teaching(experiment: Experiment, sizes: Sizes) -> float:
+    if experiment.teacher is None:
+        return 0.0
+    training = experiment.teacher.training or experiment.training
+    return training.epochs * TRAINING_PASSES * min(sizes.train, (training.steps or sizes.train) * training.batch_size)

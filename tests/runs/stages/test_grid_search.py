@@ -1,0 +1,95 @@
+"""A grid search spends what finding 1/L may cost, and can be stopped anywhere."""
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from excite.data import Split
+from excite.errors import DivergedError, InputError
+from excite.runs import load
+from excite.runs.assemble import Parts, assemble
+from excite.runs.stages.grid_search import grid, grid_search, hold_out, shrunk
+from excite.schedules import step
+
+SHORT = ["lipschitz.runs=4", "lipschitz.steps=10"]
+
+
+@pytest.fixture
+def parts(tiny: Path) -> Parts:
+    return assemble(load(str(tiny), overrides=SHORT))
+
+
+def test_the_grid_is_geometric_around_the_baseline() -> None:
+    rates = grid(0.1, 5)
+    assert rates[0] == pytest.approx(0.1 / 8)
+    assert rates[2] == pytest.approx(0.1)
+    assert rates[-1] == pytest.approx(0.8)
+    factors = [later / earlier for earlier, later in itertools.pairwise(rates)]
+    assert factors == pytest.approx([math.sqrt(8)] * 4)
+
+
+def rows(split: Split) -> set[bytes]:
+    return {image.numpy().tobytes() for image in split.images}
+
+
+def test_images_that_judge_are_not_trained_on() -> None:
+    images: Tensor = torch.arange(100, dtype=torch.uint8).reshape(100, 1, 1, 1)
+    split = Split(images, torch.zeros(100, dtype=torch.int64))
+    rest, held_out = hold_out(split, 0)
+    assert (len(rest), len(held_out)) == (90, 10)
+    assert rows(rest) | rows(held_out) == rows(split)
+    assert torch.equal(held_out.images, hold_out(split, 0)[1].images)
+    assert not torch.equal(held_out.images, hold_out(split, 1)[1].images)
+    with pytest.raises(InputError, match="too few to hold some out"):
+        hold_out(Split(images[:9], split.labels[:9]), 0)
+
+
+def test_a_short_training_goes_through_the_whole_schedule() -> None:
+    schedule = step(1.0, milestones=(5, 8), factor=0.5)
+    assert [shrunk(schedule, 10, 4)(epoch) for epoch in range(4)] == [1.0, 1.0, 0.5, 0.5]
+    assert [shrunk(schedule, 10, 10)(epoch) for epoch in range(10)] == [schedule(epoch) for epoch in range(10)]
+
+
+def test_the_budget_is_that_of_finding_the_poe_rate(parts: Parts, tmp_path: Path) -> None:
+    taken: list[tuple[int, int]] = []
+    search = grid_search(parts, 3, folder=tmp_path / "search", on_step=lambda *step: taken.append(step))
+    assert search.budget == 2 * 10 + 4 * 10  # the baseline's epochs and steps; the edge's runs and steps
+    assert search.steps == 18  # of 20: three epochs of 6, since 9 batches hold the remaining images
+    assert taken[-1] == (54, 60)
+    assert search.held_out == 32
+    assert search.attack == "PGD-3"
+    best = max(search.trials, key=lambda trial: (trial.robust_accuracy or 0, trial.clean_accuracy or 0))
+    assert search.winner == best.rate
+    assert [trial.rate for trial in search.trials] == pytest.approx([0.05 / 8, 0.05, 0.4])
+
+
+class StoppedError(Exception):
+    pass
+
+
+def test_a_stopped_search_goes_on(parts: Parts, tmp_path: Path) -> None:
+    whole = grid_search(parts, 2, folder=tmp_path / "whole")
+
+    def stop(done: int, total: int) -> None:
+        if done == 44:  # in the second trial's second epoch
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        grid_search(parts, 2, folder=tmp_path / "stopped", on_step=stop)
+    taken: list[int] = []
+    assert grid_search(parts, 2, folder=tmp_path / "stopped", on_step=lambda done, _: taken.append(done)) == whole
+    assert 0 < len(taken) < 24  # the first trial is not repeated, nor the second one's first epoch
+
+
+def test_a_rate_that_diverges_does_not_win(tiny: Path, tmp_path: Path) -> None:
+    wild = assemble(load(str(tiny), overrides=[*SHORT, "training.schedule.rate=100.0"]))
+    with pytest.raises(DivergedError, match=r"diverged at every rate from 12\.5 to 800"):
+        grid_search(wild, 2, folder=tmp_path / "wild")
+    half = assemble(load(str(tiny), overrides=[*SHORT, "training.schedule.rate=8.0"]))
+    search = grid_search(half, 2, folder=tmp_path / "half")
+    assert search.winner == 1.0
+    assert "diverged" in (search.trials[1].problem or "")

@@ -1,0 +1,175 @@
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+from excite.cli import cli
+from excite.data import Unlabelled, load_extra, load_unlabelled
+from excite.errors import InputError
+from excite.runs import load
+from excite.runs.procedure import Run
+from excite.runs.stages.pseudo_label import Labelling, choose, label_with_run, predict, pseudo_label
+
+LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
+CONFIDENCES = torch.tensor([0.9, 0.6, 0.95, 0.8, 0.7, 0.5])
+
+
+class Quiet:
+    def say(self, text: str) -> None: ...
+
+    @contextmanager
+    def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda _done, _total: None
+
+
+class Brightness(nn.Module):
+    """Class 0 for a dark image, 1 for a bright one, the surer the further from grey; dropout and batch-norm inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(8.0))
+        self.noise = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        brightness = self.noise(x.flatten(1).mean(1, keepdim=True) - 0.5)
+        return self.scale * torch.cat([-brightness, brightness], dim=1)
+
+
+def grey(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "balance", "kept"),
+    [(0.0, False, [0, 1, 2, 3, 4, 5]), (0.7, False, [0, 2, 3, 4]), (0.0, True, [2, 3, 4]), (0.65, True, [2, 3, 4])],
+)
+def test_the_confident_ones_are_kept_and_classes_balanced(threshold: float, balance: bool, kept: list[int]) -> None:
+    assert choose(LABELS, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance).tolist() == kept
+
+
+def test_the_most_confident_of_each_class_are_kept_as_many_as_the_rarest_has() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (200,), generator=generator)
+    confidences = torch.rand(200, generator=generator)
+    kept = choose(labels, confidences, num_classes=4, threshold=0.2, balance=True)
+    sure = [[c for c, y in zip(confidences.tolist(), labels.tolist(), strict=True) if y == k] for k in range(4)]
+    fewest = min(len([c for c in confident if c >= 0.2]) for confident in sure)
+    for label in range(4):
+        assert sorted(confidences[kept][labels[kept] == label].tolist()) == sorted(sure[label])[-fewest:]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "balance", "message"),
+    [
+        (0.99, False, r"No image has a confidence of 0.99 or more; the largest is 0.9500. Lower the threshold"),
+        (0.75, True, r"No image is left in class 1.*leave out the balance"),
+        (1.5, False, r"between 0 and 1; the threshold is 1.5"),
+    ],
+)
+def test_a_choice_that_keeps_nothing_is_refused(threshold: float, balance: bool, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        choose(LABELS, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance)
+
+
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_a_model_labels_in_eval_mode_and_is_left_as_it_was(batch_size: int) -> None:
+    model = Brightness().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    labels, confidences, classes = predict(model, grey(0, 255, 128, 30, 200), batch_size=batch_size)
+    assert labels.tolist() == [0, 1, 1, 0, 1]
+    assert classes == 2
+    assert confidences[0] == pytest.approx(1 / (1 + np.exp(-8)), rel=1e-4)
+    assert confidences[0] > confidences[3] > confidences[4] > confidences[2]
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def label(labels: torch.Tensor | None = None, threshold: float = 0.0) -> Labelling:
+    images = Unlabelled("mine.npz", grey(0, 255, 128, 30), labels)
+    return pseudo_label(Brightness(), images, source="mine.npz", teacher={"run": "r"}, threshold=threshold)
+
+
+def test_the_truth_only_judges_and_is_called_a_diagnostic() -> None:
+    judged = label(torch.tensor([0, 1, 0, 1]))
+    assert judged.kept.labels.tolist() == [0, 1, 1, 0]
+    assert judged.accuracy is not None
+    assert (judged.accuracy.correct, judged.accuracy.total) == (2, 4)
+    assert "diagnostic only: 50.00%" in str(judged)
+    assert "4 of 4 images kept" in str(judged)
+    assert "per class: 2, 2" in str(judged)
+    unjudged = label(threshold=0.9)
+    assert unjudged.accuracy is None
+    assert "diagnostic" not in str(unjudged)
+    assert unjudged.to_json()["kept"] == len(unjudged.kept) == 3
+    assert unjudged.to_json()["mean_confidence"] == pytest.approx(unjudged.kept.confidences.mean().item())
+    assert unjudged.kept.teacher == {"run": "r", "threshold": 0.9, "balance": False}
+    json.dumps(unjudged.to_json())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """LeNet-5 after a short training on a thousand digits."""
+    overrides = ["data.name=mnist-sample-1k+4k", "data.test_examples=50", "training.epochs=4", "training.batch_size=20"]
+    folder = tmp_path_factory.mktemp("runs") / "teacher"
+    run = Run(folder, load("mnist-sample", overrides=overrides), console=Quiet(), device="cpu")
+    run.train("baseline")
+    return run
+
+
+def test_a_run_labels_what_it_has_not_seen(trained: Run, tmp_path: Path) -> None:
+    out = tmp_path / "pseudo.npz"
+    labelling = label_with_run(trained, "baseline", "mnist-sample-1k+4k", out, threshold=0.9)
+    assert labelling.candidates == 4000
+    assert labelling.accuracy is not None
+    assert labelling.accuracy.value > 0.9
+    assert min(labelling.kept.confidences) >= 0.9
+    hidden, extra = load_unlabelled("mnist-sample-1k+4k"), load_extra(out)
+    assert torch.equal(extra.images, hidden.images[labelling.kept.indices])
+    assert torch.equal(extra.labels, labelling.kept.labels)
+    assert labelling.kept.teacher["run"] == "teacher"
+    assert labelling.kept.teacher["experiment"]["training"]["epochs"] == 4
+
+
+def test_a_file_of_images_is_labelled(trained: Run, tmp_path: Path) -> None:
+    images = load_unlabelled("mnist-sample-1k+4k").images[:30]
+    np.savez(tmp_path / "mine.npz", x=images.numpy())
+    labelling = label_with_run(trained, "baseline", str(tmp_path / "mine.npz"), tmp_path / "pseudo.npz")
+    assert labelling.accuracy is None
+    assert torch.equal(load_extra(tmp_path / "pseudo.npz").images, images)
+
+
+def test_the_command_prints_what_it_did(trained: Run, tmp_path: Path) -> None:
+    command = ["pseudo-label", str(trained.folder), "--data", "mnist-sample-1k+4k", "--out", str(tmp_path / "p.npz")]
+    answer = CliRunner().invoke(cli, [*command, "--threshold", "1/2", "--balance", "--json"], catch_exceptions=False)
+    found = json.loads(answer.stdout)
+    assert found["file"] == str(tmp_path / "p.npz")
+    assert found["per_class"] == [found["kept"] // 10] * 10
+    assert load_extra(tmp_path / "p.npz").labels.bincount().tolist() == found["per_class"]
+    told = CliRunner().invoke(cli, command, catch_exceptions=False).stdout
+    for text in ("4,000 of 4,000 images kept", "mean confidence", "per class: ", "diagnostic only", "p.npz"):
+        assert text in told
+    missing = CliRunner().invoke(cli, ["pseudo-label", str(tmp_path / "none"), *command[2:]])
+    assert (missing.exit_code, "does not exist" in missing.output) == (2, True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="not a run folder"):
+        CliRunner().invoke(cli, ["pseudo-label", str(tmp_path / "empty"), *command[2:]], catch_exceptions=False)
+
+
+def test_what_cannot_be_labelled_is_named(trained: Run, tmp_path: Path) -> None:
+    out = tmp_path / "pseudo.npz"
+    with pytest.raises(InputError, match=r"has no trained arm poe. Train it"):
+        label_with_run(trained, "poe", "mnist-sample-1k+4k", out)
+    with pytest.raises(InputError, match=r"Write --out .*pseudo\.npz"):
+        label_with_run(trained, "baseline", "mnist-sample-1k+4k", tmp_path / "pseudo")
+    np.savez(tmp_path / "colour.npz", x=np.zeros((2, 32, 32, 3), np.uint8))
+    with pytest.raises(InputError, match=r"takes images of 1×28×28; those of colour.npz are 3×32×32"):
+        label_with_run(trained, "baseline", str(tmp_path / "colour.npz"), out)
+    with pytest.raises(InputError, match="no unlabelled data"):
+        label_with_run(trained, "baseline", "mnist", out)
+    assert not out.exists()

@@ -1,0 +1,76 @@
+import pytest
+import torch
+
+from excite.errors import InputError
+from excite.objectives import AWP, PGDAT, RST, Objective, Trades, standard_loss
+from excite.runs import load
+from excite.runs.assemble import assemble, look_up
+
+SMALL = ["data.train_examples=256", "data.test_examples=50", "training.batch_size=64"]
+
+
+def test_every_model_starts_from_the_same_weights_and_leaves_the_global_generator_alone() -> None:
+    parts = assemble(load("mnist-sample", overrides=SMALL))
+    before = torch.get_rng_state()
+    first, second = parts.new_model(), parts.new_model()
+    assert torch.equal(torch.get_rng_state(), before)
+    for mine, theirs in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_short_trainings_repeat_and_cross_epochs() -> None:
+    parts = assemble(load("mnist-sample", overrides=SMALL))  # 4 batches an epoch
+    first = list(parts.losses_at(0.1, 6))
+    assert len(first) == 6
+    assert first == list(parts.losses_at(0.1, 6))
+    assert first[0] == next(parts.losses_at(0.5, 6))
+    assert first[1] != list(parts.losses_at(0.5, 6))[1]
+    assert first[0] != next(parts.losses_at(0.1, 6, draw=1))
+
+
+def test_sizes_normalisation_and_fractions_are_honoured() -> None:
+    parts = assemble(
+        load(
+            "mnist-sample",
+            overrides=[*SMALL, "model.normalize=true", 'attacks.f={kind="pgd",eps="8/255",step="1/255"}'],
+        )
+    )
+    assert (len(parts.train), len(parts.test)) == (256, 50)
+    normalised = parts.new_model()[0](parts.train.floats())  # type: ignore[index]
+    assert normalised.mean().abs() < 1e-4
+    assert "8/255" in str(parts.attacks["f"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "built"),
+    [
+        ("standard", standard_loss),
+        ("trades", Trades()),
+        ('{kind="trades",beta=3.0,eps="4/255",steps=2}', Trades(beta=3.0, eps=4 / 255, steps=2)),
+        ('{kind="pgd_at",step="2/255",random_start=true}', PGDAT(step=2 / 255, random_start=True)),
+        ('{kind="rst",unlabelled_weight=0.5}', RST(unlabelled_weight=0.5)),
+        ('{kind="awp",on="pgd_at",gamma=0.01}', AWP(on="pgd_at", gamma=0.01)),
+    ],
+)
+def test_an_objective_is_a_name_or_a_table(asked: str, built: Objective) -> None:
+    assert look_up(load("mnist-sample", overrides=[f"training.objective={asked}"])).objective == built
+
+
+@pytest.mark.parametrize(
+    ("asked", "cure"),
+    [
+        ("tardes", 'did you mean "trades"'),
+        ("{beta=3.0}", "needs a kind"),
+        ('{kind="trades",bta=3.0}', 'did you mean "beta"'),
+        ('{kind="trades",beta="much"}', "beta"),
+        ('{kind="awp",on="mart"}', "'mart'"),
+    ],
+)
+def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        look_up(load("mnist-sample", overrides=[f"training.objective={asked}"]))
+
+
+def test_an_unusable_device_is_named() -> None:
+    with pytest.raises(InputError, match='device "warp" cannot be used here'):
+        assemble(load("mnist-sample"), device="warp")

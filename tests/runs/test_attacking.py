@@ -1,0 +1,114 @@
+"""A stranger's model, attacked from its file."""
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from excite import models
+from excite.console import Console
+from excite.errors import CorruptFileError, InputError
+from excite.runs.attacking import attack_target, named_attacks, stranger
+
+FACTORY = """
+from torch import nn
+
+def digits():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+number = 3
+
+def not_a_model():
+    return number
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's in the current folder; its name is new for each test."""
+    name = f"theirs_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def weights(path: Path) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    if path.suffix == ".safetensors":
+        save_file(model.state_dict(), path)
+    else:
+        torch.save({"state_dict": model.state_dict()}, path)
+    return model
+
+
+def load(model: str, path: Path) -> nn.Module:
+    return stranger(model, path, data_name="mnist-sample", device=None, folder=path.parent).model
+
+
+@pytest.mark.parametrize("file", ["w.safetensors", "w.pt"])
+def test_weights_and_factory_make_the_model(tmp_path: Path, module: str, file: str) -> None:
+    expected = weights(tmp_path / file)
+    path = list(sys.path)
+    model = load(f"{module}:digits", tmp_path / file)
+    assert torch.equal(model.state_dict()["1.weight"], expected.state_dict()["1.weight"])
+    assert not model.training
+    assert sys.path == path
+
+
+def test_a_model_of_ours_goes_by_its_name(tmp_path: Path) -> None:
+    save_file(models.create("lenet5", input_shape=(1, 28, 28)).state_dict(), tmp_path / "w.safetensors")
+    assert isinstance(load("lenet5", tmp_path / "w.safetensors"), models.LeNet5)
+
+
+class Malicious:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("touched"),))  # type: ignore[return-value]
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, module: str) -> None:
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Malicious()))
+    with pytest.raises(CorruptFileError, match="cannot be read as weights"):
+        load(f"{module}:digits", tmp_path / "w.pt")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    for model, message in (
+        ("nowhere:digits", "cannot be imported"),
+        (f"{module}:nothing", "cannot be imported"),
+        (f"{module}:not_a_model", "made a int, not a torch module"),
+        ("lenet5", "does not fit lenet5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(model, tmp_path / "w.pt")
+    with pytest.raises(InputError, match="There is no file"):
+        load(f"{module}:digits", tmp_path / "none.pt")
+
+
+def test_options_reach_the_attacks_that_take_them() -> None:
+    options = {"eps": 8 / 255, "steps": 10, "norm": None}
+    chosen = named_attacks(("pgd", "square"), options)
+    assert str(chosen["pgd"]) == "PGD-10, L∞ ε = 8/255, step 2/255"
+    assert str(chosen["square"]) == "SQUARE, L∞ ε = 8/255"
+    with pytest.raises(InputError, match="None of square takes steps"):
+        named_attacks(("square",), options)
+    with pytest.raises(InputError, match='no attack "pdg"'):
+        named_attacks(("pdg",), options)
+    with pytest.raises(InputError, match='also needs "eps"'):
+        named_attacks(("pgd",), {})
+
+
+def test_the_verdicts_are_kept(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
+    attacks = named_attacks(("pgd",), {"eps": 0.1, "steps": 3})
+    evaluation = attack_target(target, attacks, console=Console(), examples=50, subset_seed=1)
+    assert evaluation.clean.total == 50
+    assert (tmp_path / "attack-pgd.json").exists()
+    assert not (tmp_path / "attack-pgd.journal").exists()

@@ -1,0 +1,130 @@
+"""The experiments shipped with the package: whole, well named, and, for the dear ones, walked through once."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from excite import data
+from excite.models import MODELS
+from excite.report.tables.published import PUBLISHED
+from excite.runs import Experiment, catalogue, load
+from excite.runs.assemble import look_up
+from excite.runs.stages.teach import unlabelled_source
+from excite.sweeps.speed import Network
+from excite.sweeps.sweep import combinations
+from excite.sweeps.work import About, count_work
+
+TABLE_1 = [
+    *(f"table-1-cifar10-{model}" for model in ("resnet20", "resnet50", "resnet110", "densenet40")),
+    *(f"table-1-cifar100-{model}" for model in ("resnet50", "resnet110", "densenet40")),
+]
+TABLE_2 = ["table-2-trades", "table-2-pgd-at", "table-2-rst"]
+FIGURES = ["figure-2-relu", "figure-2-tanh", "figure-3", "figure-4", "figures-5-6"]
+FULL = [*TABLE_1, *TABLE_2, *FIGURES]
+MINUTES = 40e12  # FLOP: a quarter of an hour at 45 GFLOP/s
+
+
+def test_every_row_and_figure_is_there_with_a_small_twin() -> None:
+    assert set(catalogue()) == {*FULL, *(f"{name}-small" for name in FULL), "mnist-sample"}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_what_an_experiment_names_exists(name: str) -> None:
+    experiment = load(name)
+    named = look_up(experiment)
+    assert named.schedule(0) > 0
+    assert named.attacks
+    assert experiment.model.name in MODELS
+    assert experiment.data.name in data.names()
+    for run in combinations(experiment, Path("nowhere")).values():
+        assert run.model.name in MODELS
+        look_up(run)
+    if name != "table-2-rst":  # needs a file that is the user's
+        unlabelled_source(experiment)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_small_twin_says_so_and_takes_minutes(name: str) -> None:
+    full, small = load(name), load(f"{name}-small")
+    assert small.summary.startswith("Small, not the paper's")
+    assert "mall" not in full.summary
+    assert flops(small) < MINUTES
+    assert flops(full) > 10 * flops(small)
+
+
+def flops(experiment: Experiment) -> float:
+    about = About.of(experiment.data.name)
+    return count_work(experiment, about).passes * Network(experiment.model.name, about.input_shape).flops()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_row_has_the_papers_epochs_batch_size_and_attack(name: str) -> None:
+    experiment, row = load(name), PUBLISHED[name]
+    assert experiment.training.epochs == row.epochs
+    assert experiment.training.batch_size == row.batch_size
+    assert (experiment.data.train_examples, experiment.data.test_examples) == (None, None)
+    assert experiment.arms == ("baseline", "poe", "largest")
+    assert len(experiment.sweep["seed"]) == 5
+    attack = str(next(iter(look_up(experiment).attacks.values())))
+    expected = "PGD-20, L∞ ε = 1/255, step 0.000392157" if row.table == 1 else "AutoAttack (standard), L∞ ε = 8/255"
+    assert attack == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "rates"),
+    [
+        ("table-1-cifar10-resnet20", {80: 0.1, 81: 0.01, 121: 0.01, 122: 0.001}),
+        ("table-1-cifar100-densenet40", {149: 0.1, 150: 0.01, 224: 0.01, 225: 0.001}),
+        ("table-2-trades", {73: 0.1, 74: 0.01}),
+        ("table-2-pgd-at", {49: 0.1, 50: 0.01, 99: 0.01, 100: 0.001}),
+        ("table-2-rst", {0: 0.1, 100: 0.05, 199: 0.05 * (1 + np.cos(199 / 200 * np.pi))}),
+    ],
+)
+def test_rates_fall_when_the_paper_says(name: str, rates: dict[int, float]) -> None:
+    schedule = look_up(load(name)).schedule
+    assert {epoch: schedule(epoch) for epoch in rates} == pytest.approx(rates)
+
+
+# Two steps on the same two images, at a rate that learns from so few.
+DRY = [
+    *("data.train_examples=2", "data.test_examples=2", "data.augment=none", "training.schedule.rate=0.001"),
+    *("training.batch_size=2", "training.epochs=2", "training.steps=2", "lipschitz.steps=2", "lipschitz.runs=4"),
+    *("record.slopes_per_epoch=1", "record.probe_examples=2"),
+    'attacks={"AutoAttack, shortened"={kind="autoattack", eps="8/255", iterations=2, queries=10}}',
+]
+# One image of the two is without a label, and a teacher has to find it.
+DRY_RST = ["data.train_examples=1", "data.unlabelled=unlabelled.npz", "data.epoch_samples=2", "teacher={}"]
+
+
+@pytest.mark.slow
+@pytest.mark.full_data
+@pytest.mark.parametrize("name", TABLE_2)
+def test_a_dry_run_of_table_2_ends_in_its_row(
+    name: str, tmp_path: Path, full_dataset: Callable[[str], data.Dataset]
+) -> None:
+    """The paper's own networks through every stage: train, record, estimate, rescale, train, AutoAttack, table row."""
+    image = full_dataset("cifar10").train.images[-1:]
+    np.savez_compressed(tmp_path / "unlabelled.npz", x=image.numpy())
+    changes = [*DRY, *(DRY_RST if name == "table-2-rst" else [])]
+    excite("run", name, *(word for change in changes for word in ("--set", change)), cwd=tmp_path)
+    results = json.loads(excite("report", f"runs/{name}", "--json", cwd=tmp_path))
+    assert [arm["name"] for arm in results["arms"]] == ["baseline", "poe", "largest"]
+    assert [arm["problem"] for arm in results["arms"]] == [None, None, None]
+    assert all("AutoAttack, shortened" in arm["evaluation"]["attacks"] for arm in results["arms"])
+    constant = results["estimate"]["constant"]
+    assert [arm["rate"] for arm in results["arms"]] == pytest.approx([0.001, 1 / constant, 2 / constant])
+    table = excite("report", f"runs/{name}", cwd=tmp_path)
+    for text in ("baseline", "PoE-motivated, 1/L", "largest convergent, 2/L", "AutoAttack, shortened"):
+        assert text in table
+
+
+def excite(*arguments: str, cwd: Path) -> str:
+    command = [sys.executable, "-m", "excite", *arguments]
+    process = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return process.stdout

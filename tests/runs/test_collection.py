@@ -1,0 +1,37 @@
+"""Run folders at any depth, grouped by what they repeat."""
+
+from pathlib import Path
+
+import pytest
+
+from excite.errors import InputError
+from excite.files import write_json
+from excite.runs import load
+from excite.runs.collection import by_seed, collect
+from excite.runs.folder import EXPERIMENT, OUTCOME, load_results
+
+
+def leave_run(folder: Path, *changes: str) -> None:
+    write_json(folder / EXPERIMENT, load("mnist-sample", overrides=changes).to_json())
+
+
+def test_runs_that_differ_in_their_seed_alone_belong_together(tmp_path: Path) -> None:
+    leave_run(tmp_path / "a/seed-1", "seed=1")
+    leave_run(tmp_path / "a/seed-0", "seed=0", 'arms=["baseline"]')  # which arms were asked for makes no difference
+    leave_run(tmp_path / "b", "seed=0", "training.batch_size=8")
+    groups = by_seed(collect([tmp_path / "b", tmp_path / "a", tmp_path]))
+    assert [group.seeds for group in groups] == [(0,), (0, 1)]
+    assert [group.experiment.training.batch_size for group in groups] == [8, 64]
+
+
+def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="There is no run in"):
+        collect([tmp_path])
+
+
+def test_arms_come_in_one_order_grid_searches_last(tmp_path: Path) -> None:
+    leave_run(tmp_path)
+    for arm in ("grid-10", "largest", "grid-2", "baseline"):
+        write_json(tmp_path / arm / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+    assert [arm.name for arm in load_results(tmp_path).arms] == ["baseline", "largest", "grid-2", "grid-10"]
+    assert load_results(tmp_path).arms[-1].title == "grid search, 10 rates"

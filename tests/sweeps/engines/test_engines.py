@@ -1,0 +1,191 @@
+"""Sweeps as people run them: real processes, really killed, on a folder that two sweeps share."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from excite.cli import cli
+from excite.console import Console
+from excite.errors import InputError
+from excite.runs import load
+from excite.runs.procedure import Run
+
+Start = Callable[..., subprocess.Popen[str]]
+Call = Callable[..., tuple[str, str]]
+
+LONG = ("--set", "training.epochs=30", "--arms", "baseline")
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def workers(log: Path) -> list[int]:
+    """The processes that took up a job, by its log."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    return [int(number) for number in re.findall(r"in process (\d+)$", text, re.MULTILINE)]
+
+
+def epochs_done(run: Path) -> int:
+    metrics = run / "baseline/metrics.jsonl"
+    return len(metrics.read_text(encoding="utf-8").splitlines()) if metrics.exists() else 0
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+
+
+def kill_at_work(run: Path, process: subprocess.Popen[str], times: int) -> None:
+    """Kill the worker of a run's baseline, each time after it got further."""
+    for number in range(1, times + 1):
+        before = epochs_done(run)
+        wait_for(lambda: len(workers(run / "baseline.log")) == number and epochs_done(run) > before, process)  # noqa: B023
+        os.kill(workers(run / "baseline.log")[-1], signal.SIGKILL)
+
+
+def stages(run: Path) -> dict[str, str]:
+    """What the stages of a run have left behind."""
+    files = [file for file in run.rglob("*.json") if file.name != "checkpoint.json"]
+    return {str(file.relative_to(run)): file.read_text(encoding="utf-8") for file in files}
+
+
+def weights(run: Path) -> str:
+    return str(json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["sha256"])
+
+
+def undisturbed(tiny: Path, folder: Path, seed: int) -> str:
+    """The weights that the same training ends with when nobody kills it."""
+    run = Run(folder, load(str(tiny), overrides=["training.epochs=30", f"seed={seed}"]), console=Console())
+    run.train("baseline")
+    return weights(folder)
+
+
+def test_a_killed_job_goes_on_from_its_checkpoint(tiny: Path, tmp_path: Path, start: Start) -> None:
+    process = start("sweep", tiny, *LONG, "--workers", "1", "--out", "sweep")
+    run = tmp_path / "sweep/seed-0"
+    kill_at_work(run, process, times=1)
+    stdout, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr
+    assert "1 of 1 jobs done, 0 failed" in stdout
+    assert len(workers(run / "baseline.log")) == 2
+    assert epochs_done(run) == 30
+    assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0)
+
+
+@pytest.mark.slow
+def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path, start: Start, call: Call) -> None:
+    arguments = ("sweep", tiny, *LONG, "--seeds", "2", "--workers", "1", "--out", "sweep", "--json")
+    unlucky, lucky = tmp_path / "sweep/seed-0", tmp_path / "sweep/seed-1"
+    process = start(*arguments)
+    kill_at_work(unlucky, process, times=3)
+    stdout, stderr = process.communicate(timeout=240)
+    assert process.returncode == 1, stderr
+    assert "1 of 2 jobs failed" in stderr
+    jobs = {Path(job["folder"]).name: job for job in json.loads(stdout)["jobs"]}
+    assert (jobs["seed-0"]["status"], jobs["seed-1"]["status"]) == ("failed", "done")
+    assert "its process ended 3 times, the last time with code -9" in jobs["seed-0"]["reason"]
+    assert not (unlucky / "baseline/outcome.json").exists()
+    call(*arguments)
+    for seed, folder in enumerate((unlucky, lucky)):
+        assert weights(folder) == undisturbed(tiny, tmp_path / f"whole-{seed}", seed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_sweep_stops_its_processes(tiny: Path, tmp_path: Path, start: Start, number: signal.Signals) -> None:
+    process = start("sweep", tiny, *LONG, "--set", "training.epochs=100000", "--out", "sweep")
+    run = tmp_path / "sweep/seed-0"
+    wait_for(lambda: epochs_done(run) > 1, process)  # the second epoch's line follows the first one's checkpoint
+    (worker,) = workers(run / "baseline.log")
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL), stderr
+    until = time.monotonic() + 60
+    while alive(worker):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["position"]["epoch"] > 0
+
+
+def test_two_sweeps_in_one_folder_do_everything_once(
+    tiny: Path,
+    tmp_path: Path,
+    start: Start,
+) -> None:
+    arguments = ("sweep", tiny, "--arms", "baseline,poe", "--workers", "1", "--out", "sweep", "--json")
+    processes = [start(*arguments), start(*arguments)]
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=240)
+        assert process.returncode == 0, stderr
+        assert {job["status"] for job in json.loads(stdout)["jobs"]} == {"done"}
+    logs = [log.read_text(encoding="utf-8") for log in (tmp_path / "sweep/seed-0").glob("*.log")]
+    lines = [line for log in logs for line in log.splitlines() if ", done in" in line]
+    for stage in ("baseline: training", "baseline: PGD-3", "L by edge", "poe: training", "poe: PGD-3"):
+        assert len([line for line in lines if line.startswith(stage)]) == 1, lines
+
+
+def test_a_diverged_training_is_a_result_of_a_sweep(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["sweep", str(tiny), "--arms", "baseline", "--set", "sweep.training.schedule.rate=[0.05, 1000.0]"]
+    cli(arguments, standalone_mode=False)
+    stdout, stderr = capfd.readouterr()
+    assert "2 of 2 jobs done, 1 of them diverged, 0 failed, in runs/tiny-sweep" in stdout
+    assert "rate-1000.0,seed-0 baseline diverged in" in stderr
+    cli(arguments, standalone_mode=False)
+    assert capfd.readouterr() == (stdout, "")
+
+
+def test_arms_and_seeds_can_be_added(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli(["run", str(tiny), "--arms", "baseline", "--seeds", "1", "--out", "runs"], standalone_mode=False)
+    before = stages(tmp_path / "runs/seed-0")
+    capfd.readouterr()
+    cli(["run", str(tiny), "--arms", "baseline,grid:2", "--seeds", "2", "--out", "runs"], standalone_mode=False)
+    stdout, stderr = capfd.readouterr()
+    assert stderr.count("baseline: training at rate 0.05, done") == 1  # that of seed 1
+    assert stderr.count("grid-2: trying 2 rates, done") == 2
+    assert "grid search, 2 rates" in stdout
+    assert "Report: runs/report.html" in stdout
+    after = stages(tmp_path / "runs/seed-0")
+    assert after.items() >= before.items()
+    assert {"grid-2/search.json", "grid-2/outcome.json", "grid-2/evaluation.json"} <= after.keys()
+    with pytest.raises(InputError, match="holds several runs"):
+        cli(["run", str(tiny), "--out", "runs"], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start) -> None:
+    process = start("sweep", tiny, *LONG, "--engine", "ray", "--seeds", "2", "--workers", "2", "--out", "sweep")
+    run = tmp_path / "sweep/seed-0"
+    kill_at_work(run, process, times=1)
+    stdout, stderr = process.communicate(timeout=400)
+    assert process.returncode == 0, stderr
+    assert "2 of 2 jobs done, 0 failed" in stdout
+    assert len(workers(run / "baseline.log")) == 2
+    assert epochs_done(run) == 30
+
+
+def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:
+    _, stderr = call("sweep", tiny, "--address", "auto", code=2)
+    assert "--address goes with --engine ray" in stderr
+    _, stderr = call("sweep", tiny, "--engine", "ray", "--address", "auto", code=2)
+    assert "There is no Ray cluster" in stderr
+    assert "Traceback" not in stderr

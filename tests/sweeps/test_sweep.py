@@ -1,0 +1,110 @@
+"""Which run folders and which jobs a sweep consists of."""
+
+from pathlib import Path
+
+import pytest
+
+from excite.errors import InputError
+from excite.files import write_json
+from excite.runs import Experiment, load
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME
+from excite.sweeps.jobs import Job, Outcome, blocked, earlier_outcome, jobs_of
+from excite.sweeps.sweep import combinations, run_folders
+
+
+def names(runs: dict[Path, Experiment]) -> list[str]:
+    return [path.name for path in runs]
+
+
+def test_a_sweep_is_the_product_of_its_values(tmp_path: Path) -> None:
+    table = ["sweep.training.schedule.rate=[0.1, 0.2]", 'sweep={"training.batch_size"=[8, 16], seed=[3, 4]}']
+    experiment = load("mnist-sample", overrides=[table[1], table[0]])
+    runs = combinations(experiment, tmp_path)
+    assert len(runs) == 8
+    assert names(runs)[:2] == ["batch_size-8,rate-0.1,seed-3", "batch_size-8,rate-0.1,seed-4"]
+    one = runs[tmp_path / "batch_size-16,rate-0.2,seed-4"]
+    assert (one.training.batch_size, one.training.schedule["rate"], one.seed) == (16, 0.2, 4)
+    assert one.sweep == {}
+    assert names(combinations(experiment, tmp_path, seeds=1))[0] == "batch_size-8,rate-0.1,seed-0"
+
+
+def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
+    values = [
+        'sweep.model.name=["lenet5"]',
+        'sweep.data.name=["mnist-sample"]',
+        'sweep.training.objective=["standard"]',
+    ]
+    runs = combinations(load("mnist-sample", overrides=values), tmp_path)
+    assert names(runs) == ["model.name-lenet5,data.name-mnist-sample,objective-standard,seed-0"]
+    schedules = "sweep.training.schedule=[{kind='constant',rate=0.1},{kind='cosine',rate=0.1,epochs=9}]"
+    runs = combinations(load("mnist-sample", overrides=[schedules]), tmp_path)
+    assert len(runs) == 2
+    assert all("/" not in name and " " not in name for name in names(runs))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("sweep.training.batch_sizes=[1]", 'did you mean "training.batch_size"'),
+        ("sweep.training.batch_size=[0]", "training.batch_size"),
+        ("sweep.training.batch_size=[]", "has no values"),
+        ("sweep.training.batch_size=[8, 8]", "name each value once"),
+        ("sweep.training.batch_size=8", "Expected `array`"),
+        ("arms=['best']", 'no arm "best"'),
+    ],
+)
+def test_a_sweep_that_does_not_fit_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        combinations(load("mnist-sample", overrides=[override]), tmp_path)
+
+
+def test_a_folder_is_one_run_or_holds_several(tmp_path: Path) -> None:
+    experiment = load("mnist-sample")
+    assert run_folders(experiment, tmp_path, None) == {tmp_path: experiment}
+    assert [run.seed for run in run_folders(experiment, tmp_path, 3).values()] == [0, 1, 2]
+    write_json(tmp_path / EXPERIMENT, experiment.to_json())
+    with pytest.raises(InputError, match="is one run"):
+        run_folders(experiment, tmp_path, 3)
+    with pytest.raises(InputError, match="is one run"):
+        combinations(experiment, tmp_path)
+    with pytest.raises(InputError, match="holds several runs"):
+        run_folders(experiment, tmp_path.parent, None)
+
+
+def test_jobs_wait_for_what_they_need(tmp_path: Path) -> None:
+    by_edge = jobs_of(tmp_path, load("mnist-sample"), ["baseline", "poe", "grid:2"])
+    assert [(job.task, [needed.task for needed in job.needs]) for job in by_edge] == [
+        ("L", []),
+        ("baseline", []),
+        ("poe", ["L"]),
+        ("grid-2", []),
+    ]
+    by_trace = jobs_of(tmp_path, load("mnist-sample", overrides=["lipschitz.method=local"]), ["poe", "largest"])
+    assert [(job.task, [needed.task for needed in job.needs]) for job in by_trace] == [
+        ("baseline", []),
+        ("L", ["baseline"]),
+        ("poe", ["L"]),
+        ("largest", ["L"]),
+    ]
+    assert [job.task for job in jobs_of(tmp_path, load("mnist-sample"), ["baseline"])] == ["baseline"]
+
+
+def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
+    job, estimate = Job(tmp_path, "poe"), Job(tmp_path, "L")
+    assert earlier_outcome(job) is None
+    write_json(tmp_path / "poe" / OUTCOME, {"problem": None})
+    assert earlier_outcome(job) is None  # trained, not attacked
+    write_json(tmp_path / "poe" / EVALUATION, {})
+    write_json(tmp_path / ESTIMATE, {})
+    for finished in (earlier_outcome(job), earlier_outcome(estimate)):
+        assert finished
+        assert finished.status == "done"
+    write_json(tmp_path / "largest" / OUTCOME, {"problem": "the loss became nan"})
+    assert earlier_outcome(Job(tmp_path, "largest")) == Outcome("diverged", "the loss became nan")
+
+
+def test_a_failed_job_fails_those_that_need_it() -> None:
+    assert blocked([Outcome("done"), Outcome("diverged", "nan")]) is None
+    failed = blocked([Outcome("done"), Outcome("failed", "no room")])
+    assert failed
+    assert (failed.status, failed.reason) == ("failed", "it needs a job that failed: no room")

@@ -1,0 +1,133 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from excite import attacks, models
+from excite.attacks import ATTACKS
+from excite.objectives import AWP, OBJECTIVES
+from excite.runs import load
+from excite.sweeps.work import About, Sizes, Work, attack_passes, count_work, objective_passes
+
+SMALL = [
+    *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
+    *(
+        "record.slopes_per_epoch=0",
+        "record.curvature_every=0",
+        "lipschitz.steps=7",
+        "lipschitz.runs=5",
+        "lipschitz.seeds=1",
+    ),
+    'attacks={mine={kind="pgd", eps=0.1, step=0.1, steps=6}}',
+]
+
+
+class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what every operation inside takes, forwards and backwards, by torch's own formulas."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def work(*overrides: str, name: str = "mnist-sample") -> Work:
+    experiment = load(name, overrides=[*SMALL, *overrides])
+    return count_work(experiment, About.of(experiment.data.name))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [*(make() for make in OBJECTIVES.values()), AWP(on="pgd_at", steps=3)],
+    ids=lambda objective: str(objective)[:30],
+)
+def test_an_objectives_passes_are_its_flops(objective: Callable[..., torch.Tensor]) -> None:
+    model = models.create("resnet8", input_shape=(3, 16, 16))
+    images, labels = torch.rand(8, 3, 16, 16), torch.arange(8)
+    with torch.no_grad(), Flops() as one_pass:
+        model(images)
+    objective(model, images, labels)  # the first step prepares a fast model, too
+    with Flops() as step:
+        torch.autograd.backward(objective(model, images, labels))
+    assert step.total / one_pass.total == pytest.approx(objective_passes(objective), rel=0.02)
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "autoattack"])
+def test_an_attacks_passes_are_those_it_makes(name: str, classes: int) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, classes))
+    images = torch.rand(4, 3, 4, 4)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    options = {"step": 1e-9, "steps": 30} if name == "pgd" else {"iterations": 30, "queries": 200}
+    attack = attacks.create(name, eps=1e-9, **options)  # nothing falls
+    fast = attacks.fast_inference(model)
+    attack(fast, images, labels, None)
+    assert (fast.forwards + fast.backwards) / 4 == pytest.approx(attack_passes(attack, classes), rel=0.1)
+
+
+def test_autoattack_is_the_sum_of_its_members() -> None:
+    whole = attack_passes(attacks.create("autoattack", eps=0.1), 10)
+    assert whole == 202 + 9 * 202 + 9 * 300 + 5000
+    assert attack_passes(attacks.create("autoattack", eps=0.1, version="rand"), 10) == 2 * 20 * 202
+
+
+def test_the_work_of_a_run_is_what_its_stages_take() -> None:
+    attack = 0.5 * (2 * 6 + 1)
+    assert work() == Work(
+        training=3 * 4 * (100 * 3 + 10),  # arms, epochs; a pass over the training images, the test images after it
+        estimating=5 * 7 * 30 * 3,
+        attacking=3 * 10 * (1 + attack),
+    )
+
+
+def test_every_setting_counts() -> None:
+    before = work()
+    attack = 0.5 * (2 * 6 + 1)
+    assert work('arms=["baseline"]') == Work(4 * (100 * 3 + 10), 0, 10 * (1 + attack))
+    assert work("lipschitz.method=epochs").estimating == 0
+    assert work("lipschitz.seeds=2").estimating == 2 * before.estimating
+    assert work("training.steps=2").training == 3 * 4 * (60 * 3 + 10)
+    assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
+    assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch
+    assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
+    assert work("record.attacked_examples=5").training == before.training + 3 * 4 * 5 * attack
+    trades = work('training.objective={kind="trades", steps=2}')
+    assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
+    search = work('arms=["baseline", "grid:5"]')
+    assert search.estimating == before.estimating + 4 * 100 * 3 + 5 * 10 * (1 + attack)
+
+
+def test_edge_costs_its_budget() -> None:
+    overrides = ["data.train_examples=5000", "training.epochs=100", "training.batch_size=50", "lipschitz.budget=0.15"]
+    experiment = load("table-1-cifar10-resnet20", overrides=[*overrides, "record.slopes_per_epoch=0"])
+    counted = count_work(experiment, About.of("cifar10"))
+    assert counted.estimating == 0.15 * 100 * 5000 * 3
+
+
+def test_an_epoch_of_self_training_counts_its_samples_and_its_teacher_comes_on_top() -> None:
+    experiment = load(
+        "table-2-rst-small",
+        overrides=["data.epoch_samples=100", "training.batch_size=30", "teacher.training.epochs=2"],
+    )
+    about = About.of("cifar10-10k+40k")
+    assert (about.train, about.test, about.num_classes) == (10_000, 10_000, 10)
+    assert Sizes.of(experiment, about) == Sizes(train=10_000, test=30, epoch=120, steps=4)
+    assert count_work(experiment, about).teaching == 2 * 10_000 * 3
+
+
+def test_small_data_are_counted() -> None:
+    assert About.of("mnist-sample") == About(5000, 1000, (1, 28, 28), 10)
+    assert About.of("mnist-sample-1k+4k").train == 1000
