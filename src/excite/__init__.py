@@ -16,6 +16,7 @@ _HOME = {
     "estimate_lipschitz": "excite.lipschitz",
     "evaluate": "excite.evaluation",
     "find_edge": "excite.lipschitz",
+    "rescale_scheduler": "excite.rescaling",
     "train": "excite.training",
 }
 _STATIONS = (
@@ -46,6 +47,7 @@ __all__ = [
     "find_edge",
     "models",
     "objectives",
+    "rescale_scheduler",
     "schedules",
     "train",
 ]
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from excite.evaluation import Evaluation, evaluate
     from excite.excitation import acuteness, certificate, choose_batch_size
     from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
+    from excite.rescaling import rescale_scheduler
     from excite.trace import Recorder, Trace
     from excite.training import train
 

@@ -1,0 +1,140 @@
+"""Start a torch scheduler at 1/L or 2/L, keeping its shape: ηᵏ = η¹ · γᵏ/γ¹."""
+
+import copy
+import math
+import warnings
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+
+from excite.errors import InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.schedules import ScheduledRate
+
+Scheduler = TypeVar("Scheduler", bound=LRScheduler)
+
+ROUNDING = 1e-6  # schedulers multiply step by step
+
+
+def rescale_scheduler(
+    scheduler: Scheduler, estimate: LipschitzEstimate, multiple: float = 1.0, *, horizon: int = 1000
+) -> Scheduler:
+    """Rescale a scheduler of torch in place, so that it starts at η¹ = `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹.
+
+    γᵏ are the rates it would have given. Every parameter group is multiplied by the same factor, the one that brings
+    the largest of their first rates to `multiple`/L, so no group ever exceeds it. What a scheduler holds in absolute
+    terms, `eta_min` of a cosine, is multiplied too. The state_dicts of scheduler and optimizer hold the new rates: to
+    resume a run, load them as ever, with or without rescaling first.
+
+    With `multiple=1` the theorem asks that no rate is above 1/L. So a schedule that rises above its first rate within
+    `horizon` steps (a warm-up) is refused, and so is one whose rates cannot be known before training.
+
+    Args:
+        scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, LambdaLR, SequentialLR … before its first
+            `step()`.
+        estimate: where L comes from; only its `learning_rate` is used.
+        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
+        horizon: how many steps of the schedule are looked at beforehand.
+
+    Returns:
+        The same scheduler.
+
+    >>> from excite.lipschitz import LipschitzEstimate
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    >>> scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    >>> _ = rescale_scheduler(scheduler, LipschitzEstimate(4.0, (4.0, 4.0), "stated", True, "an example"))
+    >>> optimizer.step(); scheduler.step()
+    >>> optimizer.param_groups[0]["lr"]
+    0.125
+    """
+    _refuse_what_has_no_shape(scheduler)
+    steps = max(getattr(part, "last_epoch", 0) for part in _parts(scheduler))
+    if steps > 0:
+        raise InputError(
+            f"This {type(scheduler).__name__} has already stepped {steps} times. Rescale a new one; to "
+            "resume a run, load its state after rescaling, or do not rescale at all: the state holds the new rates."
+        )
+    first = max(_rates(scheduler))  # γ¹
+    if not (math.isfinite(first) and first > 0):
+        raise InputError(f"The first rate is {first}, which has no multiple at 1/L; start from a rate above 0.")
+    factor = estimate.learning_rate(multiple) / first
+    before, after = _twin(scheduler), _twin(scheduler)
+    _multiply(after, factor)
+    for step, rates, new_rates in zip(range(horizon), _future(before, horizon), _future(after, horizon), strict=False):
+        if max(rates) > first * (1 + ROUNDING):
+            raise InputError(
+                f"This {type(scheduler).__name__} rises above its first rate: {first:g} at step 0, {max(rates):g} at "
+                f"step {step}. Below 1/L only a schedule that starts at its largest rate is safe: drop the warm-up."
+            )
+        if any(
+            not math.isclose(new, factor * old, rel_tol=ROUNDING, abs_tol=ROUNDING * factor * first)
+            for old, new in zip(rates, new_rates, strict=True)
+        ):
+            raise InputError(
+                f"{type(scheduler).__name__} holds rates in absolute terms, so it does not keep its shape when "
+                "rescaled. Build it anew, from an optimizer made with lr=estimate.learning_rate()."
+            )
+    _multiply(scheduler, factor)
+    return scheduler
+
+
+def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InputError(
+            "ReduceLROnPlateau decides its rates during training, so there is no γᵏ to rescale. It never raises the "
+            "rate: make its optimizer with lr=estimate.learning_rate(), and leave it as it is."
+        )
+    if isinstance(scheduler, OneCycleLR | CyclicLR):
+        raise InputError(
+            f"{type(scheduler).__name__} warms up: it starts below its largest rate, where the rescaled schedule must "
+            "start. Take a schedule that only falls, such as CosineAnnealingLR, or pass max_lr=estimate.learning_rate()"
+            " to it yourself."
+        )
+    if isinstance(scheduler, ScheduledRate):
+        raise InputError("A schedule of excite is rescaled before it is attached: schedules.rescale(schedule, 1/L).")
+
+
+def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
+    """The scheduler and, of a SequentialLR or ChainedScheduler, all it is made of."""
+    return [scheduler, *(part for inner in getattr(scheduler, "_schedulers", ()) for part in _parts(inner))]
+
+
+def _rates(scheduler: LRScheduler) -> list[float]:
+    return [float(group["lr"]) for group in scheduler.optimizer.param_groups]
+
+
+def _multiply(scheduler: LRScheduler, factor: float) -> None:
+    for part in _parts(scheduler):
+        for name in ("base_lrs", "_last_lr"):
+            if hasattr(part, name):
+                setattr(part, name, [rate * factor for rate in getattr(part, name)])
+        for name in ("eta_min", "min_lr"):
+            if hasattr(part, name):
+                setattr(part, name, getattr(part, name) * factor)
+    for group in scheduler.optimizer.param_groups:
+        for name in ("lr", "initial_lr"):
+            if isinstance(group[name], Tensor):
+                group[name].mul_(factor)
+            else:
+                group[name] *= factor
+
+
+def _twin(scheduler: Scheduler) -> Scheduler:
+    """A copy that drives an optimizer of nothing."""
+    groups: list[dict[str, Any]] = [
+        {"params": [torch.zeros(1, requires_grad=True)], **{key: float(group[key]) for key in ("lr", "initial_lr")}}
+        for group in scheduler.optimizer.param_groups
+    ]
+    return copy.deepcopy(scheduler, {id(scheduler.optimizer): torch.optim.SGD(groups)})
+
+
+def _future(scheduler: LRScheduler, steps: int) -> list[list[float]]:
+    rates = [_rates(scheduler)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the twin's optimizer takes no steps
+        for _ in range(steps - 1):
+            scheduler.step()
+            rates.append(_rates(scheduler))
+    return rates
