@@ -1,0 +1,87 @@
+"""The command line: one file per group of commands, no logic; torch is imported only by the commands that need it."""
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import click
+
+import excite
+from excite.cli import attacks, data, estimates, reports, runs
+from excite.errors import DivergedError, ExciteError, InterruptedRunError
+
+COMMANDS: tuple[click.Command, ...] = (
+    runs.run,
+    runs.sweep,
+    runs.train,
+    estimates.estimate,
+    estimates.certify,
+    estimates.batch_size,
+    attacks.attack,
+    attacks.pseudo_label,
+    reports.report,
+    reports.figure,
+    reports.list_,
+    data.data,
+)
+
+EPILOG = """\b
+Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data not to be had, 5 corrupt file,
+130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command goes on from there."""
+
+
+@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(excite.__version__, prog_name="excite")
+@click.pass_context
+def cli(context: click.Context) -> None:
+    """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and context.invoked_subcommand != "train":
+        raise click.UsageError(
+            "torchrun is for `excite train`: train each arm with it, then give this command without torchrun; "
+            "what is trained is not trained again."
+        )
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Entry point: logs go to stderr, errors become one line there and an exit code."""
+    try:
+        with _only_first_speaks():
+            logging.getLogger("excite").addHandler(logging.StreamHandler())
+            logging.getLogger("excite").setLevel(logging.INFO)
+            sys.exit(cli(standalone_mode=False))
+    except click.exceptions.Abort:
+        click.echo("Interrupted; finished stages are kept, the same command goes on from there.", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except ExciteError as error:
+        concerns_all = isinstance(error, DivergedError | InterruptedRunError)
+        if _is_first() or not concerns_all:
+            click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _is_first() -> bool:
+    """Among the processes that torchrun starts; there may be one only."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def _only_first_speaks() -> Iterator[None]:
+    if _is_first():
+        yield
+    else:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield

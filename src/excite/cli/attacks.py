@@ -1,0 +1,97 @@
+"""Commands that put a trained arm to use: attack, pseudo-label."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from excite.cli.opening import open_run
+from excite.cli.options import NUMBER, arm_option, device_option, json_option, run_argument
+from excite.cli.output import show
+
+
+@click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
+@click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path), required=False)
+@arm_option
+@click.option("--with", "names", multiple=True, help="pgd, autoattack, square …; by default the experiment's attacks.")
+@click.option("--eps", type=NUMBER, help="Radius of the ball, for instance 8/255.")
+@click.option("--step", type=NUMBER, help="Step length of PGD; by default 2.5 ε / steps.")
+@click.option("--steps", type=click.IntRange(min=1), help="Steps of PGD.")
+@click.option("--restarts", type=click.IntRange(min=1), help="Restarts; PGD then starts at random points.")
+@click.option("--norm", type=click.Choice(["linf", "l2"]), help="The norm of the ball.")
+@click.option("--examples", type=click.IntRange(min=1), help="Attack a random subset of the test images.")
+@click.option("--subset-seed", default=0, show_default=True, help="Which subset.")
+@click.option("--resume", is_flag=True, help="Go on from an attack that was stopped.")
+@click.option("--model", help="A stranger's model, package.module:factory, or the name of one of ours.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
+@click.option("--data", "data_name", default="cifar10", show_default=True, help="Data for a stranger's model.")
+@device_option
+@json_option
+def attack(
+    target: Path | None,
+    arm: str,
+    names: tuple[str, ...],
+    examples: int | None,
+    subset_seed: int,
+    resume: bool,
+    model: str | None,
+    weights: Path | None,
+    data_name: str,
+    device: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Attack a trained arm of a run folder, or a stranger's weights with --model."""
+    from excite.console import Console
+    from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
+
+    weights = weights or (target if target and target.is_file() else None)
+    if model and weights and names:
+        chosen = stranger(model, weights, data_name=data_name, device=device, folder=weights.parent)
+    elif target is None or weights:
+        raise click.UsageError("Name a run folder, or --model, --weights and --with for a model of yours.")
+    elif names:
+        chosen = arm_of_run(open_run(target, device), arm)
+    else:
+        evaluation = open_run(target, device).attack(arm)
+        show(as_json, evaluation.to_json(), str(evaluation))
+        return
+    options["random_start"] = True if options["restarts"] else None
+    evaluation = attack_target(
+        chosen,
+        named_attacks(names, options),
+        console=Console(),
+        examples=examples,
+        subset_seed=subset_seed,
+        resume=resume,
+    )
+    show(as_json, evaluation.to_json(), str(evaluation))
+
+
+@click.command(
+    name="pseudo-label",
+    epilog="Example: excite pseudo-label runs/teacher --data cifar10-10k+40k --out pseudo.npz --threshold 0.9",
+)
+@run_argument
+@arm_option
+@click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write.")
+@click.option("--threshold", type=NUMBER, default=0.0, show_default=True, help="The least confidence to keep.")
+@click.option("--balance", is_flag=True, help="Keep equally many of each class, the most confident ones.")
+@device_option
+@json_option
+def pseudo_label(
+    folder: Path,
+    arm: str,
+    source: str,
+    out: Path,
+    threshold: float,
+    balance: bool,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Label images that have no labels with a trained arm, for self-training: data.unlabelled takes the file."""
+    from excite.runs.stages.pseudo_label import label_with_run
+
+    labelling = label_with_run(open_run(folder, device), arm, source, out, threshold=threshold, balance=balance)
+    show(as_json, labelling.to_json() | {"file": str(out)}, f"{labelling}\nPseudo-labels: {out}")

@@ -1,0 +1,74 @@
+"""Commands that ask how large L is and what follows from it: estimate, certify, batch-size."""
+
+from pathlib import Path
+
+import click
+
+from excite.cli.opening import open_run, run_of
+from excite.cli.options import arm_option, device_option, json_option, out_option, run_argument, set_option
+from excite.cli.output import show
+
+
+@click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
+@run_argument
+@click.option("--compare", is_flag=True, help="Every method side by side, with its 1/L and 2/L.")
+@device_option
+@json_option
+def estimate(folder: Path, compare: bool, device: str | None, as_json: bool) -> None:
+    """How large is L for the experiment of a run folder? Estimated once, then read."""
+    from excite.report import estimates_table
+
+    opened = open_run(folder, device)
+    if compare:
+        found = opened.estimates()
+        values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in found.items()}
+        show(as_json, values, estimates_table(found))
+    else:
+        answer = opened.estimate()
+        show(as_json, answer.to_json(), str(answer))
+
+
+@click.command(epilog="Example: excite certify runs/mnist-sample --arm poe")
+@run_argument
+@arm_option
+@device_option
+@json_option
+def certify(folder: Path, arm: str, device: str | None, as_json: bool) -> None:
+    """Was a training persistently excited? Per epoch: acuteness, the proof's inequality, rates against 1/L and 2/L."""
+    from excite.report import excitation_facts, excitation_table
+
+    opened = open_run(folder, device)
+    trace, found = opened.trace(arm), opened.estimate()
+    show(as_json, excitation_facts(trace, found), excitation_table(trace, found))
+
+
+@click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
+@click.argument("experiment")
+@click.argument("sizes", nargs=-1, type=click.IntRange(min=1), required=True)
+@click.option("--try", is_flag=True, expose_value=False, help="Stands before the sizes.")
+@click.option("--threshold", type=float, default=0.8, show_default=True, help="The clean accuracy to reach.")
+@out_option
+@set_option
+@device_option
+@json_option
+def batch_size(
+    experiment: str,
+    sizes: tuple[int, ...],
+    threshold: float,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Choose a batch size as the paper does: the smallest at which Assumption 2 holds, then down to enough accuracy.
+
+    Trains the baseline at each of SIZES, in a folder each.
+    """
+    from excite.runs.batch_size import try_batch_sizes
+
+    parent = out or Path("runs") / f"{Path(experiment).stem}-batch-size"
+    settings = {size: (*changes, f"training.batch_size={size}") for size in sizes}
+    choice = try_batch_sizes(
+        {size: run_of(experiment, parent / str(size), setting, device) for size, setting in settings.items()}, threshold
+    )
+    show(as_json, choice.to_json(), str(choice))

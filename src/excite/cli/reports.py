@@ -1,0 +1,86 @@
+"""Commands that show what there is: report, figure, list."""
+
+from pathlib import Path
+
+import click
+
+from excite.cli.options import device_option, json_option, runs_argument
+from excite.cli.output import show
+from excite.errors import ExciteError
+
+
+@click.command(epilog="Example: excite report runs/mnist-sample --open")
+@runs_argument
+@click.option("--open", "in_browser", is_flag=True, help="Show the page in the browser.")
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The page; by default report.html in the folder."
+)
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(["markdown", "latex", "csv", "json"]),
+    help="Print the table in this format and write no page.",
+)
+@json_option
+def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
+    """Print the table of one run or many, and write a page that shows everything: verdict, curves, images, L.
+
+    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    """
+    import webbrowser
+
+    from excite.report import table, write_page
+    from excite.report.page.page import PAGE
+    from excite.report.tables.study_table import study_table
+    from excite.report.verdict import conclude
+    from excite.runs.collection import by_seed, collect
+
+    if wanted and (in_browser or out):
+        raise click.UsageError("--format writes no page, which --open and --out are for.")
+    runs = collect(folders)
+    groups = by_seed(runs)
+    study = study_table(groups)
+    if wanted:
+        show(wanted == "json", study.to_json(), "" if wanted == "json" else getattr(study, wanted)())
+        return
+    page = write_page(runs, out or (folders[0] if len(folders) == 1 else Path()) / PAGE)
+    if len(runs) == 1:
+        show(as_json, runs[0].to_json() | {"report": str(page)}, f"{table(runs[0])}\nReport: {page}")
+    else:
+        show(as_json, study.to_json() | {"report": str(page)}, f"{study}\n\n{conclude(groups)}\nReport: {page}")
+    if in_browser and not webbrowser.open(page.resolve().as_uri()):
+        raise ExciteError(f"No browser could be started; open {page} in one.")
+
+
+@click.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
+@click.argument("name")
+@runs_argument
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("figures"),
+    show_default=True,
+    help="Folder for the files.",
+)
+def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
+    """Draw figure-1 to figure-6 of the paper, or `estimators`, from run folders, as SVG and PNG.
+
+    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    """
+    from excite.report.figures import draw
+    from excite.runs.collection import collect
+
+    for path in draw(name, collect(folders), out):
+        click.echo(path)
+
+
+@click.command(name="list", epilog="Example: excite list")
+@device_option
+@json_option
+def list_(device: str | None, as_json: bool) -> None:
+    """List experiments with their cost on this machine, data sets, models, objectives, attacks and schedules."""
+    from excite.runs.assemble import usable_device
+    from excite.sweeps.listing import list_everything
+
+    listing = list_everything(usable_device(device))
+    show(as_json, listing.to_json(), str(listing))

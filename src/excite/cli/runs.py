@@ -1,0 +1,135 @@
+"""Commands that train: run, sweep, train."""
+
+from pathlib import Path
+
+import click
+
+from excite.cli.opening import run_of
+from excite.cli.options import (
+    arm_option,
+    arms_option,
+    device_option,
+    experiment_argument,
+    json_option,
+    out_option,
+    seeds_option,
+    set_option,
+)
+from excite.cli.output import show, show_results, show_study
+from excite.errors import ExciteError
+
+
+@click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
+@experiment_argument
+@arms_option
+@seeds_option
+@out_option
+@set_option
+@device_option
+@json_option
+def run(
+    experiment: str,
+    arms: tuple[str, ...],
+    seeds: int | None,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Run the paper's whole procedure: baseline, L, the 1/L and 2/L arms, attacks, report.
+
+    EXPERIMENT is a name from `excite list` or a TOML file. A stage that is finished is not run again: a stopped run
+    goes on, and arms and seeds can be added.
+    """
+    from excite.console import Console
+    from excite.runs import load
+    from excite.runs.procedure import Run
+    from excite.sweeps.sweep import run_folders
+
+    description = load(experiment, overrides=changes)
+    folder = out or Path("runs") / description.name
+    for path, each in run_folders(description, folder, seeds).items():
+        Run(path, each, console=Console(), device=device).all(arms)
+    if seeds is None:
+        show_results(folder, as_json)
+    else:
+        show_study(folder, as_json)
+
+
+@click.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
+@click.argument("experiment")
+@arms_option
+@seeds_option
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU, or per core.")
+@click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Holds the run folders; by default runs/<experiment>-sweep."
+)
+@set_option
+@device_option
+@json_option
+def sweep(
+    experiment: str,
+    arms: tuple[str, ...],
+    seeds: int | None,
+    engine: str,
+    workers: int | None,
+    address: str | None,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Run every combination of an experiment's [sweep] table, seed and arm, as independent jobs.
+
+    What is finished is not run again, also not by another sweep in the same folder at the same time. A killed job is
+    started again and goes on from its checkpoint. Exits with 1 if a job failed; a diverged training is a result.
+    """
+    from functools import partial
+
+    from excite.console import Console
+    from excite.runs import load
+    from excite.sweeps import engines
+    from excite.sweeps.sweep import combinations
+    from excite.sweeps.sweep import sweep as sweep_runs
+
+    if address and (engine != "ray" or workers):
+        raise click.UsageError("--address goes with --engine ray, and without --workers: the cluster has its own.")
+    description = load(experiment, overrides=changes)
+    folder = out or Path("runs") / f"{description.name}-sweep"
+    finished = sweep_runs(
+        combinations(description, folder, seeds),
+        folder,
+        engine=partial(engines.run_locally, workers=workers, device=device)
+        if engine == "local"
+        else partial(engines.run_on_ray, address=address, workers=workers, device=device),
+        console=Console(),
+        arms=arms,
+        device=device,
+    )
+    show_study(folder, as_json, finished)
+    if finished.failed:
+        failed = f"{len(finished.failed)} of {len(finished.outcomes)} jobs failed"
+        raise ExciteError(f"{failed}. The same command tries them again.")
+
+
+@click.command(epilog="Example: excite train mnist-sample --set training.schedule.rate=0.2 --out runs/fast")
+@experiment_argument
+@arm_option
+@out_option
+@set_option
+@device_option
+@json_option
+def train(
+    experiment: str, arm: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool
+) -> None:
+    """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
+    from excite.runs.folder import load_arm
+    from excite.training.distributed import launched
+
+    with launched() as ranks:
+        opened = run_of(experiment, out, changes, device)
+        opened.train(arm, ranks)
+    result = load_arm(opened.folder, arm)
+    show(as_json, result.to_json(), f"{result}\nCheckpoint: {opened.folder / arm}")
