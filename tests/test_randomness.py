@@ -1,7 +1,23 @@
+import random
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from excite.data import derive_seed
+from excite.randomness import (
+    derive_seed,
+    drawing_from,
+    drawn_from,
+    restore_tensors,
+    seed_all,
+    state_tensors,
+    step_generators,
+)
+
+CPU = torch.device("cpu")
 
 
 def test_the_values_never_change() -> None:
@@ -20,3 +36,65 @@ def test_addresses_get_different_seeds_that_fit_a_generator(addresses: list[tupl
 
 def test_numbers_are_kept_apart() -> None:
     assert len({derive_seed(1, 23), derive_seed(12, 3), derive_seed(123), derive_seed(23, 1)}) == 4
+
+
+def draws() -> tuple[object, ...]:
+    """Of every generator something that the next draw depends on, Gaussians among them: they come in pairs."""
+    return torch.rand(2).tolist(), np.random.normal(), np.random.rand(), random.gauss(0, 1)  # noqa: NPY002
+
+
+def test_what_a_checkpoint_keeps_gives_every_draw_again() -> None:
+    seed_all(7, CPU)
+    draws()  # one of each pair of Gaussians is left
+    kept = state_tensors(CPU)
+    expected = draws()
+    seed_all(8, CPU)
+    restore_tensors(kept, CPU)
+    assert draws() == expected
+
+
+def test_a_generator_that_a_checkpoint_does_not_have_stays_as_it_is() -> None:
+    older = {"cpu": state_tensors(CPU)["cpu"]}
+    np.random.seed(3)  # noqa: NPY002
+    expected = np.random.rand()  # noqa: NPY002
+    np.random.seed(3)  # noqa: NPY002
+    restore_tensors(older, CPU)
+    assert np.random.rand() == expected  # noqa: NPY002
+
+
+def test_draws_inside_depend_on_the_seed_and_leave_no_sign() -> None:
+    def drawn(seed: int) -> tuple[object, ...]:
+        with drawing_from(seed, CPU):
+            return draws()
+
+    seed_all(1, CPU)
+    expected = draws()
+    seed_all(1, CPU)
+    assert drawn(5) == drawn(5) != drawn(6)
+    assert draws() == expected
+
+
+def test_items_draw_on_where_the_last_one_stopped_whatever_happens_in_between() -> None:
+    def items() -> Iterator[float]:
+        return (float(torch.rand(())) for _ in range(3))
+
+    seed_all(4, CPU)
+    expected = list(items())
+    found = []
+    seed_all(9, CPU)
+    outside = torch.rand(4).tolist()
+    seed_all(9, CPU)
+    drawn_outside = []
+    for item in drawn_from(4, CPU, items()):
+        found.append(item)
+        drawn_outside.append(float(torch.rand(())))
+    assert found == expected
+    assert drawn_outside == outside[:3]
+
+
+def test_every_step_and_process_has_a_generator_of_its_own() -> None:
+    def numbers(**where: int) -> list[float]:
+        return [float(torch.rand((), generator=own)) for own in islice(step_generators(0, 1, **where), 4)]
+
+    assert numbers(start=2)[:2] == numbers()[2:]
+    assert len({*numbers(), *numbers(rank=1)}) == 8

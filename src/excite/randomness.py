@@ -1,14 +1,18 @@
 """Every random choice has an address such as (seed, epoch, step), and looking at a model leaves no sign of it."""
 
 import contextlib
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 def derive_seed(*parts: int) -> int:
@@ -21,6 +25,20 @@ def derive_seed(*parts: int) -> int:
     """
     text = ",".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def generator(*address: int) -> torch.Generator:
+    """A generator on the host whose draws depend on the address alone."""
+    return torch.Generator().manual_seed(derive_seed(*address))
+
+
+def step_generators(seed: int, epoch: int, *, start: int = 0, rank: int = 0) -> Iterator[torch.Generator]:
+    """What each step of an epoch may draw from, from step `start` on; each of several processes has its own."""
+    return (generator(seed, epoch, step, rank) for step in count(start))
+
+
+def device_of(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -38,13 +56,47 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    torch.set_rng_state(state["torch"])
-    np.random.set_state(state["numpy"])  # noqa: NPY002
-    random.setstate(state["python"])
+    """Put back what `random_state` found; a generator that the state does not name stays as it is."""
+    if "torch" in state:
+        torch.set_rng_state(state["torch"])
+    if "numpy" in state:
+        np.random.set_state(state["numpy"])  # noqa: NPY002
+    if "python" in state:
+        random.setstate(state["python"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
     if "mps" in state:
         torch.mps.set_rng_state(state["mps"])
+
+
+def state_tensors(device: torch.device) -> dict[str, Tensor]:
+    """`random_state` as tensors, for a checkpoint."""
+    state = random_state(device)
+    name, keys, position, has_gauss, gauss = state["numpy"]
+    tensors = {
+        "cpu": state["torch"],
+        "numpy": _text_tensor([name, keys.tolist(), position, has_gauss, gauss]),
+        "python": _text_tensor(state["python"]),
+    }
+    if device.type in state:
+        tensors[_name_of(device)] = state[device.type]
+    return tensors
+
+
+def restore_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put back what `state_tensors` gave, or the part of it that an older checkpoint has."""
+    state: dict[str, Any] = {}
+    if "cpu" in tensors:
+        state["torch"] = tensors["cpu"].cpu()
+    if "numpy" in tensors:
+        name, keys, *rest = _of_text_tensor(tensors["numpy"])
+        state["numpy"] = (name, np.array(keys, dtype=np.uint32), *rest)
+    if "python" in tensors:
+        version, numbers, gauss = _of_text_tensor(tensors["python"])
+        state["python"] = (version, tuple(numbers), gauss)
+    if device.type != "cpu" and _name_of(device) in tensors:
+        state[device.type] = tensors[_name_of(device)].cpu()
+    set_random_state(state, device)
 
 
 def seed_all(seed: int, device: torch.device) -> None:
@@ -56,6 +108,34 @@ def seed_all(seed: int, device: torch.device) -> None:
         torch.cuda.manual_seed(seed)
     if device.type == "mps":
         torch.mps.manual_seed(seed)
+
+
+@contextlib.contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, the global generators begin at `seed`; afterwards they are where they were."""
+    before = random_state(device)
+    try:
+        seed_all(seed, device)
+        yield
+    finally:
+        set_random_state(before, device)
+
+
+def drawn_from(seed: int, device: torch.device, items: Iterator[T]) -> Iterator[T]:
+    """`items`, whose making draws from global generators of its own; who goes through them sees nothing of that."""
+    with drawing_from(seed, device):
+        own = random_state(device)
+    while True:
+        before = random_state(device)
+        set_random_state(own, device)
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        finally:
+            own = random_state(device)
+            set_random_state(before, device)
+        yield item
 
 
 @contextlib.contextmanager
@@ -73,3 +153,15 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
                 buffer.copy_(before)
         for module, training in modes:
             module.training = training
+
+
+def _name_of(device: torch.device) -> str:
+    return f"{device.type}{device.index or 0}" if device.type == "cuda" else device.type
+
+
+def _text_tensor(value: Any) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def _of_text_tensor(tensor: Tensor) -> Any:
+    return json.loads(tensor.cpu().numpy().tobytes())

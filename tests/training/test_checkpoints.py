@@ -1,11 +1,15 @@
+import random
 import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
 from excite.errors import CorruptFileError, ExciteError, InputError
+from excite.files import read_json, sha256, write_json
 from excite.training import checkpoints
 
 
@@ -35,6 +39,25 @@ def test_what_is_restored_is_what_was_saved(tmp_path: Path) -> None:
     assert other_optimizer.param_groups[0]["lr"] == 0.1
     assert tuple(other_optimizer.param_groups[0]["betas"]) == (0.9, 0.999)
     torch.testing.assert_close(other_optimizer.state_dict()["state"], optimizer.state_dict()["state"], rtol=0, atol=0)
+
+
+def test_numpy_and_python_draw_on_too(tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "weights-1.safetensors", *stepped(), {})
+    expected = np.random.rand(), random.gauss(0, 1)  # noqa: NPY002
+    checkpoints.restore(tmp_path, *stepped(seed=1))
+    assert (np.random.rand(), random.gauss(0, 1)) == expected  # noqa: NPY002
+
+
+def test_an_older_checkpoint_without_their_state_still_loads(tmp_path: Path) -> None:
+    weights, facts = tmp_path / "weights-1.safetensors", tmp_path / "checkpoint.json"
+    checkpoints.save(weights, *stepped(), {})
+    expected = torch.rand(3)
+    tensors = safetensors.torch.load_file(weights)
+    del tensors["random.numpy"], tensors["random.python"]
+    safetensors.torch.save_file(tensors, weights)
+    write_json(facts, read_json(facts) | {"sha256": sha256(weights)})
+    assert checkpoints.restore(tmp_path, *stepped(seed=1)) is not None
+    assert torch.equal(torch.rand(3), expected)
 
 
 def test_every_process_gets_its_own_state_back(tmp_path: Path) -> None:

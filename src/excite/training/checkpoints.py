@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from excite.errors import CorruptFileError, InputError
 from excite.files import read_json, sha256, write_bytes, write_json
+from excite.randomness import device_of, restore_tensors, state_tensors
 
 FACTS = "checkpoint.json"
 
@@ -31,7 +32,12 @@ def save(
     first one saves, with the `own_state` of the `others` in the order of their ranks.
     """
     optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
-    groups = {"model": model.state_dict(), "optimizer": optimizer_tensors, "random": _random_state(), "extra": extra}
+    groups = {
+        "model": model.state_dict(),
+        "optimizer": optimizer_tensors,
+        "random": state_tensors(device_of(model)),
+        "extra": extra,
+    }
     groups |= {f"rank{rank}": state for rank, state in enumerate(others, start=1)}
     tensors = {
         f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
@@ -57,7 +63,7 @@ def restore(
     _load_model(model, tensors, folder)
     _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
     own = _with_prefix(tensors, f"rank{rank}." if rank else "")
-    _restore_random_state(_with_prefix(own, "random."))
+    restore_tensors(_with_prefix(own, "random."), device_of(model))
     with torch.no_grad():
         for name, value in _with_prefix(own, "buffer.").items():
             model.get_buffer(name).copy_(value)
@@ -66,7 +72,7 @@ def restore(
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """What every process has for itself: its random state, and its buffers, such as batch-norm statistics."""
-    random = {f"random.{name}": state for name, state in _random_state().items()}
+    random = {f"random.{name}": state for name, state in state_tensors(device_of(model)).items()}
     return random | {f"buffer.{name}": buffer.cpu() for name, buffer in model.named_buffers()}
 
 
@@ -116,20 +122,6 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
-
-
-def _random_state() -> dict[str, Tensor]:
-    return {"cpu": torch.get_rng_state()} | {
-        f"cuda{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())
-    }
-
-
-def _restore_random_state(state: Mapping[str, Tensor]) -> None:
-    if "cpu" in state:
-        torch.set_rng_state(state["cpu"])
-    for index in range(torch.cuda.device_count()):
-        if f"cuda{index}" in state:
-            torch.cuda.set_rng_state(state[f"cuda{index}"], index)
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

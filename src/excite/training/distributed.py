@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from excite.errors import ExciteError
-from excite.randomness import derive_seed
+from excite.randomness import derive_seed, device_of, seed_all
 
 T = TypeVar("T")
 Loss = Callable[[], Tensor]
@@ -65,7 +65,7 @@ class Ranks:
         synchronized(lambda: torch.stack([parameter.sum() for parameter in trainable]).sum() * 0).backward()
         model.zero_grad()
         if not self.first:
-            torch.manual_seed(derive_seed(torch.initial_seed(), self.rank))
+            seed_all(derive_seed(torch.initial_seed(), self.rank), device_of(model))
         return replace(self, synchronized=synchronized, itself=itself)
 
     def share(self, loss: Loss, examples: int) -> Loss:
