@@ -1,14 +1,16 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from excite.data import AUGMENTATIONS, Split, epoch_batches, steps_per_epoch
+from excite.data import AUGMENTATIONS, Split, TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
+from excite.objectives import standard_loss
+from excite.schedules import constant
+from excite.training import train
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -44,7 +46,7 @@ def test_starting_later_gives_the_rest_of_the_epoch(
     n: int, batch_size: int, data: st.DataObject, augmentation: str
 ) -> None:
     split = numbered(n)
-    steps = steps_per_epoch(split, batch_size)
+    steps = steps_per_epoch(len(split), batch_size)
     start = data.draw(st.integers(0, steps))
 
     def batches(start: int) -> list[Batch]:
@@ -78,19 +80,30 @@ def test_the_shares_of_all_processes_are_the_batch_of_one(n: int, batch_size: in
         assert torch.equal(images[order], x[y.argsort()])
 
 
-def test_data_that_are_no_split_make_their_own_batches() -> None:
-    class Two:
-        def steps(self, batch_size: int) -> int:
-            return 2
+class Backwards:
+    """Training data of a stranger: a split from its end to its beginning, whatever the epoch."""
 
-        def batches(self, *, batch_size: int, rank: int = 0, world: int = 1, **_: Any) -> Iterator[Batch]:
-            return (numbered_batch(batch_size + step) for step in range(2))
+    def __init__(self, split: Split) -> None:
+        self.split, self.epoch_images, self.largest_label = split, len(split), split.largest_label
 
-    def numbered_batch(n: int) -> Batch:
-        return torch.zeros(n, 1, 2, 2), torch.arange(n)
+    def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], list[torch.Tensor]]:
+        return lambda step: [torch.split(torch.arange(len(self.split)).flip(0), batch_size)[step]]
 
-    assert steps_per_epoch(Two(), 4) == 2
-    assert [len(y) for _, y in epoch_batches(Two(), batch_size=4, seed=0, epoch=0)] == [4, 5]
+    def take(self, parts: Sequence[torch.Tensor]) -> Batch:
+        return self.split.take(parts)
+
+    def probe(self, examples: int, batch_size: int) -> Batch:
+        return self.split.probe(examples, batch_size)
+
+
+def test_data_of_any_kind_give_batches_and_can_be_trained_on() -> None:
+    data: TrainingData = Backwards(numbered(5))
+    batches = epoch_batches(data, batch_size=2, seed=0, epoch=0)
+    assert [y.tolist() for _, y in batches] == [[4, 3], [2, 1], [0]]
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    seen = train(model, data, standard_loss, optimizer, constant(0.01), epochs=1, batch_size=5)
+    assert len(seen.epochs) == 1
 
 
 def test_an_epoch_does_not_depend_on_what_ran_before() -> None:
@@ -148,4 +161,4 @@ def test_a_start_outside_the_epoch_is_refused_at_once(start: int) -> None:
 
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size is 0"):
-        steps_per_epoch(numbered(9), 0)
+        steps_per_epoch(9, 0)

@@ -14,7 +14,7 @@ class Shifted:
     def __init__(self) -> None:
         self.attacks = 0
 
-    def perturb(self, model: nn.Linear, x: Tensor, _: Tensor) -> Tensor:
+    def perturb(self, model: nn.Linear, x: Tensor, _: Tensor, __: torch.Generator | None = None) -> Tensor:
         self.attacks += 1
         return x + model.weight.detach()[0]
 

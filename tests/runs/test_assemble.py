@@ -28,6 +28,15 @@ def test_short_trainings_repeat_and_cross_epochs() -> None:
     assert first[0] != next(parts.losses_at(0.1, 6, draw=1))
 
 
+@pytest.mark.parametrize("objective", ["trades", "pgd_at", "awp"])
+def test_short_adversarial_trainings_repeat_whatever_drew_in_between(objective: str) -> None:
+    options = "steps=1" + (",random_start=true" if objective == "pgd_at" else "")
+    parts = assemble(load("mnist-sample", overrides=[*SMALL, f'training.objective={{kind="{objective}",{options}}}']))
+    first = list(parts.losses_at(0.1, 3))
+    torch.rand(7)
+    assert first == list(parts.losses_at(0.1, 3))
+
+
 def test_sizes_normalisation_and_fractions_are_honoured() -> None:
     parts = assemble(
         load(

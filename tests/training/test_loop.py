@@ -14,7 +14,7 @@ from excite import data, models
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
 from excite.errors import DivergedError, InputError, InterruptedRunError
-from excite.objectives import standard_loss
+from excite.objectives import AWP, PGDAT, RST, Objective, Trades, standard_loss
 from excite.schedules import constant, step
 from excite.trace import Recorder, Trace
 from excite.training import train
@@ -83,7 +83,10 @@ def test_a_stopped_run_ends_bit_identical(
     assert len(read(tmp_path / "stopped")) == 3
 
 
-def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "objective", [standard_loss, Trades(steps=2), PGDAT(steps=2, random_start=True), AWP(steps=2), RST(steps=2)]
+)
+def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path: Path, objective: Objective) -> None:
     def run(folder: Path, on_step: StopAfter | None = None) -> nn.Module:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10))
@@ -91,7 +94,7 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
         train(
             model,
             digits,
-            standard_loss,
+            objective,
             optimizer,
             constant(0.1),
             epochs=2,
@@ -105,6 +108,14 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "stopped", StopAfter(7, signal.SIGTERM))
     assert same_weights(whole, run(tmp_path / "stopped"))
+
+
+def test_an_attack_of_the_objective_draws_from_seed_epoch_and_step_alone(train_lenet: Train) -> None:
+    def losses(disturb: Callable[[int, int], object] | None, seed: int = 0) -> list[float]:
+        _, training = train_lenet(objective=Trades(steps=1), on_step=disturb, epochs=2, steps=2, seed=seed)
+        return [epoch.loss for epoch in training.epochs]  # type: ignore[attr-defined]
+
+    assert losses(None) == losses(lambda *_: torch.rand(5)) != losses(None, seed=1)
 
 
 def recorded_run(digits: data.Split, folder: Path, on_step: StopAfter | None = None) -> tuple[nn.Module, Trace]:

@@ -1,7 +1,7 @@
 """Real images as tensors in memory: `load` a data set by name, walk through its `epoch_batches`."""
 
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.dataset import Dataset, Split
 from excite.data.self_training.mixture import Mixture
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
@@ -19,6 +19,7 @@ __all__ = [
     "Mixture",
     "PseudoLabels",
     "Split",
+    "TrainingData",
     "Unlabelled",
     "data_directory",
     "derive_seed",

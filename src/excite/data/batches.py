@@ -1,48 +1,55 @@
 """An epoch's batches are a function of (seed, epoch), so a run can start again at any step of any epoch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from excite.data.augment import Augmentation, none
-from excite.data.dataset import Split, unit_floats
+from excite.data.dataset import unit_floats
 from excite.errors import InputError
-from excite.randomness import derive_seed
+from excite.randomness import generator
 
 
-class Batched(Protocol):
-    """Training data that are no Split and make their own batches, with the promises of `epoch_batches`."""
+class TrainingData(Protocol):
+    """What training asks of its images, whatever they are: `Split` and `Mixture` answer."""
 
-    def steps(self, batch_size: int) -> int:
-        """How many batches an epoch has."""
+    @property
+    def epoch_images(self) -> int:
+        """How many images an epoch counts."""
         ...
 
-    def batches(
-        self,
-        *,
-        batch_size: int,
-        seed: int,
-        epoch: int,
-        augment: Augmentation = none,
-        start: int = 0,
-        device: torch.device | str | None = None,
-        memory_format: torch.memory_format = torch.contiguous_format,
-        rank: int = 0,
-        world: int = 1,
-    ) -> Iterator[tuple[Tensor, Tensor]]: ...
+    @property
+    def largest_label(self) -> int: ...
+
+    def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], Sequence[Tensor]]:
+        """From a step of the epoch to the images of its batch, by number; several processes share out each part."""
+        ...
+
+    def take(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The uint8 images of these numbers, part after part, and their labels."""
+        ...
+
+    def probe(self, examples: int, batch_size: int) -> tuple[Tensor, Tensor]:
+        """Fixed images in [0, 1], not augmented, at most `examples`, and their labels; in the order of batches."""
+        ...
 
 
-def steps_per_epoch(data: Split | Batched, batch_size: int) -> int:
-    """How many batches one pass over the data takes; the last may be smaller."""
+def steps_per_epoch(images: int, batch_size: int, most: int | None = None) -> int:
+    """How many batches an epoch of so many images takes, the last perhaps a smaller one; `most` cuts it short.
+
+    >>> steps_per_epoch(100, 32), steps_per_epoch(100, 32, most=2)
+    (4, 2)
+    """
     if batch_size < 1:
         raise InputError(f"A batch needs at least one image; batch_size is {batch_size}.")
-    return -(-len(data) // batch_size) if isinstance(data, Split) else data.steps(batch_size)
+    whole = -(-images // batch_size)
+    return whole if most is None else min(whole, most)
 
 
 def epoch_batches(
-    data: Split | Batched,
+    data: TrainingData,
     *,
     batch_size: int,
     seed: int,
@@ -54,7 +61,7 @@ def epoch_batches(
     rank: int = 0,
     world: int = 1,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every image of the data once, in batches of (float32 images in [0, 1], labels), from step `start` on.
+    """The images of an epoch in batches of (float32 images in [0, 1], labels), from step `start` on.
 
     The order follows from (seed, epoch), the augmentation of a batch from (seed, epoch, step).
     Images come on `device` (default: where the data are) in `memory_format`.
@@ -62,35 +69,22 @@ def epoch_batches(
     Of `world` processes, number `rank` gets its share of every batch, see `share`. A batch is augmented before it is
     shared out, so the shares together are the very images that a single process sees.
     """
-    if not isinstance(data, Split):
-        return data.batches(
-            batch_size=batch_size,
-            seed=seed,
-            epoch=epoch,
-            augment=augment,
-            start=start,
-            device=device,
-            memory_format=memory_format,
-            rank=rank,
-            world=world,
-        )
-    steps = steps_per_epoch(data, batch_size)
+    steps = steps_per_epoch(data.epoch_images, batch_size)
     if not 0 <= start <= steps:
         raise InputError(f"An epoch of {steps} batches cannot start at step {start}; pass 0 to {steps}.")
-    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-    order = torch.randperm(len(data), generator=generator).to(data.images.device)
-    chosen = torch.split(order, batch_size)
+    chosen = data.order(batch_size=batch_size, seed=seed, epoch=epoch)
+    _check_shares(chosen(min(start, steps - 1)), batch_size, world)
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for step in range(start, steps):
-            indices = chosen[step] if augment is not none else share(chosen[step], rank, world)
-            images = data.images.index_select(0, indices)
-            labels = data.labels.index_select(0, indices)
+            parts = chosen(step)
+            shared = parts if augment is not none else [share(part, rank, world) for part in parts]
+            images, labels = data.take(shared)
             if device is not None:
                 images, labels = images.to(device), labels.to(device)
             if augment is not none:
-                images = augment(images, generator.manual_seed(derive_seed(seed, epoch, step)))
-                images, labels = share(images, rank, world), share(labels, rank, world)
+                images = augment(images, generator(seed, epoch, step))
+                images, labels = (_shares(batch, parts, rank, world) for batch in (images, labels))
             yield unit_floats(images.contiguous(memory_format=memory_format)), labels
 
     return batches()
@@ -105,3 +99,17 @@ def share(batch: Tensor, rank: int, world: int) -> Tensor:
     [[0], [0]]
     """
     return batch[rank::world] if len(batch) >= world > 1 else batch
+
+
+def _shares(batch: Tensor, parts: Sequence[Tensor], rank: int, world: int) -> Tensor:
+    if world == 1:
+        return batch
+    return torch.cat([share(part, rank, world) for part in torch.split(batch, [len(part) for part in parts])])
+
+
+def _check_shares(parts: Sequence[Tensor], batch_size: int, world: int) -> None:
+    if len(parts) > 1 and min(map(len, parts)) < world:
+        raise InputError(
+            f"Each of {world} processes needs an image of every part of a batch; batches of {batch_size} are too "
+            f"small. Use batches of {len(parts) * world} or more."
+        )

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
-from excite.randomness import derive_seed
+from excite.randomness import generator
 
 _IMAGES_AT_ONCE = 4096
 
@@ -55,13 +56,34 @@ class Split:
         """`n` images drawn without replacement; with one seed, a smaller subset is the beginning of a larger one."""
         if not 1 <= n <= len(self):
             raise InputError(f"A subset of {n} images cannot be drawn from {len(self)}; pass 1 to {len(self)}.")
-        generator = torch.Generator().manual_seed(derive_seed(seed))
-        chosen = torch.randperm(len(self), generator=generator)[:n].to(self.images.device)
+        chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
         return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
     def floats(self) -> Tensor:
         """The images as float32 in [0, 1]."""
         return unit_floats(self.images)
+
+    @property
+    def epoch_images(self) -> int:
+        return len(self)
+
+    @property
+    def largest_label(self) -> int:
+        return int(self.labels.max())
+
+    def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], tuple[Tensor, ...]]:
+        """Every image once an epoch, in an order that follows from (seed, epoch)."""
+        shuffled = torch.randperm(len(self), generator=generator(seed, epoch))
+        chosen = torch.split(shuffled.to(self.images.device), batch_size)
+        return lambda step: (chosen[step],)
+
+    def take(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        (chosen,) = parts
+        return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
+
+    def probe(self, examples: int, batch_size: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        """The first images and their labels."""
+        return unit_floats(self.images[:examples]), self.labels[:examples]
 
     def channel_mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and (population) standard deviation of each channel in [0, 1] units.

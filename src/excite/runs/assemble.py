@@ -1,7 +1,6 @@
 """An experiment's names turned into the things themselves, all of them checked before anything runs."""
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +16,12 @@ from excite import data, models
 from excite.attacks import ATTACKS, Attack
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import epoch_batches, steps_per_epoch
-from excite.data.self_training.mixture import Mixture, mixed_steps, probe_of
+from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
+from excite.data.self_training.mixture import Mixture
 from excite.errors import InputError
 from excite.objectives import OBJECTIVES, Objective
 from excite.quantities import number
-from excite.randomness import derive_seed
+from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, lookup
 from excite.runs.experiment import Experiment
 from excite.schedules import SCHEDULES, Schedule
@@ -44,7 +43,7 @@ class Parts:
     pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
 
     @cached_property
-    def training_set(self) -> Split | Mixture:
+    def training_set(self) -> TrainingData:
         """What every arm trains on."""
         return self.mixed(self.train)
 
@@ -52,7 +51,7 @@ class Parts:
         """Have all that training needs; a teacher's labels may have to be made first."""
         _ = self.training_set
 
-    def mixed(self, labelled: Split) -> Split | Mixture:
+    def mixed(self, labelled: Split) -> TrainingData:
         """`labelled` images, and the pseudo-labelled ones with them if the experiment has any."""
         return labelled if self._pseudo is None else Mixture(labelled, self._pseudo, self.experiment.data.epoch_samples)
 
@@ -73,11 +72,8 @@ class Parts:
     @property
     def steps_per_epoch(self) -> int:
         training = self.experiment.training
-        if self.pseudo_labelled is None:
-            whole = steps_per_epoch(self.train, training.batch_size)
-        else:
-            whole = mixed_steps(self.experiment.data.epoch_samples, training.batch_size)
-        return min(whole, training.steps or sys.maxsize)
+        images = len(self.train) if self.pseudo_labelled is None else self.experiment.data.epoch_samples
+        return steps_per_epoch(images, training.batch_size, training.steps)
 
     @property
     def whole_training(self) -> int:
@@ -89,7 +85,7 @@ class Parts:
         return Recorder(
             model,
             optimizer,
-            probe=probe_of(self.training_set, probe, experiment.training.batch_size),
+            probe=self.training_set.probe(probe, experiment.training.batch_size),
             objective=self.objective,
             slopes_per_epoch=experiment.record.slopes_per_epoch,
             steps_per_epoch=self.steps_per_epoch,
@@ -102,7 +98,7 @@ class Parts:
     def fit(
         self,
         model: nn.Module,
-        images: Split | Mixture,
+        images: TrainingData,
         optimizer: SGD,
         schedule: Schedule,
         *,
@@ -116,8 +112,7 @@ class Parts:
     ) -> None:
         """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""
         training, seed = self.experiment.training, self.experiment.seed
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(seed))  # dropout draws from it
+        with drawing_from(derive_seed(seed), device_of(model)):  # dropout does
             train(
                 model,
                 images,
@@ -137,14 +132,14 @@ class Parts:
             )
 
     def losses_at(self, rate: float, steps: int, draw: int = 0) -> Iterator[float]:
-        """Train for `steps` at a constant rate; the same `draw` means the same weights and data order."""
-        experiment = self.experiment
+        """Train for `steps` at a constant rate; the same `draw` means the same weights, data order and noise."""
+        experiment, seed = self.experiment, self.experiment.seed + draw
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
             epoch_batches(
                 self.training_set,
                 batch_size=experiment.training.batch_size,
-                seed=experiment.seed + draw,
+                seed=seed,
                 epoch=epoch,
                 augment=self.augment,
                 device=next(model.parameters()).device,
@@ -153,7 +148,9 @@ class Parts:
             for epoch in count()
         )
         batches = islice(chain.from_iterable(epochs), steps)
-        for loss in descend(model, batches, self.objective, self.new_optimizer(model, rate)):
+        optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
+        losses = descend(model, batches, self.objective, optimizer, generators=generators)
+        for loss in drawn_from(derive_seed(seed), device_of(model), losses):
             yield loss.item()
 
 
@@ -189,8 +186,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     place = usable_device(device)
 
     def new_model(draw: int = 0) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(derive_seed(experiment.seed + draw))
+        with drawing_from(derive_seed(experiment.seed + draw), place):
             model = models.create(
                 experiment.model.name,
                 num_classes=dataset.num_classes,

@@ -4,15 +4,14 @@ Nothing runs and no complete data set is read for it. The count is an upper boun
 withstand an attack to its end, since those that fall leave it.
 """
 
-import math
 from dataclasses import dataclass
 
 from excite import data
 from excite.attacks import PGD, Attack
 from excite.attacks.autoattack import AutoAttackMember
 from excite.attacks.protocol import stages
+from excite.data.batches import steps_per_epoch
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.self_training.mixture import mixed_steps
 from excite.data.sources.known import DATASETS
 from excite.objectives import AWP, PGDAT, Objective, Trades, standard_loss
 from excite.runs.arms import arm_named
@@ -143,11 +142,10 @@ class Sizes:
         batch = experiment.training.batch_size
         train = experiment.data.train_examples or about.train
         if experiment.data.unlabelled is not None or experiment.teacher is not None:
-            steps = mixed_steps(experiment.data.epoch_samples, batch)
-            epoch = steps * batch
+            epoch = batch * steps_per_epoch(experiment.data.epoch_samples, batch)
         else:
-            steps, epoch = math.ceil(train / batch), train
-        steps = min(steps, experiment.training.steps or steps)
+            epoch = train
+        steps = steps_per_epoch(epoch, batch, experiment.training.steps)
         return cls(train, experiment.data.test_examples or about.test, min(epoch, steps * batch), steps)
 
 

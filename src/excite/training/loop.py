@@ -1,21 +1,19 @@
 """Train a model: one loop for every objective, resumable to the bit."""
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from excite.data import Split
 from excite.data.augment import Augmentation, none
-from excite.data.batches import Batched, epoch_batches, steps_per_epoch
-from excite.data.dataset import unit_floats
+from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
 from excite.objectives import Objective, frozen
+from excite.randomness import step_generators
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
@@ -33,15 +31,17 @@ def descend(
     optimizer: Optimizer,
     recorder: Recorder | None = None,
     *,
+    generators: Iterable[torch.Generator | None] = repeat(None),
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step.
 
+    An objective that attacks draws from the `generators`, one for each step.
     Where several `ranks` train together, `batches` are this one's shares, and the mean of what they yield is l(θᵏ).
     """
-    for x, y in batches:
+    for (x, y), generator in zip(batches, generators, strict=False):
         optimizer.zero_grad()
-        loss = ranks.share(frozen(objective, model, x, y), len(y))
+        loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
         value = ranks.forward(loss)
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -52,7 +52,7 @@ def descend(
 
 def train(
     model: nn.Module,
-    data: Split | Batched,
+    data: TrainingData,
     objective: Objective,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -71,7 +71,8 @@ def train(
 ) -> Training:
     """Train `model` in place.
 
-    Batch order and augmentation depend on (seed, epoch) alone. With a `folder`, the run writes metrics.jsonl and a
+    Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,
+    step). With a `folder`, the run writes metrics.jsonl and a
     checkpoint per epoch there, and a run that was stopped or killed continues from the last one, bit-identical to a run
     that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `steps`
     cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
@@ -85,8 +86,8 @@ def train(
     """
     if min(epochs, batch_size, steps or 1) < 1:
         raise InputError(f"epochs, batch_size and steps must be at least 1, not {epochs}, {batch_size}, {steps}.")
-    length = min(steps_per_epoch(data, batch_size), steps or sys.maxsize)
-    _check_fit(model, data, batch_size)
+    length = steps_per_epoch(data.epoch_images, batch_size, steps)
+    _check_fit(model, data)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
@@ -110,7 +111,8 @@ def train(
                 world=ranks.world,
             )
             rest = islice(batches, length - run.position.step)
-            for loss in descend(model, rest, objective, optimizer, recorder, ranks=ranks):
+            generators = step_generators(seed, epoch, start=run.position.step, rank=ranks.rank)
+            for loss in descend(model, rest, objective, optimizer, recorder, generators=generators, ranks=ranks):
                 losses.append(loss)
                 run.position.step += 1
                 if run.position.step % STEPS_BETWEEN_LOOKS == 0:
@@ -131,12 +133,9 @@ def train(
     return run.training
 
 
-def _check_fit(model: nn.Module, data: Split | Batched, batch_size: int) -> None:
+def _check_fit(model: nn.Module, data: TrainingData) -> None:
     """Refuse data that the model cannot take, before anything is trained."""
-    if isinstance(data, Split):
-        images, labels = unit_floats(data.images[:1]), data.labels
-    else:
-        images, labels = next(data.batches(batch_size=batch_size, seed=0, epoch=0))
+    images, _ = data.probe(2, 2)
     device = next(model.parameters()).device
     model.eval()
     try:
@@ -145,7 +144,7 @@ def _check_fit(model: nn.Module, data: Split | Batched, batch_size: int) -> None
     except RuntimeError as error:
         shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
-    largest = int(labels.max())
+    largest = data.largest_label
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(
             f"The labels reach {largest}, the model's output has shape {tuple(logits.shape)}. "

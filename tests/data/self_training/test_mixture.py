@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from excite.data import AUGMENTATIONS, Mixture, Split, epoch_batches, steps_per_epoch
-from excite.data.self_training.mixture import probe_of
 from excite.errors import InputError
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -33,15 +32,14 @@ def assert_same(first: list[Batch], second: list[Batch]) -> None:
 
 @pytest.mark.parametrize(("batch_size", "labelled"), [(2, 1), (6, 3), (7, 4)])
 def test_the_first_half_is_labelled_and_images_come_with_their_labels(batch_size: int, labelled: int) -> None:
-    for x, y in mixture().batches(batch_size=batch_size, seed=1, epoch=0):
+    for x, y in epoch_batches(mixture(), batch_size=batch_size, seed=1, epoch=0):
         assert len(y) == batch_size
         assert (y < PSEUDO).tolist() == [True] * labelled + [False] * (batch_size - labelled)
         assert torch.equal(x, (y.float() / 255).view(-1, 1, 1, 1).expand_as(x))
 
 
 def test_an_epoch_counts_its_samples_whatever_the_parts() -> None:
-    assert mixture(epoch_samples=50_000).steps(256) == 196
-    assert steps_per_epoch(mixture(epoch_samples=20), 8) == 3
+    assert steps_per_epoch(mixture(epoch_samples=50_000).epoch_images, 256) == 196
     assert len(list(epoch_batches(mixture(epoch_samples=20), batch_size=8, seed=0, epoch=4))) == 3
 
 
@@ -57,7 +55,7 @@ def test_each_part_is_seen_whole_before_any_of_it_comes_again(
     labelled: int, pseudo: int, batch_size: int, epoch_samples: int, seed: int
 ) -> None:
     mixed = mixture(labelled, pseudo, epoch_samples)
-    batches = [y for epoch in range(4) for _, y in mixed.batches(batch_size=batch_size, seed=seed, epoch=epoch)]
+    batches = [y for epoch in range(4) for _, y in epoch_batches(mixed, batch_size=batch_size, seed=seed, epoch=epoch)]
     seen = torch.cat(batches)
     for size, part in ((labelled, seen[seen < PSEUDO]), (pseudo, seen[seen >= PSEUDO])):
         for rounds in range(len(part) // size):
@@ -81,7 +79,7 @@ def test_starting_later_gives_the_rest_of_the_epoch(
         augment = AUGMENTATIONS[augmentation]
         return list(epoch_batches(mixed, batch_size=batch_size, seed=5, epoch=epoch, augment=augment, start=start))
 
-    start = data.draw(st.integers(0, mixed.steps(batch_size)))
+    start = data.draw(st.integers(0, steps_per_epoch(mixed.epoch_images, batch_size)))
     assert_same(batches(0)[start:], batches(start))
 
 
@@ -92,7 +90,9 @@ def test_the_shares_of_all_processes_are_the_batch_and_keep_its_order(
 ) -> None:
     def batches(rank: int, world: int) -> list[Batch]:
         augment = AUGMENTATIONS[augmentation]
-        mixed = mixture().batches(batch_size=batch_size, seed=3, epoch=1, augment=augment, rank=rank, world=world)
+        mixed = epoch_batches(
+            mixture(), batch_size=batch_size, seed=3, epoch=1, augment=augment, rank=rank, world=world
+        )
         return list(mixed)
 
     shares = zip(*(batches(rank, world) for rank in range(world)), strict=True)
@@ -109,7 +109,7 @@ def test_the_shares_of_all_processes_are_the_batch_and_keep_its_order(
 
 def test_seeds_and_epochs_differ() -> None:
     def labels(seed: int, epoch: int) -> list[int]:
-        batches = mixture().batches(batch_size=4, seed=seed, epoch=epoch)
+        batches = epoch_batches(mixture(), batch_size=4, seed=seed, epoch=epoch)
         return torch.cat([y for _, y in batches]).tolist()
 
     assert labels(0, 0) != labels(1, 0)
@@ -125,7 +125,7 @@ def test_a_probe_is_whole_batches_in_their_order() -> None:
     _, labels = mixture(labelled=2).probe(examples=8, batch_size=8)
     assert labels.tolist() == [0, 1, 0, 1, 100, 101, 102, 103]
     plain = numbered(9)
-    assert torch.equal(probe_of(plain, 4, 2)[0], plain.floats()[:4])
+    assert torch.equal(plain.probe(4, 2)[0], plain.floats()[:4])
 
 
 def test_what_does_not_fit_is_named() -> None:
@@ -134,8 +134,8 @@ def test_what_does_not_fit_is_named() -> None:
     with pytest.raises(InputError, match="epoch_samples is 0"):
         mixture(epoch_samples=0)
     with pytest.raises(InputError, match="at least one of each; its size is 1"):
-        mixture().steps(1)
+        epoch_batches(mixture(), batch_size=1, seed=0, epoch=0)
     with pytest.raises(InputError, match="cannot start at step 4; pass 0 to 3"):
-        mixture().batches(batch_size=8, seed=0, epoch=0, start=4)
+        epoch_batches(mixture(), batch_size=8, seed=0, epoch=0, start=4)
     with pytest.raises(InputError, match="Use batches of 8 or more"):
-        mixture().batches(batch_size=7, seed=0, epoch=0, world=4)
+        epoch_batches(mixture(), batch_size=7, seed=0, epoch=0, world=4)

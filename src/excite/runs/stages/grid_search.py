@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from excite.data import Split
-from excite.data.batches import steps_per_epoch
-from excite.data.self_training.mixture import Mixture
+from excite.data.batches import TrainingData, steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.runs.assemble import Parts
@@ -66,7 +65,7 @@ def grid_search(
     budget = whole + (most_steps(settings, whole) if settings.method == "edge" else 0)
     labelled, held_out = hold_out(parts.train, parts.experiment.seed)
     rest = parts.mixed(labelled)
-    epochs = -(-(budget // rates) // steps_per_epoch(rest, parts.experiment.training.batch_size))
+    epochs = -(-(budget // rates) // steps_per_epoch(rest.epoch_images, parts.experiment.training.batch_size))
     trainer = _Trainer(parts, rest, held_out, epochs, budget // rates // epochs)
     taken = count(1)
     trials = tuple(
@@ -113,7 +112,7 @@ def hold_out(split: Split, seed: int) -> tuple[Split, Split]:
 @dataclass(frozen=True)
 class _Trainer:
     parts: Parts
-    rest: Split | Mixture
+    rest: TrainingData
     held_out: Split
     epochs: int
     steps: int  # per epoch
