@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from excite import models
+from excite.lipschitz.epochs import secants
 from excite.lipschitz.extremes.block_maxima import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
-from excite.lipschitz.slopes import secants
 from excite.trace import Recorder
 from excite.trace.moments import Moments
 from excite.trace.trace import Trace

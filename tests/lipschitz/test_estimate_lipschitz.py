@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
-from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, Estimator, LipschitzEstimate, ShortTrainings, estimate_lipschitz
+from excite.lipschitz.protocol import Needs
 from excite.trace import Recorder, Trace
 
 LARGEST = 8.0  # L
+FROM_TRACES = [name for name, kind in ESTIMATORS.items() if kind.needs == "trace"]
 
 
 class NoisyQuadratic(nn.Module):
@@ -95,7 +98,7 @@ def test_epochs_estimates_from_probe_gradients_stay_near_it() -> None:
     assert found.constant >= slopes.max()
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", FROM_TRACES)
 def test_same_trace_same_estimate_bit_for_bit(trace: Trace, method: str) -> None:
     options = {} if method == "curvature" else {"bootstraps": 19, "n_maxima": (25, 55)}
     first, second = (estimate_lipschitz(trace, method, **options) for _ in range(2))
@@ -128,12 +131,64 @@ def test_too_little_is_named_with_the_cure(trace: Trace) -> None:
         estimate_lipschitz(trace, "epochs", n_points=100)
     with pytest.raises(InputError, match="local slopes; N=1000 needs 500"):
         estimate_lipschitz(trace, "local", n_points=1000)
-    with pytest.raises(InputError, match='no method "edge"'):
+    with pytest.raises(InputError, match=r'"edge" needs ShortTrainings .* not Trace'):
         estimate_lipschitz(trace, "edge")
+    with pytest.raises(InputError, match=r'"local" needs a Trace .* not NoneType'):
+        estimate_lipschitz(None, "local")
     empty = Trace(np.zeros((1, 1)), np.zeros((1, 1)), facts={"gradient": "epoch_mean"})
-    for method in METHODS:
+    for method in FROM_TRACES:
         with pytest.raises(InputError, match=r"The trace holds (no|0)"):
             estimate_lipschitz(empty, method)
+
+
+def test_wrong_names_and_options_are_refused_with_the_nearest(trace: Trace) -> None:
+    with pytest.raises(InputError, match='no estimator "epoch"; did you mean "epochs"'):
+        estimate_lipschitz(trace, "epoch")
+    with pytest.raises(InputError, match='option of the estimator local "n_maximum"; did you mean "n_maxima"'):
+        estimate_lipschitz(trace, "local", n_maximum=3)
+    with pytest.raises(InputError, match='"alpha" of the estimator epochs does not fit'):
+        estimate_lipschitz(trace, "epochs", alpha="high")
+    with pytest.raises(InputError, match='also needs "constant"'):
+        estimate_lipschitz(trace, "stated")
+
+
+@dataclass(frozen=True)
+class LastSlope(Estimator[Trace]):
+    title: ClassVar[str] = "last slope"
+    about: ClassVar[str] = "The slope of the last sampled step."
+    needs: ClassVar[Needs] = "trace"
+
+    factor: float = 1.0
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        value = self.factor * float(evidence.slopes[-1])
+        return LipschitzEstimate(value, (value, value), "last-slope", False, "a toy")
+
+
+def test_an_estimator_registered_at_run_time_works(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS, "last-slope", LastSlope)
+    assert estimate_lipschitz(trace, "last-slope", factor=2.0).constant == 2 * trace.slopes[-1]
+    with pytest.raises(InputError, match='did you mean "factor"'):
+        estimate_lipschitz(trace, "last-slope", factr=2.0)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_every_estimator_says_what_it_is_and_needs(name: str) -> None:
+    kind = ESTIMATORS[name]
+    assert kind.title.startswith(name)
+    assert kind.about.endswith(".")
+    assert kind.needs in ("trace", "short trainings", "nothing")
+
+
+def test_the_edge_of_short_trainings_is_the_largest_over_its_draws() -> None:
+    def losses_at(rate: float, draw: int, steps: int) -> list[float]:
+        curvature = (2.0, 5.0, 3.0)[draw]
+        return [0.5 * curvature * (1 - rate * curvature) ** (2 * step) for step in range(steps)]
+
+    found = estimate_lipschitz(ShortTrainings(losses_at, 1000, 0.1), "edge", seeds=3, ratio=1.02, runs=40)
+    assert found.constant == pytest.approx(5.0, rel=0.04)
+    assert ESTIMATORS["edge"](seeds=3, runs=40).most_steps(1000) == 3 * 40 * 40  # type: ignore[call-arg]
+    assert ESTIMATORS["edge"](runs=10, budget=0.5).most_steps(10_000) == 5_000  # type: ignore[call-arg]
 
 
 def test_importing_does_not_import_scipy_stats() -> None:

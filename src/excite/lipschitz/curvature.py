@@ -1,41 +1,63 @@
 """L is the largest curvature along the path, once the initial transient is over."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from excite.errors import InputError
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import Estimator, Needs, Recording
 from excite.trace import Trace
 
 
-def estimate_from_curvatures(trace: Trace, *, transient: float = 0.2, quantile: float = 1.0) -> LipschitzEstimate:
+@dataclass(frozen=True, kw_only=True)
+class PathCurvature(Estimator[Trace]):
     """The `quantile` (1: the largest) of the curvatures measured after the first `transient` share of the steps.
 
     A curvature is the largest |eigenvalue| of the loss Hessian on the recorder's probe, in train mode. The interval
     goes from the smallest to the largest of them along the rest of the path, widened by their residual bounds.
     """
-    usable = np.isfinite(trace.curvatures) & (trace.curvatures > 0)
-    if not usable.any():
-        raise InputError("The trace holds no curvatures. Record with probe=(x, y) and curvature_every=1 or more.")
-    late = trace.curvature_steps >= transient * trace.steps.max(initial=0)
-    kept = usable & late if (usable & late).any() else usable
-    values, residuals = trace.curvatures[kept], trace.curvature_residuals[kept]
-    constant = float(np.quantile(values, quantile))
-    low, high = float((values - residuals).min()), float((values + residuals).max())
-    settled = bool((residuals <= 0.1 * values).all())
-    which = "largest" if quantile == 1 else f"{quantile:.0%} quantile"
-    basis = (
-        f"{which} of {len(values)} Hessian norms on {trace.facts.get('probe', 'the')} probe examples, after the first "
-        f"{transient:.0%} of the steps; interval = their range along the path"
-    )
-    details = {
-        "curvatures": values.tolist(),
-        "residuals": residuals.tolist(),
-        "steps": trace.curvature_steps[kept].tolist(),
-        "median": float(np.median(values)),
-        "transient": transient,
-    }
-    if not settled:
-        basis += "; Lanczos had not settled (raise curvature_iterations)"
-    return LipschitzEstimate(constant, (max(low, math.ulp(0)), high), "curvature", settled, basis, None, details)
+
+    title: ClassVar[str] = "curvature (Hessian norm)"
+    about: ClassVar[str] = "The largest curvature of the loss on a fixed probe, along the baseline's path."
+    needs: ClassVar[Needs] = "trace"
+
+    transient: float = 0.2
+    quantile: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.transient < 1 and 0 <= self.quantile <= 1):
+            raise InputError(
+                f"transient is a share in [0, 1) and quantile one in [0, 1], not {self.transient} and {self.quantile}."
+            )
+
+    def check(self, recording: Recording) -> None:
+        if recording.curvatures == 0:
+            raise InputError(f"{recording.says} no curvatures. Record with probe=(x, y) and curvature_every=1 or more.")
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        self.check(Recording.of(evidence))
+        usable = np.isfinite(evidence.curvatures) & (evidence.curvatures > 0)
+        late = evidence.curvature_steps >= self.transient * evidence.steps.max(initial=0)
+        kept = usable & late if (usable & late).any() else usable
+        values, residuals = evidence.curvatures[kept], evidence.curvature_residuals[kept]
+        constant = float(np.quantile(values, self.quantile))
+        low, high = float((values - residuals).min()), float((values + residuals).max())
+        settled = bool((residuals <= 0.1 * values).all())
+        which = "largest" if self.quantile == 1 else f"{self.quantile:.0%} quantile"
+        basis = (
+            f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, after the "
+            f"first {self.transient:.0%} of the steps; interval = their range along the path"
+        )
+        details = {
+            "curvatures": values.tolist(),
+            "residuals": residuals.tolist(),
+            "steps": evidence.curvature_steps[kept].tolist(),
+            "median": float(np.median(values)),
+            "transient": self.transient,
+        }
+        if not settled:
+            basis += "; Lanczos had not settled (raise curvature_iterations)"
+        return LipschitzEstimate(constant, (max(low, math.ulp(0)), high), "curvature", settled, basis, None, details)

@@ -3,14 +3,55 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from excite.errors import DivergedError
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import Estimator, Needs, ShortTrainings
 
 ANCHOR = 0.1  # the rates tried are this times powers of two and their roots, wherever the search starts
 AS_FAR = 0.75  # of the best rate's way down from the initial loss: less is not convergence
 HARDLY = 0.95  # of the initial loss: where the best run ends above this, the runs were too short to tell
 BLOWN_UP = 100.0  # times the initial loss: no need to look on
+FEWEST_STEPS = 40  # a shorter run tells nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge(Estimator[ShortTrainings]):
+    """At most `runs` short trainings for each of `seeds` draws of weights and data order; the largest L counts.
+
+    All of a draw together cost at most `budget` whole trainings; `steps` fixes their length instead.
+    """
+
+    title: ClassVar[str] = "edge (largest convergent rate)"
+    about: ClassVar[str] = "2 over the largest rate at which short trainings converge."
+    needs: ClassVar[Needs] = "short trainings"
+
+    budget: float = 0.15
+    runs: int = 10
+    steps: int | None = None
+    ratio: float = 1.25
+    seeds: int = 1
+
+    def brief_steps(self, whole: int) -> int:
+        """The length of one short training, where a whole one takes `whole` steps."""
+        return self.steps or max(math.ceil(self.budget * whole / self.runs), FEWEST_STEPS)
+
+    def most_steps(self, whole: int) -> int:
+        return self.seeds * self.runs * self.brief_steps(whole)
+
+    def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
+        steps = self.brief_steps(evidence.whole)
+
+        def losses(draw: int) -> Callable[[float], Iterable[float]]:
+            return lambda rate: evidence.losses_at(rate, draw, steps)
+
+        return LipschitzEstimate.most_careful(
+            [
+                find_edge(losses(draw), steps=steps, start=evidence.first_rate, ratio=self.ratio, max_runs=self.runs)
+                for draw in range(self.seeds)
+            ]
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ narrow once M·N/2 is far beyond the number of slopes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.extremes.reverse_weibull import SMALLEST_SAMPLE, ReverseWeibullFit, fit_many, fit_reverse_weibull
+from excite.lipschitz.protocol import Estimator, Needs
+from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]  # (M, N, rng) -> M block maxima
@@ -29,6 +31,56 @@ PAPER_MAXIMA = (25, 55, 105, 155, 200)
 PAPER_SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 REDRAWS = 10
 _AUTHORS_SMALLEST_P = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm1(Estimator[Trace]):
+    """The options of Algorithm 1, whatever the slopes come from: M and N are one number or several to choose from."""
+
+    needs: ClassVar[Needs] = "trace"
+
+    n_maxima: int | Sequence[int] = PAPER_MAXIMA  # M in the paper
+    n_points: int | Sequence[int] | None = None  # N in the paper
+    initial_shapes: Sequence[float] = PAPER_SHAPES
+    alpha: float = 0.55
+    statistic: Statistic = "endpoint"
+    level: float = 0.95
+    return_period: float = 1000.0
+    bootstraps: int = 199
+    seed: int = 0
+
+    @property
+    def _chosen_points(self) -> tuple[int, ...]:
+        return () if self.n_points is None else _several(self.n_points)
+
+    def estimate(
+        self,
+        draw: Draw,
+        *,
+        method: str,
+        largest_slope: float,
+        n_points: Sequence[int],
+        protocol: Protocol = "paper",
+    ) -> LipschitzEstimate:
+        return estimate_from_maxima(
+            draw,
+            method=method,
+            largest_slope=largest_slope,
+            n_points=n_points,
+            n_maxima=_several(self.n_maxima),
+            initial_shapes=self.initial_shapes,
+            alpha=self.alpha,
+            statistic=self.statistic,
+            protocol=protocol,
+            level=self.level,
+            return_period=self.return_period,
+            bootstraps=self.bootstraps,
+            seed=self.seed,
+        )
+
+
+def _several(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def secant_maxima(slopes: Floats) -> Draw:

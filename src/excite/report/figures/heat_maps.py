@@ -11,7 +11,7 @@ from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
 from excite.report import labels
 from excite.report.figures import style
 from excite.report.figures.runs import needs, trace
-from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_MOMENTS, FIGURE_5_POINTS
+from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS
 from excite.runs.folder import Results
 from excite.trace import Trace
 
@@ -74,11 +74,8 @@ def maps(name: str, runs: Sequence[Results]) -> Maps:
 
 
 def _maps(run: Results, recorded: Trace) -> Maps:
-    shares = np.array(FIGURE_5_POINTS) / FIGURE_5_MOMENTS  # the paper's N, in shares of its moments
-    even = len(recorded) - len(recorded) % 2
-    points = sorted({min(2 * round(share * len(recorded) / 2), even) for share in shares})
     protocol = "authors" if recorded.facts.get("gradient") == "input" else "paper"
-    estimate = estimate_lipschitz(recorded, "epochs", n_points=points, protocol=protocol, bootstraps=0)
+    estimate = estimate_lipschitz(recorded, "epochs", protocol=protocol, bootstraps=0)
     cells: dict[str, Any] = estimate.details["heat_map"]
     return Maps(
         title=f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}, seed {run.experiment.seed}, "

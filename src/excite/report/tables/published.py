@@ -174,7 +174,6 @@ PUBLISHED: Mapping[str, PublishedRow] = {
 # Figure 5 (b): L of ResNet-20 on CIFAR-10, a row per M and a column per N.
 FIGURE_5_MAXIMA = (25, 55, 105, 155, 200)
 FIGURE_5_POINTS = (80, 100, 120, 150, 164)
-FIGURE_5_MOMENTS = 164
 FIGURE_5_CONSTANTS = (
     (0.3385, 0.0282, 2.06, 5.26, 0.0128),
     (8.44, 11.2, 0.0308, 1.90, 3.70),

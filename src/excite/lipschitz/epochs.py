@@ -1,0 +1,78 @@
+"""L by Algorithm 1 as the paper's text has it: secants between randomly paired epochs of the baseline.
+
+`protocol="authors"` repeats the choices of the released code instead: gradients with respect to the pixels, gradients
+and parameters of different epochs in one slope, and the number at which its optimiser happens to stop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.extremes.block_maxima import Algorithm1, Protocol, secant_maxima, unmatched_maxima
+from excite.lipschitz.protocol import Recording
+from excite.trace import Trace
+
+PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
+PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Algorithm1):
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ between two epochs; N epochs, paired at random, are a block.
+
+    Where `n_points` is left out, N takes the values of the paper's Figure 5, in proportion to the recorded epochs.
+    """
+
+    title: ClassVar[str] = "epochs (Algorithm 1, secants)"
+    about: ClassVar[str] = "Algorithm 1 as the paper's text has it, on secants between epochs of the baseline."
+
+    protocol: Protocol = "paper"
+
+    def points(self, recording: Recording) -> Sequence[int]:
+        most = recording.moments // 2
+        pairs = {max(1, min(round(points / PAPER_MOMENTS * recording.moments / 2), most)) for points in PAPER_POINTS}
+        return self._chosen_points or tuple(2 * pair for pair in sorted(pairs))
+
+    def check(self, recording: Recording) -> None:
+        if recording.moments < 2:
+            raise InputError(
+                f"{recording.says} {recording.moments} moments; a secant needs 2. Call recorder.record() every epoch."
+            )
+        if (self.protocol == "authors") != (recording.gradient == "input"):
+            raise InputError(
+                f'protocol="{self.protocol}" does not fit a trace of {recording.gradient} gradients: the released '
+                'code\'s protocol uses gradient="input", the paper\'s text gradient="epoch_mean" or "probe".'
+            )
+        largest = max(self.points(recording))
+        if largest > recording.moments:
+            raise InputError(
+                f"{recording.says} {recording.moments} moments; N={largest} needs at least {largest}. "
+                f"Record longer or pass n_points={recording.moments - recording.moments % 2}."
+            )
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        recording = Recording.of(evidence)
+        self.check(recording)
+        slopes = secants(evidence)
+        draw = secant_maxima(slopes)
+        if self.protocol == "authors":
+            draw = unmatched_maxima(evidence.gradient_distances, evidence.parameter_distances)
+        return self.estimate(
+            draw,
+            method="epochs" if self.protocol == "paper" else "epochs (authors' protocol)",
+            largest_slope=float(slopes.max()),
+            n_points=self.points(recording),
+            protocol=self.protocol,
+        )
+
+
+def secants(trace: Trace) -> NDArray[np.float64]:
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 where the parameters did not move."""
+    rise, run = trace.gradient_distances, trace.parameter_distances
+    finite = np.isfinite(rise) & np.isfinite(run) & (run > 0)
+    return np.divide(rise, run, out=np.zeros_like(rise), where=finite)

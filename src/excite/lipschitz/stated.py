@@ -1,0 +1,40 @@
+"""L as somebody gives it, such as the paper's: no measurement, only the rates that follow."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from excite.errors import InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import Estimator, Needs
+
+
+@dataclass(frozen=True)
+class Stated(Estimator[None]):
+    """`constant` is L; `source` says whose it is.
+
+    >>> print(Stated(4.0, "the paper's Table 1")(None))
+    L = 4 (4 to 4) by stated; NOT identified: the paper's Table 1 says so; nothing was measured. 1/L = 0.25, 2/L = 0.5.
+    """
+
+    title: ClassVar[str] = "stated (given, not measured)"
+    about: ClassVar[str] = "An L that somebody gives, such as a published one."
+    needs: ClassVar[Needs] = "nothing"
+
+    constant: float
+    source: str = "the experiment"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.constant) and self.constant > 0):
+            raise InputError(
+                f"A stated L must be positive and finite, not {self.constant}. For a first rate η state L = 1/η."
+            )
+
+    def __call__(self, evidence: object = None) -> LipschitzEstimate:  # noqa: ARG002
+        return LipschitzEstimate(
+            constant=float(self.constant),
+            interval=(float(self.constant), float(self.constant)),
+            method="stated",
+            identified=False,
+            basis=f"{self.source} says so; nothing was measured",
+        )

@@ -1,0 +1,49 @@
+"""Secants between epochs, the default N, and what is refused before anything trains."""
+
+import numpy as np
+import pytest
+
+from excite.errors import InputError
+from excite.lipschitz.epochs import Epochs, secants
+from excite.lipschitz.protocol import Recording
+from excite.trace import Trace
+
+
+def test_secants_are_ratios_of_distances_and_zero_where_nothing_moved() -> None:
+    parameters = np.array([[0.0, 0.0], [0.0, 0.0], [3.0, 4.0], [3.0, 4.0]])
+    gradients = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 10.0], [2.0, 10.0]])
+    trace = Trace(
+        squared_gradient_distances=((gradients[:, None] - gradients) ** 2).sum(-1),
+        squared_parameter_distances=((parameters[:, None] - parameters) ** 2).sum(-1),
+        steps=np.arange(3),
+    )
+    expected = np.array([[0, 2, np.hypot(1, 10) / 5], [2, 0, 0], [np.hypot(1, 10) / 5, 0, 0]])
+    np.testing.assert_allclose(secants(trace), expected)
+
+
+def test_by_default_n_is_the_papers_in_proportion_to_the_epochs() -> None:
+    assert Epochs().points(Recording(164)) == (80, 100, 120, 150, 164)
+    assert Epochs().points(Recording(20)) == (10, 12, 14, 18, 20)
+    assert Epochs().points(Recording(3)) == (2,)
+    assert Epochs(n_points=100).points(Recording(164)) == (100,)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "recording", "message"),
+    [
+        (Epochs(n_points=100), Recording(20), r"will record 20 moments; N=100 needs at least 100\. .* n_points=20"),
+        (Epochs(), Recording(1), "will record 1 moments; a secant needs 2"),
+        (Epochs(protocol="authors"), Recording(20), 'uses gradient="input"'),
+        (Epochs(), Recording(20, gradient="input"), "does not fit a trace of input gradients"),
+    ],
+)
+def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
+    estimator: Epochs, recording: Recording, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        estimator.check(recording)
+
+
+def test_a_run_that_can_be_is_not() -> None:
+    Epochs(n_points=20).check(Recording(20))
+    Epochs(protocol="authors").check(Recording(20, gradient="input"))
