@@ -1,14 +1,16 @@
 """Build what a name and its options describe, checking both before anything runs."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
 from excite.errors import InputError, unknown
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
@@ -49,3 +51,30 @@ def _check_type(what: str, value: Any, annotation: Any) -> None:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:
         raise InputError(f"{what} does not fit: {error}.") from error
+
+
+def named_options(function: Callable[P, T]) -> Callable[P, T]:
+    """`function`, but a wrong or missing option is an InputError that names the right one.
+
+    >>> @named_options
+    ... def power(base, *, exponent=2):
+    ...     return base**exponent
+    >>> power(3, exponnent=3)
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: There is no option of power "exponnent"; did you mean "exponent"? Known: base, exponent.
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **options: P.kwargs) -> T:
+        for option in options:
+            if option not in signature.parameters:
+                raise unknown(f"option of {function.__name__}", option, signature.parameters)
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise InputError(f"{function.__name__}(): {error}.") from error
+        return function(*args, **options)
+
+    return checked

@@ -1,12 +1,15 @@
 """Attacks by name."""
 
-from typing import Any
+import inspect
+import pkgutil
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from excite import attacks
+from excite.attacks.ball import Norm, distance
 from excite.errors import InputError
 
 NAMES: dict[str, tuple[dict[str, Any], str]] = {
@@ -21,17 +24,68 @@ NAMES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+QUICK: dict[str, dict[str, Any]] = {
+    "pgd": {"step": 0.01, "steps": 3, "random_start": True},
+    "autoattack": {"members": ("apgd-ce", "fab-t", "square"), "iterations": 3, "queries": 10},
+    "square": {"queries": 10},
+}
+
+
 def test_every_attack_is_listed() -> None:
     assert set(NAMES) == set(attacks.ATTACKS)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "autoattack"])
-def test_every_attack_runs_and_says_its_name(name: str, convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_every_attack_says_its_name(name: str) -> None:
     options, words = NAMES[name]
-    attack = attacks.create(name, **options)
-    assert str(attack).startswith(words)
-    x_adv = attack(convnet, images[:6], labels[:6], torch.Generator().manual_seed(0))
-    assert x_adv.shape == images[:6].shape
+    assert str(attacks.create(name, **options)).startswith(words)
+
+
+@pytest.mark.parametrize("norm", get_args(Norm))
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_every_attack_stays_in_its_ball(name: str, norm: Norm, convnet: nn.Module, labels: Tensor) -> None:
+    """Black and white pixels included, and the model comes back as it was."""
+    images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    images[:, :, :2] = images[:, :, :2].round()
+    eps = {"linf": 0.05, "l2": 0.5}[norm]
+    attack = attacks.create(name, eps=eps, norm=norm, **QUICK.get(name, {"iterations": 3}))
+    assert (attack.eps, attack.norm) == (eps, norm)
+    before = images.clone()
+    x_adv = attack(convnet.train(), images[:12], labels[:12], torch.Generator().manual_seed(0))
+    assert x_adv.shape == (12, 3, 8, 8)
+    assert 0 < distance(x_adv, images[:12], norm=norm).max() <= eps + 1e-6
+    assert x_adv.min() >= 0
+    assert x_adv.max() <= 1
+    assert torch.equal(images, before)
+    assert convnet.training
+    assert all(parameter.grad is None for parameter in convnet.parameters())
+    still = attacks.create(name, eps=0.0, norm=norm, **QUICK.get(name, {"iterations": 3}))
+    assert torch.equal(still(convnet, images[:2], labels[:2], None), images[:2])
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+@pytest.mark.parametrize("name", [name for name in attacks.ATTACKS if name != "autoattack"])
+def test_an_attacks_passes_are_those_it_makes(name: str, classes: int) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, classes))
+    images = torch.rand(4, 3, 4, 4)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    efforts: dict[str, dict[str, Any]] = {"pgd": {"step": 1e-9, "steps": 30}, "square": {"queries": 200}}
+    effort = efforts.get(name, {"iterations": 30})
+    attack = attacks.create(name, eps=1e-9, **effort)  # nothing falls
+    fast = attacks.fast_inference(model)
+    attack(fast, images, labels, None)
+    assert (fast.forwards + fast.backwards) / 4 == pytest.approx(attack.passes(classes), rel=0.1)
+
+
+def test_autoattack_is_the_sum_of_its_members() -> None:
+    assert attacks.create("autoattack", eps=0.1).passes(10) == 201 + 9 * 201 + 9 * 300 + 5000
+    assert attacks.create("autoattack", eps=0.1, version="rand").passes(10) == 2 * 20 * 201
+
+
+def test_no_function_hides_a_module() -> None:
+    for module in pkgutil.iter_modules(attacks.__path__):
+        assert inspect.ismodule(getattr(attacks, module.name, None)), module.name
 
 
 @pytest.mark.parametrize(
@@ -42,6 +96,9 @@ def test_every_attack_runs_and_says_its_name(name: str, convnet: nn.Module, imag
         ("pgd", {"eps": 0.1}, '"step"'),
         ("pgd", {"eps": "8/255", "step": 0.1}, "float"),
         ("square", {"eps": 0.1, "query": 3}, 'did you mean "queries"'),
+        ("square", {"eps": 0.1, "queries": 0}, "queries ≥ 1"),
+        ("apgd-t", {"eps": 0.1, "queries": 5}, "iterations"),
+        ("fab", {"eps": -0.1}, "eps ≥ 0"),
     ],
 )
 def test_wrong_names_and_options(name: str, options: dict[str, object], cure: str) -> None:

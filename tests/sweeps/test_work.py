@@ -3,15 +3,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from excite import attacks, models
-from excite.attacks import ATTACKS
+from excite import models
 from excite.objectives import AWP, OBJECTIVES
 from excite.runs import load
-from excite.sweeps.work import About, Sizes, Work, attack_passes, count_work, objective_passes
+from excite.sweeps.work import About, Sizes, Work, count_work, objective_passes
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
@@ -62,26 +60,6 @@ def test_an_objectives_passes_are_its_flops(objective: Callable[..., torch.Tenso
     with Flops() as step:
         torch.autograd.backward(objective(model, images, labels))
     assert step.total / one_pass.total == pytest.approx(objective_passes(objective), rel=0.02)
-
-
-@pytest.mark.parametrize("classes", [4, 10])
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "autoattack"])
-def test_an_attacks_passes_are_those_it_makes(name: str, classes: int) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(48, classes))
-    images = torch.rand(4, 3, 4, 4)
-    with torch.no_grad():
-        labels = model(images).argmax(1)
-    options = {"step": 1e-9, "steps": 30} if name == "pgd" else {"iterations": 30, "queries": 200}
-    attack = attacks.create(name, eps=1e-9, **options)  # nothing falls
-    fast = attacks.fast_inference(model)
-    attack(fast, images, labels, None)
-    assert (fast.forwards + fast.backwards) / 4 == pytest.approx(attack_passes(attack, classes), rel=0.1)
-
-
-def test_autoattack_is_the_sum_of_its_members() -> None:
-    whole = attack_passes(attacks.create("autoattack", eps=0.1), 10)
-    assert whole == 202 + 9 * 202 + 9 * 300 + 5000
-    assert attack_passes(attacks.create("autoattack", eps=0.1, version="rand"), 10) == 2 * 20 * 202
 
 
 def test_the_work_of_a_run_is_what_its_stages_take() -> None:

@@ -1,22 +1,30 @@
 """Attacks by name: functions for strangers, one registry for experiment files and the command line."""
 
-import functools
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
-from excite.attacks.autoattack import AutoAttack, AutoAttackMember, Member, autoattack
+from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.pgd import PGD, pgd
-from excite.attacks.protocol import Attack, Cascade
+from excite.attacks.function import as_attack
+from excite.attacks.projected_gradient import PGD, pgd
+from excite.attacks.protocol import Attack, AttackWarning, Cascade
 from excite.registry import build
 
-__all__ = ["ATTACKS", "PGD", "Attack", "AutoAttack", "Cascade", "autoattack", "create", "fast_inference", "pgd"]
+__all__ = [
+    "ATTACKS",
+    "PGD",
+    "Attack",
+    "AttackWarning",
+    "AutoAttack",
+    "Cascade",
+    "as_attack",
+    "autoattack",
+    "create",
+    "fast_inference",
+    "pgd",
+]
 
-ATTACKS: dict[str, Callable[..., Attack]] = {
-    "pgd": PGD,
-    "autoattack": AutoAttack,
-    **{member: functools.partial(AutoAttackMember, member) for member in get_args(Member)},
-}
+ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": PGD, "autoattack": AutoAttack, **MEMBERS}
 
 
 def create(name: str, **options: Any) -> Attack:

@@ -27,6 +27,13 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
     return margin(logits, y) / (largest[:, 0] - largest[:, 2] + 1e-12)
 
 
+def targeted_dlr(logits: Tensor, right_and_target: Tensor) -> Tensor:
+    """The target's logit minus the right one, over the spread of the first, third and fourth (Croce & Hein 2020)."""
+    right, target = logits.gather(1, right_and_target).unbind(1)
+    largest = logits.topk(4, dim=1).values
+    return (target - right) / (largest[:, 0] - (largest[:, 2] + largest[:, 3]) / 2 + 1e-12)
+
+
 def kl(logits: Tensor, clean_log_probabilities: Tensor) -> Tensor:
     """KL(p(x) ‖ p(x_adv)), the inner loss of TRADES; labels play no part."""
     log_probabilities = functional.log_softmax(logits, dim=1)

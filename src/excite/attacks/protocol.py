@@ -1,27 +1,56 @@
-"""An attack is a function (model, x, y, generator) -> x_adv; a cascade runs several, each on the survivors so far."""
+"""An attack is a function (model, x, y, generator) -> x_adv that knows its ball and cost; a cascade runs several."""
 
 import abc
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from excite.attacks.ball import Norm, check_norm
 from excite.errors import InputError
 
-Attack = Callable[[nn.Module, Tensor, Tensor, torch.Generator | None], Tensor]
+AttackFunction = Callable[..., Tensor]
 
 
 class AttackWarning(UserWarning):
     """An attack saw something that makes its verdicts doubtful."""
 
 
-class Cascade(abc.ABC):
+class Attack(abc.ABC):
+    """What every attack tells about itself; a frozen dataclass of its options gives the rest."""
+
+    eps: float | None  # the ball it stays in, if it says so
+    norm: Norm | None
+    follows_gradients: ClassVar[bool] = True
+
+    @abc.abstractmethod
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Images inside the ball around `x`: wrong ones where the attack succeeded."""
+
+    @abc.abstractmethod
+    def passes(self, classes: int) -> float:
+        """Through the model, forward and backward, by one image that withstands to the end."""
+
+    @property
+    def stages(self) -> Sequence[tuple[str, "Attack"]]:
+        """Each attack that runs, with its name, in order."""
+        return [("", self)]
+
+    def stronger(self) -> "Attack | None":
+        """Clearly more of the same, to see whether this was enough."""
+        return None
+
+
+class Cascade(Attack):
     """Attacks in order: an example that falls to one is spared the rest, so only the verdict of all together counts."""
 
     @property
     @abc.abstractmethod
-    def stages(self) -> Sequence[tuple[str, Attack]]:
-        """Each attack with its name."""
+    def stages(self) -> Sequence[tuple[str, Attack]]: ...
+
+    def passes(self, classes: int) -> float:
+        return sum(attack.passes(classes) for _, attack in self.stages)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         return self.run(model, x, y, generator, batch_size=max(1, len(x)))
@@ -31,7 +60,8 @@ class Cascade(abc.ABC):
     ) -> Tensor:
         x_adv = x.clone()
         standing = torch.arange(len(x), device=x.device)
-        for attack in (_leave, *(attack for _, attack in self.stages)):
+        attacks: list[AttackFunction] = [_leave, *(attack for _, attack in self.stages)]
+        for attack in attacks:
             survivors = []
             for batch in torch.split(standing, batch_size):
                 moved = attack(model, x[batch], y[batch], generator)
@@ -48,15 +78,19 @@ def _leave(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | 
     return x
 
 
-def stages(attack: Attack) -> Sequence[tuple[str, Attack]]:
-    return attack.stages if isinstance(attack, Cascade) else [("", attack)]
+def check_options(eps: float, norm: str, **counts: int) -> None:
+    """Refuse a ball that is none, and less than one of what is counted."""
+    check_norm(norm)
+    if eps < 0:
+        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0.")
+    for name, count in counts.items():
+        if count < 1:
+            raise InputError(f"{name}={count} leaves nothing to do; pass {name} ≥ 1.")
 
 
-def describe(attack: Attack) -> str:
-    """The same words in every process for the same attack and options: what a resumed evaluation is held against."""
-    if hasattr(attack, "__dataclass_fields__"):
-        return repr(attack)
-    return f"{getattr(attack, '__module__', '')}.{getattr(attack, '__qualname__', type(attack).__qualname__)}"
+def in_words(eps: float, norm: Norm) -> str:
+    """As the field writes it: L∞ ε = 8/255."""
+    return f"{'L∞' if norm == 'linf' else 'L2'} ε = {pixels(eps)}"
 
 
 def pixels(eps: float) -> str:

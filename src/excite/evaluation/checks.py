@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from excite.attacks.autoattack import AutoAttackMember
 from excite.attacks.fast_model import FastModel
 from excite.attacks.protocol import Attack
 from excite.evaluation import trust
@@ -30,7 +29,7 @@ def distrust(
     every attack of this size: a weak attack beside a strong one misleads nobody.
     """
     flags = trust.check_model(plain, *examples(_few(correct))) if correct.any() else []
-    sized = {name: attack.eps for name, attack in attacks.items() if hasattr(attack, "eps")}
+    sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None}
     if sized:
         largest = attacks[max(sized, key=lambda name: sized[name])]
         same_size = [results[name].robust for name, attack in attacks.items() if _size(attack) == _size(largest)]
@@ -51,11 +50,13 @@ def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResu
     flags = []
     for name, attack in attacks.items():
         robust = results[name].robust
-        for before, stage in itertools.pairwise(results[name].stages):
-            if stage.name == "square":
-                fooled = before.standing - stage.standing
+        for (_, member), (before, after) in zip(
+            attack.stages[1:], itertools.pairwise(results[name].stages), strict=True
+        ):
+            if not member.follows_gradients:
+                fooled = before.standing - after.standing
                 flags.append(trust.black_box(fooled, fooled / len(robust)))
-        if isinstance(attack, AutoAttackMember) and attack.member == "square":
+        if not attack.follows_gradients:
             rivals = [
                 results[other].robust
                 for other, rival in attacks.items()
@@ -68,4 +69,4 @@ def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResu
 
 
 def _size(attack: Attack) -> tuple[object, object]:
-    return getattr(attack, "eps", None), getattr(attack, "norm", None)
+    return attack.eps, attack.norm

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from excite.attacks.ball import distance
 from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
-from excite.attacks.protocol import Attack, AttackWarning, check_inputs, describe, stages
+from excite.attacks.function import as_attack
+from excite.attacks.protocol import Attack, AttackFunction, AttackWarning, check_inputs
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.checks import distrust
@@ -29,7 +30,7 @@ def evaluate(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    attacks: Mapping[str, Attack],
+    attacks: Mapping[str, Attack | AttackFunction],
     *,
     batch_size: int = 128,
     seed: int = 0,
@@ -46,6 +47,7 @@ def evaluate(
     batch. `checks` adds the trust checks, whose findings are the result's `flags`. `progress` is told (attack, examples
     done, examples to do). The model comes back as it was.
     """
+    known = {name: as_attack(attack) for name, attack in attacks.items()}
     check_inputs(x, y)
     if len(x) == 0 or batch_size < 1:
         raise InputError(f"{len(x)} examples in batches of {batch_size} give no verdict; pass at least 1 of each.")
@@ -56,13 +58,13 @@ def evaluate(
         correct = _clean(model, x, y, batch_size)
         cost = Cost(time.perf_counter() - began, forwards=len(x))
         examples = _hash([x, y])
-        order = [batch_size, seed, *((name, describe(attack)) for name, attack in attacks.items())]
+        order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
         weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
         diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct)
         session = _Session(model, attacked, x, y, batch_size, seed, diary, progress)
-        results = {name: session.run(name, attack) for name, attack in attacks.items()}
-        if checks and attacks and not diary.checked:
-            diary.add_flags([left_in_train_mode, *session.distrust(correct, attacks, results)])
+        results = {name: session.run(name, attack) for name, attack in known.items()}
+        if checks and known and not diary.checked:
+            diary.add_flags([left_in_train_mode, *session.distrust(correct, known, results)])
             diary.checked = True
             diary.write()
     return Evaluation(
@@ -88,7 +90,7 @@ class _Session:
     def run(self, name: str, attack: Attack) -> AttackResult:
         """Bring one attack from where the journal left it to its end."""
         state = self.journal.progress(name)
-        for stage_name, stage in stages(attack)[len(state.stages) :]:
+        for stage_name, stage in attack.stages[len(state.stages) :]:
             label = f"{name}/{stage_name}" if stage_name else name
             standing = state.stage_began_with.nonzero().squeeze(1)
             batches = torch.split(standing, self.batch_size) if len(standing) else ()
@@ -101,8 +103,7 @@ class _Session:
                     self.progress(label, min(state.batches_done * self.batch_size, len(standing)), len(standing))
             state.finish_stage(stage_name or name)
             self.journal.write()
-        description = str(attack) if hasattr(attack, "__dataclass_fields__") else describe(attack)
-        return AttackResult(description, state.standing, tuple(state.stages))
+        return AttackResult(str(attack), state.standing, tuple(state.stages))
 
     def distrust(
         self, correct: Tensor, attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]
@@ -177,12 +178,11 @@ def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
     """An attack that leaves the box, or the ball it announces, is broken: no verdict of it counts."""
     if x_adv.shape != x.shape or not bool(((x_adv >= 0) & (x_adv <= 1)).all()):
         raise InputError(f"The attack {label} returned images outside [0, 1] or of another shape; clamp them.")
-    eps, norm = getattr(attack, "eps", None), getattr(attack, "norm", None)
-    if eps is None or norm not in ("linf", "l2"):
+    if attack.eps is None or attack.norm is None:
         return
-    furthest = float(distance(x_adv, x, norm=norm).max())
-    if furthest > eps + ROUNDING * max(1.0, eps):
-        raise InputError(f"The attack {label} went {furthest:g} away from the image, further than eps={eps:g}.")
+    furthest = float(distance(x_adv, x, norm=attack.norm).max())
+    if furthest > attack.eps + ROUNDING * max(1.0, attack.eps):
+        raise InputError(f"The attack {label} went {furthest:g} away from the image, further than eps={attack.eps:g}.")
 
 
 def _device(model: nn.Module, x: Tensor) -> torch.device:

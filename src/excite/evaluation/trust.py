@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks.autoattack import AutoAttackMember
-from excite.attacks.pgd import PGD
+from excite.attacks.projected_gradient import PGD
 from excite.attacks.protocol import Attack
+from excite.attacks.square import Square
 
 EXAMPLES = 64
 SQUARE_QUERIES = 200
@@ -167,13 +167,15 @@ def check_attack(
     model: nn.Module, x: Tensor, y: Tensor, *, attack: Attack, share: float, generator: torch.Generator
 ) -> list[Flag]:
     """What more attacking shows on examples that withstood `attack`; `share` is the share of all that did."""
+    if not attack.eps or attack.norm is None:
+        return []
     flags = []
-    if isinstance(attack, PGD | AutoAttackMember) and attack.eps > 0:
-        square = AutoAttackMember("square", attack.eps, attack.norm, queries=SQUARE_QUERIES)
+    if all(stage.follows_gradients for _, stage in attack.stages):
+        square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
         fooled = _fooled(model, x, y, square, generator)
         flags.append(black_box(fooled, share * fooled / len(x)))
-    if isinstance(attack, PGD) and attack.eps > 0:
-        stronger = dataclasses.replace(attack, steps=2 * attack.steps, random_start=True, restarts=2, loss="margin")
+    stronger = attack.stronger()
+    if stronger is not None:
         fooled = _fooled(model, x, y, stronger, generator)
         flags.append(_stronger(fooled, share * fooled / len(x)))
     return [flag for flag in flags if flag is not None]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.pgd import PGD, full_precision, pgd
+from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
 
 

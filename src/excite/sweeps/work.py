@@ -7,9 +7,6 @@ withstand an attack to its end, since those that fall leave it.
 from dataclasses import dataclass
 
 from excite import data
-from excite.attacks import PGD, Attack
-from excite.attacks.autoattack import AutoAttackMember
-from excite.attacks.protocol import stages
 from excite.data.batches import steps_per_epoch
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.sources.known import DATASETS
@@ -24,7 +21,6 @@ from excite.sweeps.speed import TRAINING_PASSES
 
 WITHSTAND = 0.5  # the guess
 CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each is two training steps
-MOST_TARGETS = 9  # classes that AutoAttack's targeted members aim at
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ def count_work(experiment: Experiment, about: About) -> Work:
     training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment, about)
     arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
     per_image = objective_passes(named.objective)
-    attacks = [WITHSTAND * attack_passes(attack, about.num_classes) for attack in named.attacks.values()]
+    attacks = [WITHSTAND * attack.passes(about.num_classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
     slopes = min(record.slopes_per_epoch, sizes.steps) * training.batch_size
@@ -104,28 +100,6 @@ def objective_passes(objective: Objective) -> int:
     if objective is standard_loss:
         return TRAINING_PASSES
     raise TypeError(f"Nobody has counted the passes of {objective}; add them here.")
-
-
-def attack_passes(attack: Attack, classes: int) -> float:
-    """The passes of an attack on one image that withstands it to the end."""
-    return sum(_stage_passes(stage, classes) for _, stage in stages(attack))
-
-
-def _stage_passes(attack: Attack, classes: int) -> float:
-    targets = min(MOST_TARGETS, classes - 1)
-    match attack:
-        case PGD():
-            return attack.restarts * (2 * attack.steps + 1)
-        case AutoAttackMember(member="square"):
-            return attack.restarts * attack.queries
-        case AutoAttackMember(member="fab"):
-            return attack.restarts * attack.iterations * (2 + classes)
-        case AutoAttackMember(member="fab-t"):
-            return attack.restarts * attack.iterations * 3 * targets
-        case AutoAttackMember():
-            starts = attack.restarts * (targets if attack.member == "apgd-t" else 1)
-            return starts * attack.gradients_averaged * 2 * (attack.iterations + 1)
-    raise TypeError(f"Nobody has counted the passes of {attack}; add them here.")
 
 
 @dataclass(frozen=True)

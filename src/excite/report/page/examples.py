@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import data
-from excite.attacks.protocol import AttackWarning, stages
+from excite.attacks.protocol import AttackWarning
 from excite.errors import DataUnavailableError, InputError
 from excite.evaluation.judge import seeded
 from excite.runs.assemble import Parts, assemble
@@ -80,7 +80,7 @@ def attacked_examples(results: Results, *, count: int = 4) -> Examples:
         raise InputError("The experiment names no attack.")
     parts = _parts(results)
     name, attack = next(iter(parts.attacks.items()))
-    stage, attack = stages(attack)[0]
+    stage, attack = attack.stages[0]
     numbers, chosen = _choose(results, len(parts.test), count)
     x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
     moved, before, after = {}, {}, {}

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,14 @@ from torch.nn import functional
 from excite.attacks.ball import Norm, ascent, check_norm, project, random_point
 from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.losses import LOSSES, LossName
-from excite.attacks.protocol import check_inputs, pixels
+from excite.attacks.protocol import Attack, check_inputs, in_words, pixels
 from excite.errors import InputError
-from excite.registry import lookup
+from excite.registry import lookup, named_options
+
+Keep = Literal["best", "largest_loss", "last"]
 
 
+@named_options
 def pgd(
     model: nn.Module,
     x: Tensor,
@@ -29,7 +32,7 @@ def pgd(
     start: Tensor | None = None,
     restarts: int = 1,
     loss: LossName = "cross_entropy",
-    keep: Literal["best", "largest_loss", "last"] = "best",
+    keep: Keep = "best",
     early_stop: bool = False,
     fast: bool = True,
     generator: torch.Generator | None = None,
@@ -48,6 +51,7 @@ def pgd(
     True
     """
     PGD(eps, step, steps, norm, random_start, restarts, loss)  # refuses options that make no sense
+    lookup("value of keep", dict.fromkeys(get_args(Keep)), keep)
     if keep != "best" and (restarts > 1 or early_stop):
         raise InputError(f'keep="{keep}" says nothing about several restarts or examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
@@ -73,7 +77,7 @@ def pgd(
                     return found.images
             if i == steps and keep == "last":
                 return x_adv
-            logits, value, gradient = _climb(model, x_adv, target[active], LOSSES[loss], last=i == steps)
+            logits, value, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[loss], last=i == steps)
             if keep != "last":
                 found.take(active, x_adv, value, logits.argmax(1) != y[active], verdict_first=keep == "best")
             if gradient is not None:
@@ -103,7 +107,7 @@ class _Found:
         self.fooled[active] = torch.where(better, wrong, fooled)
 
 
-def _climb(
+def loss_and_gradient(
     model: nn.Module, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
@@ -132,7 +136,7 @@ def full_precision(logits: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class PGD:
+class PGD(Attack):
     """`pgd` with its options set, for verdicts: fooled examples leave the batch."""
 
     eps: float
@@ -159,11 +163,18 @@ class PGD:
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         return pgd(model, x, y, **dataclasses.asdict(self), early_stop=True, generator=generator)
 
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        return self.restarts * (2 * self.steps + 1)
+
+    def stronger(self) -> "PGD":
+        """Twice the steps, two random starts, the margin loss."""
+        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, restarts=2, loss="margin")
+
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
         words = [
             f"PGD-{self.steps}",
-            f"{'L∞' if self.norm == 'linf' else 'L2'} ε = {pixels(self.eps)}",
+            in_words(self.eps, self.norm),
             f"step {pixels(self.step)}",
             *(["random start"] if self.random_start else []),
             *([f"{self.restarts} restarts"] if self.restarts > 1 else []),

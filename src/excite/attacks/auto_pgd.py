@@ -1,0 +1,242 @@
+"""Auto-PGD (Croce & Hein 2020): momentum, a step halved where an example's loss stalls, and the fooled leave."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from excite.attacks.ball import Norm, ascent, length, project
+from excite.attacks.fast_model import OUTPUT_TOLERANCE, fast_inference
+from excite.attacks.losses import cross_entropy, dlr, margin, targeted_dlr
+from excite.attacks.packaged import alone_with_seed
+from excite.attacks.projected_gradient import loss_and_gradient
+from excite.attacks.protocol import Attack, AttackWarning, check_inputs, check_options, in_words
+
+Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
+
+MOST_TARGETS = 9
+MOMENTUM = 0.25
+ENOUGH_RISES = 0.75  # ρ in the paper: the share of steps on which the loss must have risen since the last checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class APGD(Attack):
+    """APGD on the cross-entropy, on the DLR loss, or on the targeted DLR loss, aimed at the likeliest classes in turn.
+
+    Every run begins at a new random point and meets the examples that withstood the runs before. An example's path
+    depends on its own losses alone, so those that leave as soon as they are fooled change nothing for the rest. Where
+    gradients are averaged over a model's randomness nobody leaves: being wrong once says little there.
+    """
+
+    variant: Variant
+    eps: float
+    norm: Norm = "linf"
+    restarts: int = 1
+    iterations: int = 100
+    gradients_averaged: int = 1  # expectation over transformation, for randomised defences
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = {"iterations": self.iterations, "gradients_averaged": self.gradients_averaged}
+        check_options(self.eps, self.norm, restarts=self.restarts, **counts)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+        """Images that `model` gets wrong, where some were found; the clean image where none was."""
+        check_inputs(x, y)
+        x_adv = x.detach().clone()
+        if len(x) == 0 or self.eps == 0:
+            return x_adv
+        model = fast_inference(model)
+        with alone_with_seed(self.seed, x), torch.no_grad():
+            logits = model(x)
+            standing = (logits.argmax(1) == y).nonzero().squeeze(1)
+            for objective, aim in self._runs(y, logits):
+                if len(standing) == 0:
+                    break
+                climbers = _Climbers.at(self._start(x[standing]), x[standing], y[standing], aim[standing])
+                images, fooled = self._climb(model, climbers, objective)
+                x_adv[standing[fooled]] = images[fooled]
+                standing = standing[~fooled]
+        return x_adv
+
+    def passes(self, classes: int) -> float:
+        runs = self.restarts * (min(MOST_TARGETS, classes - 1) if self.variant == "apgd-t" else 1)
+        return runs * self.gradients_averaged * (2 * self.iterations + 1)
+
+    def _runs(self, y: Tensor, logits: Tensor) -> list[tuple["Objective", Tensor]]:
+        """What each run climbs, and what it compares the logits with. DLR needs three classes, targeted DLR four."""
+        classes = logits.shape[1]
+        if self.variant == "apgd-ce":
+            return [(cross_entropy, y)] * self.restarts
+        if classes < 3:
+            warnings.warn(AttackWarning(f"{self.variant} needs 3 classes, not {classes}: left out."), stacklevel=3)
+            return []
+        if self.variant == "apgd-dlr":
+            return [(dlr, y)] * self.restarts
+        if classes < 4:
+            message = f"apgd-t needs 4 classes, the model has {classes}: apgd-dlr ran in its place."
+            warnings.warn(AttackWarning(message), stacklevel=3)
+            return [(dlr, y)] * self.restarts
+        likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS + 1]
+        return [
+            (targeted_dlr, torch.stack([y, target], 1)) for target in likeliest.unbind(1) for _ in range(self.restarts)
+        ]
+
+    def _start(self, x: Tensor) -> Tensor:
+        """A random point, as far from `x` as the ball allows."""
+        if self.norm == "linf":
+            delta = torch.rand(x.shape).to(x) * 2 - 1
+            delta = delta / _per_image(delta.flatten(1).abs().amax(1), x)
+        else:
+            delta = torch.randn(x.shape).to(x)
+            delta = delta / length(delta)
+        return project(x + self.eps * delta, x, eps=self.eps, norm=self.norm)
+
+    def _climb(self, model: nn.Module, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor]:
+        """One run: each example's last point that was misclassified, and whether there was one."""
+        images, fooled = climbers.x.clone(), torch.zeros_like(climbers.y, dtype=torch.bool)
+        judged, checks = 0, checkpoints(self.iterations)
+        climbers.step += 2 * self.eps
+        for i in range(self.iterations + 1):
+            if i > 0:
+                climbers.move(self.eps, self.norm, momentum=MOMENTUM if i > 1 else 0.0)
+            logits, loss, gradient = self._look(model, climbers, objective, last=i == self.iterations)
+            if i == 0 and objective is not cross_entropy:
+                _warn_of_zeros(gradient)
+            wrong = logits.argmax(1) != climbers.y
+            images[climbers.number[wrong]] = climbers.point[wrong]
+            fooled[climbers.number[wrong]] = True
+            climbers.arrive(loss, gradient, first=i == 0)
+            if i in checks:
+                climbers.judge_steps(i - judged)
+                judged = i
+            if self.gradients_averaged == 1 and wrong.any():
+                climbers = climbers.only(~_clearly_wrong(logits, climbers.y))
+                if len(climbers.y) == 0:
+                    break
+        return images, fooled
+
+    def _look(
+        self, model: nn.Module, climbers: "_Climbers", objective: "Objective", *, last: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gradients = torch.zeros_like(climbers.x)
+        for _ in range(self.gradients_averaged):
+            logits, loss, gradient = loss_and_gradient(model, climbers.point, climbers.aim, objective, last=last)
+            if gradient is not None:
+                gradients += gradient / self.gradients_averaged
+        return logits, loss, gradients
+
+    def __str__(self) -> str:
+        return f"{self.variant.upper()}, {in_words(self.eps, self.norm)}"
+
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+
+def checkpoints(iterations: int) -> list[int]:
+    """The steps after which step sizes are judged: ever closer together, as the paper has them.
+
+    >>> checkpoints(100)
+    [22, 41, 57, 70, 80, 87, 93, 99]
+    """
+    distance, decrease, least = (max(int(share * iterations), 1) for share in (0.22, 0.03, 0.06))
+    steps, step = [], distance
+    while step <= iterations:
+        steps.append(step)
+        distance = max(distance - decrease, least)
+        step += distance
+    return steps
+
+
+@dataclasses.dataclass
+class _Climbers:
+    """The examples still climbing: every tensor has one entry for each."""
+
+    number: Tensor  # in the batch that the climb began with
+    x: Tensor
+    y: Tensor
+    aim: Tensor  # what the objective compares the logits with
+    point: Tensor
+    before: Tensor  # the point one step ago
+    gradient: Tensor
+    step: Tensor
+    loss: Tensor  # at the point; the first is compared with zero, as in the authors' code
+    best_point: Tensor
+    best_gradient: Tensor
+    best_loss: Tensor
+    checked_loss: Tensor  # the best one at the last checkpoint
+    halved: Tensor  # whether the step was, at the last checkpoint
+    rises: Tensor  # of the loss, since the last checkpoint
+
+    @classmethod
+    def at(cls, start: Tensor, x: Tensor, y: Tensor, aim: Tensor) -> "_Climbers":
+        zeros, images = x.new_zeros(len(x)), torch.zeros_like(x)
+        return cls(
+            number=torch.arange(len(x), device=x.device),
+            x=x,
+            y=y,
+            aim=aim,
+            point=start,
+            before=start,
+            gradient=images,
+            step=zeros.clone(),
+            loss=zeros,
+            best_point=start,
+            best_gradient=images,
+            best_loss=zeros - math.inf,
+            checked_loss=zeros,
+            halved=zeros == 0,
+            rises=zeros,
+        )
+
+    def only(self, chosen: Tensor) -> "_Climbers":
+        return _Climbers(**{field.name: getattr(self, field.name)[chosen] for field in dataclasses.fields(self)})
+
+    def move(self, eps: float, norm: Norm, *, momentum: float) -> None:
+        ahead = self.point + _per_image(self.step, self.x) * ascent(self.gradient, norm=norm)
+        ahead = project(ahead, self.x, eps=eps, norm=norm)
+        moved = self.point + (ahead - self.point) * (1 - momentum) + (self.point - self.before) * momentum
+        self.before, self.point = self.point, project(moved, self.x, eps=eps, norm=norm)
+
+    def arrive(self, loss: Tensor, gradient: Tensor, *, first: bool) -> None:
+        """Take in what was seen at the point."""
+        better = loss > self.best_loss
+        self.gradient = gradient
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        self.best_point = torch.where(_per_image(better, self.x), self.point, self.best_point)
+        self.best_gradient = torch.where(_per_image(better, self.x), gradient, self.best_gradient)
+        if first:
+            self.checked_loss = self.best_loss
+        else:
+            self.rises = self.rises + (loss > self.loss)
+            self.loss = loss
+
+    def judge_steps(self, taken: int) -> None:
+        """Halve the step, and go back to the best point, where the loss rose too rarely or its best has not moved."""
+        unmoved = ~self.halved & (self.checked_loss >= self.best_loss)
+        self.halved = (self.rises <= ENOUGH_RISES * taken) | unmoved
+        self.checked_loss, self.rises = self.best_loss, torch.zeros_like(self.rises)
+        self.step = torch.where(self.halved, self.step / 2, self.step)
+        self.point = torch.where(_per_image(self.halved, self.x), self.best_point, self.point)
+        self.gradient = torch.where(_per_image(self.halved, self.x), self.best_gradient, self.gradient)
+
+
+def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
+    """By more than the fast model may differ from the plain one, which gives the verdict."""
+    clear: Tensor = margin(logits, y) > 2 * OUTPUT_TOLERANCE * torch.linalg.vector_norm(logits, dim=1)
+    return clear
+
+
+def _warn_of_zeros(gradient: Tensor) -> None:
+    zeros = int((gradient.flatten(1).abs().amax(1) == 0).sum())
+    if zeros:
+        message = f"{zeros} examples have a zero gradient, which attacks that follow gradients cannot move."
+        warnings.warn(AttackWarning(message), stacklevel=4)
+
+
+def _per_image(values: Tensor, x: Tensor) -> Tensor:
+    return values.reshape(-1, *[1] * (x.dim() - 1))

@@ -1,0 +1,89 @@
+"""A plain function as an attack: what it tells of itself is read from its signature."""
+
+import functools
+import inspect
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from excite.attacks.ball import Norm
+from excite.attacks.protocol import Attack, AttackFunction
+from excite.errors import InputError, unknown
+
+
+def as_attack(attack: Attack | AttackFunction) -> Attack:
+    """`attack` itself, or what a plain function tells of itself, such as `partial(attacks.pgd, eps=…, step=…)`.
+
+    >>> from excite import attacks
+    >>> as_attack(functools.partial(attacks.pgd, eps=0.1, step=0.05)).eps
+    0.1
+    """
+    return attack if isinstance(attack, Attack) else _Function.of(attack)
+
+
+@dataclass(frozen=True, repr=False)
+class _Function(Attack):
+    """A function as an attack. Its ball is known from its `eps` and `norm`, attributes or arguments with a value."""
+
+    function: AttackFunction
+    eps: float | None
+    norm: Norm | None
+    generator_as: str | None  # "generator", "" for the fourth argument, None if it takes none
+
+    @classmethod
+    def of(cls, function: AttackFunction) -> "_Function":
+        if not callable(function):
+            raise InputError(f"{function!r} is no attack; pass a function (model, x, y, generator) -> x_adv.")
+        parameters = _parameters(function)
+        given = {name: parameter.default for name, parameter in parameters.items()}
+        eps, norm = getattr(function, "eps", given.get("eps")), getattr(function, "norm", given.get("norm"))
+        rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
+        positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
+        as_fourth = len(positional) > 0 and "generator" not in parameters
+        for parameter in rest[1:] if as_fourth else rest:
+            if parameter.default is parameter.empty and parameter.kind in (
+                parameter.KEYWORD_ONLY,
+                parameter.POSITIONAL_OR_KEYWORD,
+            ):
+                raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
+        return cls(
+            function,
+            eps if isinstance(eps, int | float) else None,
+            norm if norm in ("linf", "l2") else None,
+            "generator" if "generator" in parameters else "" if as_fourth else None,
+        )
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.generator_as is None:
+            return self.function(model, x, y)
+        if self.generator_as == "":
+            return self.function(model, x, y, generator)
+        return self.function(model, x, y, generator=generator)
+
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        raise InputError(f"Nobody knows the passes of {self}: make it an Attack that counts them.")
+
+    def __repr__(self) -> str:
+        return _words(self.function)
+
+    __str__ = __repr__
+
+
+def _parameters(function: AttackFunction) -> dict[str, inspect.Parameter]:
+    if isinstance(function, functools.partial):
+        known = list(inspect.signature(function.func).parameters)
+        for option in function.keywords:
+            if option not in known:
+                raise unknown(f"option of the attack {_words(function.func)}", option, known[3:])
+    return dict(inspect.signature(function).parameters)
+
+
+def _words(function: AttackFunction) -> str:
+    """The same in every process for the same attack and options: what a resumed evaluation is held against."""
+    if isinstance(function, functools.partial):
+        options = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        return f"{_words(function.func)}({', '.join(options)})"
+    if hasattr(function, "__dataclass_fields__"):
+        return repr(function)
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

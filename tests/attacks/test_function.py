@@ -1,0 +1,88 @@
+"""Plain functions are attacks: what they say of themselves is understood, what they lack is named."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite import attacks
+from excite.attacks.function import as_attack
+from excite.errors import InputError
+from excite.evaluation import evaluate
+
+
+def test_partial_pgd_is_an_attack(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    same: dict[str, Any] = {
+        "function": partial(attacks.pgd, eps=0.02, step=0.005, steps=5),
+        "object": attacks.create("pgd", eps=0.02, step=0.005, steps=5),
+    }
+    result = evaluate(convnet, images, labels, same, batch_size=16, checks=False)
+    assert torch.equal(result.outcomes("function"), result.outcomes("object"))
+    assert 0 < result.robust["function"].correct < len(images)
+    assert "pgd(eps=0.02, step=0.005, steps=5)" in result.attacks["function"].description
+    assert as_attack(same["function"]).norm == "linf"
+
+
+def test_a_random_start_comes_from_the_generator(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    attack = as_attack(partial(attacks.pgd, eps=0.02, step=0.005, steps=1, random_start=True))
+    one, again, other = (attack(convnet, images, labels, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_functions_with_and_without_a_generator(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    def darker(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return 0.9 * x
+
+    def noisy(model: nn.Module, x: Tensor, y: Tensor, draw: torch.Generator) -> Tensor:
+        return (x + 0.1 * torch.rand(x.shape, generator=draw)).clamp(0, 1)
+
+    result = evaluate(convnet, images, labels, {"darker": darker, "noisy": noisy}, checks=False)
+    assert result.attacks["darker"].description.endswith("darker")
+    assert as_attack(noisy).eps is None
+    with pytest.raises(InputError, match="passes"):
+        as_attack(darker).passes(10)
+
+
+def test_autoattack_as_a_function(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    quick = partial(attacks.autoattack, eps=0.02, members=("apgd-ce",))
+    result = evaluate(convnet, images[:8], labels[:8], {"quick": quick}, checks=False)
+    as_object = {"quick": attacks.create("autoattack", eps=0.02, members=("apgd-ce",))}
+    assert torch.equal(
+        result.outcomes("quick"),
+        evaluate(convnet, images[:8], labels[:8], as_object, checks=False).outcomes("quick"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "cure"),
+    [
+        (attacks.pgd, {"ep": 0.1, "step": 0.1}, 'did you mean "eps"'),
+        (attacks.pgd, {"eps": 0.1}, '"step"'),
+        (attacks.autoattack, {"epss": 0.1}, 'did you mean "eps"'),
+    ],
+)
+def test_what_is_wrong_is_named(function: Any, options: dict[str, Any], cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        as_attack(partial(function, **options))
+
+
+def test_a_name_is_no_attack() -> None:
+    with pytest.raises(InputError, match="is no attack"):
+        as_attack("pgd")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "cure"),
+    [
+        (attacks.pgd, {"ep": 0.1, "step": 0.1}, 'did you mean "eps"'),
+        (attacks.pgd, {"eps": 0.1}, "'step'"),
+        (attacks.pgd, {"eps": 0.1, "step": 0.1, "keep": "bset"}, '"best"'),
+        (attacks.autoattack, {"eps": 0.1, "verson": "plus"}, '"version"'),
+    ],
+)
+def test_wrong_options_of_the_functions(function: Any, options: dict[str, Any], cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        function(nn.Flatten(), torch.rand(2, 4), torch.zeros(2, dtype=torch.long), **options)
