@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import attacks
-from excite.attacks import Attack
+from excite.attacks.protocol import Attack, AttackFunction
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
 
@@ -32,7 +32,7 @@ def examples(model: nn.Module, count: int = 50, wrong: int = 5) -> tuple[Tensor,
     return x, y
 
 
-def only(*fooled: int) -> Attack:
+def only(*fooled: int) -> AttackFunction:
     """A pretend attack that moves a few examples, by their position in the clean set, to images known to be wrong."""
 
     def attack(model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
