@@ -11,6 +11,7 @@ _HOME = {
     "Recorder": "excite.trace",
     "Trace": "excite.trace",
     "acuteness": "excite.excitation",
+    "benchmark": "excite.integrations.robustbench",
     "certificate": "excite.excitation",
     "choose_batch_size": "excite.excitation",
     "estimate_lipschitz": "excite.lipschitz",
@@ -39,6 +40,7 @@ __all__ = [
     "Trace",
     "acuteness",
     "attacks",
+    "benchmark",
     "certificate",
     "choose_batch_size",
     "data",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from excite import attacks, data, models, objectives, schedules
     from excite.evaluation import Evaluation, evaluate
     from excite.excitation import acuteness, certificate, choose_batch_size
+    from excite.integrations.robustbench import benchmark
     from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
     from excite.rescaling import rescale_scheduler
     from excite.trace import Recorder, Trace

@@ -1,0 +1,248 @@
+"""RobustBench's arguments and answer, its leaderboard's records, and model folders that attack to the same verdicts."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+import excite
+from excite import attacks, data, models
+from excite.attacks.protocol import AttackWarning, pixels
+from excite.data import Dataset
+from excite.errors import CorruptFileError, InputError, unknown
+from excite.evaluation import Evaluation, evaluate
+from excite.files import read_json, sha256, write_bytes, write_json, write_text
+
+NORMS = {"Linf": "linf", "L2": "l2"}
+WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+
+# Our names for what AutoAttack's documentation of its flags warns of, too.
+AUTOATTACK_FLAGS = {
+    "random outputs": "Randomized defenses",
+    "probabilities instead of logits": "Softmax output is given",
+    "vanishing gradients": "Zero gradient",
+    "black box beats white box": "Square Attack improves the robustness evaluation",
+    "optimises at inference": "Optimization at inference time",
+}
+
+
+def benchmark(  # noqa: PLR0917 - RobustBench's order
+    model: nn.Module,
+    n_examples: int = 10_000,
+    dataset: str | Dataset = "cifar10",
+    threat_model: str = "Linf",
+    to_disk: bool = False,
+    model_name: str | None = None,
+    data_dir: str | Path | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int = 32,
+    eps: float | None = None,
+    *,
+    version: str = "standard",
+    journal: Path | None = None,
+) -> tuple[float, float]:
+    """Clean accuracy and accuracy under AutoAttack, with the arguments and the answer of `robustbench.benchmark`.
+
+    Reasons to distrust the figures are warned of, by AutoAttack's names where it has one. The model comes back as it
+    was, on the device it was moved to.
+
+    Args:
+        model: logits from images in [0, 1]; normalisation belongs inside it.
+        n_examples: the first so many test images.
+        dataset: "cifar10", "cifar100", another name of `excite.data.names()`, or a `Dataset`.
+        threat_model: "Linf" or "L2".
+        to_disk: write the leaderboard's record to model_info/<dataset>/<threat model>/<model_name>.json.
+        model_name: needed with `to_disk`, for instance "Sridhar2022Improving".
+        data_dir: where data sets are kept; by default excite's own place.
+        device: where to compute; by default where the model is.
+        batch_size: larger is faster, on a GPU.
+        eps: the radius of the ball, for instance 8/255.
+        version: AutoAttack's "standard", "plus" or "rand".
+        journal: a file to go on from when the benchmark was stopped.
+
+    Returns:
+        (clean accuracy, robust accuracy), both between 0 and 1.
+
+    >>> digits = excite.data.load("mnist-sample")
+    >>> model = excite.models.create("lenet5", input_shape=(1, 28, 28))
+    >>> clean, robust = benchmark(model, 4, digits, eps=0.0)
+    >>> clean == robust
+    True
+    """
+    threat_model = str(getattr(threat_model, "value", threat_model))
+    if threat_model not in NORMS:
+        raise unknown("threat model (corruptions are not measured here)", threat_model, NORMS)
+    if eps is None:
+        raise InputError(f"A {threat_model} ball needs its radius; pass eps, for instance eps=8/255.")
+    if to_disk and model_name is None:
+        raise InputError("to_disk=True names the file after the model; pass model_name.")
+    if not isinstance(dataset, Dataset):
+        dataset = data.load(str(getattr(dataset, "value", dataset)), data_dir=data_dir)
+    images, labels = dataset.test.images[:n_examples], dataset.test.labels[:n_examples]
+    if device is not None:
+        model.to(device)
+    attack = attacks.create("autoattack", eps=eps, norm=NORMS[threat_model], version=version)
+    evaluation = evaluate(
+        model, images.float() / 255, labels, {"AutoAttack": attack}, batch_size=batch_size, journal=journal
+    )
+    for flag in evaluation.flags:
+        known = f" (AutoAttack: {AUTOATTACK_FLAGS[flag.name]})" if flag.name in AUTOATTACK_FLAGS else ""
+        warnings.warn(AttackWarning(f"{flag}{known}"), stacklevel=2)
+    record = Record(
+        dataset=dataset.name,
+        threat_model=threat_model,
+        eps=eps,
+        clean=evaluation.clean.value,
+        autoattack=evaluation.robust["AutoAttack"].value,
+        unreliable=bool(evaluation.flags),
+        footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
+    )
+    if to_disk:
+        record.write(Path("model_info"), str(model_name))
+    return record.clean, evaluation.robust["AutoAttack"].value
+
+
+@dataclass(frozen=True)
+class Record:
+    """A row of the leaderboard. What only its author knows (title, authors, venue, link) is left to be filled in."""
+
+    dataset: str
+    threat_model: str
+    eps: float
+    clean: float
+    autoattack: float | None  # None: it was not attacked with AutoAttack
+    unreliable: bool = False
+    additional_data: bool | None = None
+    architecture: str | None = None
+    footnote: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "link": None,
+            "name": None,
+            "authors": None,
+            "additional_data": self.additional_data,
+            "number_forward_passes": 1,
+            "dataset": self.dataset,
+            "venue": None,
+            "architecture": self.architecture,
+            "eps": pixels(self.eps),
+            "clean_acc": f"{100 * self.clean:.2f}",
+            "reported": None,
+            "autoattack_acc": None if self.autoattack is None else f"{100 * self.autoattack:.2f}",
+            "footnote": self.footnote,
+            "unreliable": self.unreliable,
+        }
+
+    def write(self, folder: Path, model_name: str) -> Path:
+        """To <folder>/<dataset>/<threat model>/<model_name>.json, where RobustBench looks for it."""
+        path = folder / self.dataset / self.threat_model / f"{model_name}.json"
+        write_json(path, self.to_json())
+        return path
+
+
+def save_model(
+    folder: Path,
+    model: nn.Module,
+    name: str,
+    *,
+    options: Mapping[str, Any],
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    card: str,
+) -> Path:
+    """Write a network of `excite.models` so that `load_model` builds it again: weights, configuration, model card."""
+    state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
+    normalize = [state[f"normalize.{key}"].flatten().tolist() for key in ("mean", "std") if f"normalize.{key}" in state]
+    write_bytes(folder / WEIGHTS, safetensors.torch.save(state))
+    write_json(
+        folder / CONFIG,
+        {
+            "format": 1,
+            "excite": excite.__version__,
+            "model": name,
+            "options": dict(options),
+            "num_classes": num_classes,
+            "input_shape": list(input_shape),
+            "normalize": normalize or None,
+            "weights_sha256": sha256(folder / WEIGHTS),
+        },
+    )
+    write_text(folder / CARD, card)
+    return folder
+
+
+def load_model(folder: str | Path) -> nn.Module:
+    """The network that an exported folder holds, in eval mode: images in [0, 1] in, logits out.
+
+    Args:
+        folder: what `excite export RUN --to robustbench` wrote.
+
+    Returns:
+        The network on the CPU. A changed weight file is refused.
+    """
+    folder = Path(folder)
+    if not (folder / CONFIG).exists():
+        raise InputError(f"{folder} has no {CONFIG}: name a folder that `excite export` wrote.")
+    config = read_json(folder / CONFIG)
+    try:
+        model = models.create(
+            config["model"],
+            num_classes=config["num_classes"],
+            input_shape=tuple(config["input_shape"]),
+            normalize=tuple(config["normalize"]) if config["normalize"] else None,
+            **config["options"],
+        )
+        whole = sha256(folder / WEIGHTS) == config["weights_sha256"]
+    except (KeyError, TypeError, FileNotFoundError) as error:
+        raise CorruptFileError(f"{folder} is not a whole exported model ({error!r}); export it again.") from error
+    if not whole:
+        raise CorruptFileError(f"{folder / WEIGHTS} does not match the SHA-256 in {CONFIG}; export it again.")
+    model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+    return model.eval()
+
+
+def model_card(title: str, *, about: str, evaluation: Evaluation | None, dataset: str, folder: str) -> str:
+    """What a stranger must know before using the model: what it is, what was measured, what it is for."""
+    rows = [f"| clean | {evaluation.clean} | {len(evaluation.correct)} |"] if evaluation else []
+    if evaluation:
+        rows += [
+            f"| {name} | {accuracy} | {evaluation.attacks[name].description} |"
+            for name, accuracy in evaluation.robust.items()
+        ]
+    flags = [f"- **Do not trust this yet:** {flag}" for flag in (evaluation.flags if evaluation else ())]
+    results = "\n".join(["| | accuracy (95% interval) | images or attack |", "|---|---|---|", *rows])
+    return f"""---
+library_name: excite
+pipeline_tag: image-classification
+tags: [adversarial-robustness, persistency-of-excitation]
+datasets: [{dataset}]
+metrics: [accuracy]
+---
+# {title}
+
+{about}
+
+```python
+from excite.integrations.robustbench import load_model
+
+model = load_model("{folder}")  # images in [0, 1] in, logits out, eval mode
+```
+
+## Results
+
+{results if rows else "It has not been evaluated."}
+
+{chr(10).join(flags)}
+
+## Intended use
+
+Research on adversarial robustness: to compare ways of training, and to be attacked. The accuracies under attack hold
+for these attacks, at this radius and norm, on images of {dataset}; a stronger attack may leave less, and they are no
+guarantee. Do not use it where a wrong answer harms somebody, nor on other images.
+"""

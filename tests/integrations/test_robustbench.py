@@ -1,0 +1,135 @@
+"""RobustBench's arguments give its answer, its record has the leaderboard's keys, and exported models load back."""
+
+import json
+import warnings
+from enum import Enum
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import excite
+from excite import data, models
+from excite.attacks.protocol import AttackWarning
+from excite.data import Dataset
+from excite.errors import CorruptFileError, InputError
+from excite.integrations.robustbench import Record, load_model, model_card, save_model
+
+KEYS = {
+    "link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture", "eps",
+    "clean_acc", "reported", "autoattack_acc", "footnote", "unreliable",
+}  # fmt: skip
+
+
+class Halves(nn.Module):
+    """Class 1 where the mean of an image is above ½: an image is robust if the ball does not reach across."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        above = 40 * (images.flatten(1).mean(1) - 0.5)
+        return torch.stack([-above, above, above - 50, above - 50], 1)
+
+
+@pytest.fixture(scope="module")
+def halves() -> Dataset:
+    """Grey images of 0.1, 0.45, 0.55 and 0.9, and one with a wrong label."""
+    values = torch.tensor([26, 115, 140, 230, 26], dtype=torch.uint8)
+    images = values.view(-1, 1, 1, 1).expand(-1, 1, 8, 8).contiguous()
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    return data.from_tensors(images, labels, images, labels, name="halves", num_classes=4)
+
+
+def quiet_benchmark(*arguments: object, **options: object) -> tuple[float, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttackWarning)
+        return excite.benchmark(*arguments, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("eps", "robust"), [(0.0, 4 / 5), pytest.param(0.1, 2 / 5, marks=pytest.mark.slow), (0.5, 0.0)]
+)
+def test_a_known_answer(halves: Dataset, eps: float, robust: float) -> None:
+    clean, under_attack = quiet_benchmark(Halves(), 5, halves, "Linf", eps=eps)
+    assert [clean, under_attack] == pytest.approx([4 / 5, robust])
+
+
+def test_the_first_examples_as_robustbench_takes_them(halves: Dataset) -> None:
+    assert quiet_benchmark(Halves(), 4, halves, eps=0.0) == (1.0, 1.0)
+
+
+def test_robustbench_own_enums_are_understood(halves: Dataset) -> None:
+    class ThreatModel(Enum):
+        L2 = "L2"
+
+    assert quiet_benchmark(Halves(), 5, halves, ThreatModel.L2, eps=0.0)[0] == pytest.approx(4 / 5)
+
+
+def test_the_record_on_disk(halves: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quiet_benchmark(Halves(), 4, halves, "Linf", True, "Halves2026", eps=128 / 255)
+    record = json.loads((tmp_path / "model_info/halves/Linf/Halves2026.json").read_text())
+    assert record.keys() == KEYS
+    assert (record["eps"], record["clean_acc"], record["autoattack_acc"]) == ("128/255", "100.00", "0.00")
+    assert record["footnote"] == "on the first 4 test images"
+    assert record["number_forward_passes"] == 1
+
+
+def test_what_was_not_attacked_has_no_figure() -> None:
+    record = Record("cifar10", "L2", 0.5, 0.9108, None).to_json()
+    assert (record["eps"], record["clean_acc"], record["autoattack_acc"]) == ("0.5", "91.08", None)
+
+
+def test_distrust_is_said_in_autoattacks_words(halves: Dataset) -> None:
+    class Probabilities(Halves):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images).softmax(1)
+
+    with pytest.warns(AttackWarning) as caught:
+        excite.benchmark(Probabilities(), 5, halves, eps=0.5)
+    assert any("AutoAttack: Softmax output is given" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, "pass eps, for instance eps=8/255"),
+        ({"eps": 0.1, "threat_model": "corruptions"}, "corruptions are not measured here"),
+        ({"eps": 0.1, "to_disk": True}, "pass model_name"),
+    ],
+)
+def test_what_is_missing_is_said(halves: Dataset, options: dict[str, object], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        excite.benchmark(Halves(), 5, halves, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[Path, nn.Module]:
+    torch.manual_seed(0)
+    model = models.create("lenet5", input_shape=(1, 28, 28), normalize=([0.13], [0.31]), activation="tanh").eval()
+    card = model_card("LeNet-5", about="A test.", evaluation=None, dataset="mnist", folder="here")
+    shape = (1, 28, 28)
+    save_model(tmp_path, model, "lenet5", options={"activation": "tanh"}, num_classes=10, input_shape=shape, card=card)
+    return tmp_path, model
+
+
+def test_a_saved_model_loads_back_bit_for_bit(saved: tuple[Path, nn.Module]) -> None:
+    folder, model = saved
+    again = load_model(folder)
+    images = torch.rand(5, 1, 28, 28)
+    assert not again.training
+    assert torch.equal(again(images), model(images))
+    assert "Intended use" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_changed_weights_are_refused(saved: tuple[Path, nn.Module]) -> None:
+    weights = saved[0] / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(CorruptFileError, match="does not match the SHA-256"):
+        load_model(saved[0])
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="excite export"):
+        load_model(tmp_path)
