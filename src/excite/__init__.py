@@ -1,6 +1,7 @@
 """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -20,18 +21,6 @@ _HOME = {
     "rescale_scheduler": "excite.rescaling",
     "train": "excite.training",
 }
-_STATIONS = (
-    "attacks",
-    "data",
-    "evaluation",
-    "excitation",
-    "lipschitz",
-    "models",
-    "objectives",
-    "schedules",
-    "trace",
-    "training",
-)
 
 __all__ = [
     "Evaluation",
@@ -44,18 +33,44 @@ __all__ = [
     "certificate",
     "choose_batch_size",
     "data",
+    "errors",
     "estimate_lipschitz",
     "evaluate",
+    "evaluation",
+    "excitation",
     "find_edge",
+    "integrations",
+    "lipschitz",
     "models",
     "objectives",
+    "report",
     "rescale_scheduler",
+    "runs",
     "schedules",
+    "sweeps",
+    "trace",
     "train",
+    "training",
 ]
 
 if TYPE_CHECKING:
-    from excite import attacks, data, models, objectives, schedules
+    from excite import (
+        attacks,
+        data,
+        errors,
+        evaluation,
+        excitation,
+        integrations,
+        lipschitz,
+        models,
+        objectives,
+        report,
+        runs,
+        schedules,
+        sweeps,
+        trace,
+        training,
+    )
     from excite.evaluation import Evaluation, evaluate
     from excite.excitation import acuteness, certificate, choose_batch_size
     from excite.integrations.robustbench import benchmark
@@ -67,8 +82,12 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: `excite --help` should not wait for torch."""
-    if name in _STATIONS:
-        return importlib.import_module(f"excite.{name}")
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
-    raise AttributeError(f"module 'excite' has no attribute {name!r}")
+    if name in __all__:
+        return importlib.import_module(f"excite.{name}")
+    raise AttributeError(f"module 'excite' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,9 +1,9 @@
-"""Is it persistently excited: the definition (`gramian`), the theorem (`certificate`), Assumption 2 (`acuteness`)."""
+"""Is it persistently excited: the definition (`gramian`), the theorem (`certificate`), the assumption (`acuteness`)."""
 
-from excite.excitation.acuteness import Acuteness, acuteness, choose_batch_size
 from excite.excitation.along_path import PathCertificate, StepSizes, certify_path, step_size_decay
-from excite.excitation.certificate import Certificate, Span, certificate
-from excite.excitation.gramian import Gramian, gramian, simulate
+from excite.excitation.assumption import Acuteness, acuteness, choose_batch_size
+from excite.excitation.definition import Gramian, gramian, simulate
+from excite.excitation.theorem import Certificate, Span, certificate
 
 __all__ = [
     "Acuteness",

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.excitation.acuteness import step_products
-from excite.excitation.certificate import Span, certify_span
+from excite.excitation.assumption import step_products
+from excite.excitation.theorem import Span, certify_span
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]

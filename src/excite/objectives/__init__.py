@@ -11,7 +11,7 @@ from excite.objectives.awp import AWP, awp_loss
 from excite.objectives.pgd_at import PGDAT, pgd_at_loss
 from excite.objectives.protocol import Objective, frozen
 from excite.objectives.rst import RST, rst_loss
-from excite.objectives.standard import standard, standard_loss
+from excite.objectives.standard import standard_loss, standard_objective
 from excite.objectives.trades import Trades, trades_loss
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
-    "standard": standard,
+    "standard": standard_objective,
     "pgd_at": PGDAT,
     "trades": Trades,
     "rst": RST,

@@ -11,5 +11,5 @@ def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y)
 
 
-def standard() -> Objective:
+def standard_objective() -> Objective:
     return standard_loss

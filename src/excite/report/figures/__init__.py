@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from excite.registry import lookup
-from excite.report.figures import style
-from excite.report.figures.estimators import estimators
-from excite.report.figures.figure_1 import figure_1
-from excite.report.figures.figure_2 import figure_2
-from excite.report.figures.figure_3 import figure_3
-from excite.report.figures.figure_4 import figure_4
+from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, style
 from excite.report.figures.heat_maps import figure_5, figure_6
 from excite.runs.folder import Results
 
@@ -28,13 +23,13 @@ class Kind:
 
 
 KINDS: Mapping[str, Kind] = {
-    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", figure_1),
-    "figure-2": Kind("Clean and robust accuracy against a constant learning rate", figure_2),
-    "figure-3": Kind("Clean and robust accuracy per epoch", figure_3),
-    "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", figure_4),
+    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", figure_1.figure_1),
+    "figure-2": Kind("Clean and robust accuracy against a constant learning rate", figure_2.figure_2),
+    "figure-3": Kind("Clean and robust accuracy per epoch", figure_3.figure_3),
+    "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", figure_4.figure_4),
     "figure-5": Kind("L and p-values over M and N", figure_5),
     "figure-6": Kind("L and p-values over (M, N) and initial shapes", figure_6),
-    "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators),
+    "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators.estimators),
 }
 FIGURES: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
 

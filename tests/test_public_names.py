@@ -1,0 +1,45 @@
+"""What `import excite` promises: every public name is there, is listed, and hides no module."""
+
+import importlib
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import excite
+
+MODULES = [
+    module.name for module in pkgutil.walk_packages(excite.__path__, "excite.") if not module.name.endswith("__main__")
+]
+STATIONS = [name for name in excite.__all__ if f"excite.{name}" in MODULES]
+
+
+def test_dir_lists_everything_public() -> None:
+    assert dir(excite) == sorted([*excite.__all__, "__version__"])
+    assert {"trace", "lipschitz", "evaluation", "training", "excitation", "objectives"} <= set(STATIONS)
+
+
+@pytest.mark.parametrize("name", excite.__all__)
+def test_a_public_name_is_there_with_a_docstring(name: str) -> None:
+    assert getattr(excite, name).__doc__
+
+
+def test_every_station_is_there_after_importing_excite_alone() -> None:
+    code = "import excite\n" + "\n".join(f"assert excite.{name}.__name__ == 'excite.{name}'" for name in STATIONS)
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_function_hides_a_module_of_its_name(name: str) -> None:
+    importlib.import_module(name)
+    parent, _, own = name.rpartition(".")
+    assert isinstance(getattr(importlib.import_module(parent), own), ModuleType)
+
+
+def test_a_wrong_name_suggests_the_right_one() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'estimate_lipschit'") as error:
+        excite.estimate_lipschit  # noqa: B018
+    assert error.value.name == "estimate_lipschit"  # what Python's own "Did you mean" needs
+    assert error.value.obj is excite
