@@ -16,15 +16,16 @@ setup: $(READY) ## make .venv with excite and the tools it is developed with
 run: $(READY) ## run the paper's whole procedure on the embedded data and write its report
 	$(BIN)/excite run
 
-test: lint ## ruff, mypy, and every test that needs no download and no long time
+test: lint ## ruff, mypy, the contract of imports, and every test that needs no download and no long time
 	$(PYTEST) -m "not slow"
 
 test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
 	EXCITE_FETCH_DATA=1 $(PYTEST)
 
-lint: $(READY) ## ruff and mypy only
+lint: $(READY) ## ruff, mypy and the contract of imports only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 bench: $(READY) ## every benchmark, as ratios against a peer in the same run (an hour; fetches MNIST and CIFAR-10)
