@@ -1,18 +1,20 @@
 """The paired difference over seeds: by hand, and whether its interval covers what it says."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation import Evaluation
-from excite.evaluation.comparison import compare
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.comparison import Z95, compare
+from excite.evaluation.paired import interval_over_seeds, paired_difference
 
 ATTACK = "PGD_20 ε=1/255"
 Evaluated = Callable[..., Evaluation]
-STUDENT = {1: 12.706205, 2: 4.302653}  # the quantiles at 0.975, from tables
+STUDENT = {2: 4.302653}  # the quantiles at 0.975, from tables
 
 
 def test_one_seed_is_the_comparison_of_two_models(evaluated: Evaluated) -> None:
@@ -30,15 +32,16 @@ def test_the_interval_by_hand(evaluated: Evaluated) -> None:
         (nothing, evaluated(4, [True, True, True, False], total=4)),
     ]
     found = paired_difference(pairs, ATTACK)
-    # Means over images ½ and ½: V_seeds = 0. Means over seeds 1, 1, ½, −½: V_images = ½.
-    # Rest ±½ on the last two images: squares sum to 1, over 1 · 3 degrees of freedom. (½ − ⅓/2)/4 = 1/12.
-    half = STUDENT[1] * (1 / 12) ** 0.5
+    # Means over images ½ and ½: V_seeds = 0. Means over seeds 1, 1, ½, −½: V_mean = ½.
+    # Rest ±½ on the last two images: squares sum to 1, over 1 · 3 degrees of freedom: V_shared = (½ − ⅓/2)/4 = 1/12.
+    # The floor is more: 1, 1, ½, −½, 1, −1 have the mean ⅓ and the mean square ¾: V_images = (¾ − 1/9)/6.
+    half = Z95 * ((3 / 4 - 1 / 9) / 6) ** 0.5
     assert found.difference == pytest.approx(0.5)
     assert found.interval == pytest.approx((0.5 - half, 0.5 + half))
     assert found.seeds == 2
 
 
-def test_images_of_their_own_leave_students_interval(evaluated: Evaluated) -> None:
+def test_seeds_apart_leave_students_interval(evaluated: Evaluated) -> None:
     robust = (45, 50, 61)
     pairs = [
         (evaluated(100, 40, examples=f"{seed}"), evaluated(100, right, examples=f"{seed}"))
@@ -46,6 +49,16 @@ def test_images_of_their_own_leave_students_interval(evaluated: Evaluated) -> No
     ]
     half = STUDENT[2] * np.std([0.05, 0.1, 0.21], ddof=1) / 3**0.5
     assert paired_difference(pairs, ATTACK).interval == pytest.approx((0.12 - half, 0.12 + half))
+
+
+def test_seeds_that_agree_by_chance_leave_the_noise_of_their_images(evaluated: Evaluated) -> None:
+    """Two seeds judged on 200 images each, of which 9 more are right: +4.5 points in both, and yet no certainty."""
+    pairs = [(evaluated(190, 100, total=200, examples=e), evaluated(190, 109, total=200, examples=e)) for e in "ab"]
+    found = paired_difference(pairs, ATTACK)
+    one_seed = Z95 * np.std([1] * 10 + [0] * 191 + [-1]) / 202**0.5
+    low, high = found.interval
+    assert found.difference == pytest.approx(0.045)
+    assert (high - low) / 2 == pytest.approx(one_seed / 2**0.5)
 
 
 def test_seeds_that_disagree_widen_the_interval(evaluated: Evaluated) -> None:
@@ -59,21 +72,51 @@ def test_seeds_that_disagree_widen_the_interval(evaluated: Evaluated) -> None:
     assert "+10.00 points" in str(together)
 
 
+Study = tuple[int, bool, float, float]  # seeds, whether on the same images, effect, luck of a training (s.d.)
+STUDIES: list[Study] = list(itertools.product((2, 3, 5), (True, False), (0.0, 0.1), (0.0, 0.03)))
+
+
+def covered(study: Study, *, studies: int) -> float:
+    """In how many of so many simulated studies the interval holds the truth: 200 images, harder and easier ones, of
+    which the arm is better at the easier half and worse at the other, besides its effect."""
+    seeds, same, effect, luck = study
+    rng = np.random.default_rng([seeds, same, round(100 * effect), round(100 * luck)])
+
+    def images(number: int) -> NDArray[np.float64]:
+        return rng.normal(scale=0.2, size=number)
+
+    def chances(hardness: NDArray[np.float64], trainings: int) -> NDArray[np.float64]:
+        """Of the baseline and the arm to be right, per training and image."""
+        level = 0.4 + rng.normal(scale=luck, size=(2, trainings, 1)) + np.array([0, effect])[:, None, None]
+        chance: NDArray[np.float64] = level + hardness + np.array([0, 0.1])[:, None, None] * np.sign(hardness)
+        return np.clip(chance, 0, 1)
+
+    before, after = chances(images(200_000)[:, None], 200_000) if luck else chances(images(200_000), 1)
+    truth, hits = float((after - before).mean()), 0
+    for _ in range(studies):
+        hardness = images(200) if same else images(200 * seeds).reshape(seeds, 200)
+        before, after = rng.random((2, seeds, 200)) < chances(hardness, seeds)
+        gains = after.astype(float) - before
+        low, high = interval_over_seeds([gains] if same else [row[None] for row in gains])
+        hits += low <= truth <= high
+    return hits / studies
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_the_interval_covers_the_truth_as_often_as_it_says(evaluated: Evaluated, seeds: int) -> None:
-    """Trainings whose accuracies differ by luck (s.d. 3 points), judged on 200 images, harder and easier ones."""
-    rng = np.random.default_rng(seeds)
-    covered = 0
-    for _ in range(trials := 200):
-        hardness = rng.normal(scale=0.2, size=200)
-        pairs = []
-        for _ in range(seeds):
-            luck = rng.normal(scale=0.03, size=2) + np.array([0.4, 0.5])
-            first, second = rng.random((2, 200)) < np.clip(luck[:, None] + hardness, 0, 1)
-            pairs.append((evaluated(200, first.tolist(), total=200), evaluated(200, second.tolist(), total=200)))
-        low, high = paired_difference(pairs, ATTACK).interval
-        covered += low <= 0.098 <= high  # clipping takes 0.002 of the 0.1
-    assert covered >= 0.9 * trials  # 95% less the luck of 200 trials: 3 standard deviations
+def test_the_interval_covers(seeds: int) -> None:
+    """The same simulation, shorter, the kinds of study together: 95% less three standard deviations of the luck."""
+    found = [covered(study, studies=60) for study in STUDIES if study[0] == seeds]
+    assert np.mean(found) >= 0.95 - 3 * (0.95 * 0.05 / (60 * len(found))) ** 0.5
+
+
+@pytest.mark.slow
+def test_the_interval_covers_in_every_kind_of_study() -> None:
+    found = {study: covered(study, studies=2000) for study in STUDIES}
+    for (seeds, same, effect, luck), share in found.items():
+        images = "the same" if same else "different"
+        print(f"{seeds} seeds, {images} images, effect {effect:.1f}, luck {luck:.2f}: {share:.1%} covered")
+    assert min(found.values()) >= 0.95 - 2 * (0.95 * 0.05 / 2000) ** 0.5
+    assert max(found.values()) <= 0.999  # wider than needed would be no answer either
 
 
 def test_different_images_cannot_be_paired(evaluated: Evaluated) -> None:

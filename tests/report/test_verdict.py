@@ -1,6 +1,7 @@
 """The verdict of runs whose outcome is known."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(writ
 
 
 def test_no_difference_is_plus_zero_whatever_the_rounding(write_run: WriteRun) -> None:
-    assert "(+0.0 points, 95% interval +0.0 to +0.0)" in verdict(write_run(arms(40, 40)))
+    assert "(+0.0 points, 95% interval −2.7 to +2.7)" in verdict(write_run(arms(40, 40)))
     assert (signed(-0.0001), signed(-0.029), signed(0.125)) == ("+0.0", "−2.9", "+12.5")
 
 
@@ -103,6 +104,35 @@ def test_seeds_that_diverged_are_counted(write_run: WriteRun) -> None:
     diverged = {"baseline": {"evaluation": evaluation(40)}, "poe": {"problem": "Training diverged"}}
     runs.append(write_run(diverged, changes=["seed=1"]))
     assert "1 of 2 seeds diverged" in str(conclude(by_seed(runs)))
+
+
+def test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds(write_run: WriteRun) -> None:
+    """The baseline is 40, 44 and 60; 1/L diverged where it was 60, and 2/L where it was 44."""
+    trained = [(40, 50, 60), (44, 48, None), (60, None, 50)]
+    runs = []
+    for seed, rights in enumerate(trained):
+        names = dict(zip(("baseline", "poe", "largest"), rights, strict=True))
+        found = {
+            name: {"problem": "Training diverged"} if right is None else {"evaluation": evaluation(right)}
+            for name, right in names.items()
+        }
+        runs.append(write_run(found, changes=[f"seed={seed}"]))
+    (group,) = by_seed(runs)
+    told = conclude([group]).evidence
+    assert "49.0% with 1/L (+7.0 points" in told
+    assert "1 of 3 seeds diverged) against 42.0% with the baseline at seeds 0 and 1" in told
+    assert "55.0% with 2/L (+5.0 points" in told
+    assert "against 50.0% with the baseline at seeds 0 and 2" in told
+    for finding in compare_arms(group):
+        assert finding.value - finding.baseline == pytest.approx(finding.difference)
+    without_largest = by_seed([run_without(run, "largest") for run in runs])
+    assert "at the 2 of 3 seeds where both are there, is 42.0% with the baseline, 49.0% with 1/L (+7.0" in str(
+        conclude(without_largest)
+    )
+
+
+def run_without(run: Results, arm: str) -> Results:
+    return replace(run, arms=tuple(one for one in run.arms if one.name != arm))
 
 
 def test_a_sweep_is_counted(write_run: WriteRun) -> None:

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.evaluation import Evaluation
-from excite.evaluation.comparison import compare
+from excite.evaluation.comparison import Z95, compare, variance_of_mean
+from excite.evaluation.result import Evaluation
 
 Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
+Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0
 
 
 @dataclass(frozen=True)
@@ -29,51 +30,65 @@ class PairedDifference:
 def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
     """The mean difference on `"clean"`, `"worst"` or an attack, with an interval for the luck of seeds and images.
 
-    With one seed it is `evaluation.comparison.compare`: a bootstrap over the test images, which says nothing about
-    another training. With S seeds it is Student's interval with S − 1 degrees of freedom, around the mean of the
-    per-seed differences. Its standard error counts the seeds, and where all seeds were judged on the same n images
-    also those, for then the luck of the images is in every difference and does not show in their spread. With gain
-    d(s, i) of seed s on image i, −1, 0 or 1, its square is
-
-        V_seeds / S + max(0, V_images − V_rest / S) / n
-
-    V_seeds and V_images being the variances of the means of d over images and over seeds, and V_rest the mean square
-    of what remains of d: the unbiased estimate for two crossed samples. With so few seeds as usual the interval is
-    wide; that is what they can say.
+    With one seed it is `evaluation.comparison.compare`, which says nothing about another training. With several see
+    `interval_over_seeds`.
     """
     if not pairs:
         raise InputError("There is no seed at which both the baseline and the arm were evaluated; evaluate both.")
     if len(pairs) == 1:
         comparison = compare(*pairs[0], on)
         return PairedDifference(comparison.difference, comparison.interval, 1)
-    gains = [_gains(baseline, arm, on) for baseline, arm in pairs]
-    differences = [one.mean() for one in gains]
-    mean, seeds = float(np.mean(differences)), len(pairs)
-    variance = float(np.var(differences, ddof=1)) / seeds
-    if len({baseline.examples for baseline, _ in pairs}) == 1:
-        variance += _variance_of_images(np.stack(gains))
-    half = _student_quantile(seeds - 1) * variance**0.5
-    return PairedDifference(mean, (mean - half, mean + half), seeds)
+    judged_together: dict[str, list[NDArray[np.float64]]] = {}
+    for baseline, arm in pairs:
+        judged_together.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
+    gains = [np.stack(rows) for rows in judged_together.values()]
+    mean = float(np.mean(np.concatenate([block.mean(axis=1) for block in gains])))
+    return PairedDifference(mean, interval_over_seeds(gains), len(pairs))
+
+
+def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
+    """A 95% interval of the mean gain over S ≥ 2 seeds; a block of `gains` holds the seeds judged on the same images.
+
+    The S means over images spread with the luck of the trainings, and what they share is the luck of the images that
+    several seeds were judged on. Half the interval is the root of
+
+        t² V_seeds / S + z² V_shared,    or of  z² V_images  where that is more.
+
+    V_seeds is the variance of the means, t Student's quantile with S − 1 degrees of freedom and z the normal one.
+    V_shared is what common images add to the variance of the overall mean without showing in V_seeds: in a block
+    (V_mean − V_rest / seeds) / n for n images, V_mean being the variance over images of the mean gain over the block's
+    seeds and V_rest the mean square of what is left of the gains. V_images is the variance that the choice of images
+    gives the overall mean, the trainings as they are: few seeds may agree by chance, images cannot be surer than that.
+
+    Of 2,000 simulated studies of 200 images each, for 2, 3 and 5 seeds, on the same or on different images, with and
+    without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals hold the truth; the test
+    of this module prints each. With two seeds they are wide, for that is what two seeds can say.
+    """
+    from scipy.special import stdtrit
+
+    means = np.concatenate([block.mean(axis=1) for block in gains])
+    seeds, mean = len(means), float(means.mean())
+    weights = [(len(block) / seeds) ** 2 for block in gains]
+    of_images = sum(w * variance_of_mean(block.mean(axis=0)) for w, block in zip(weights, gains, strict=True))
+    shared = sum(w * _shared(block) for w, block in zip(weights, gains, strict=True))
+    of_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * float(means.var(ddof=1)) / seeds
+    half = max(of_seeds + Z95**2 * shared, Z95**2 * of_images) ** 0.5
+    return mean - half, mean + half
 
 
 def _gains(baseline: Evaluation, arm: Evaluation, on: str) -> NDArray[np.float64]:
-    """Per image: 1 where only the arm is right, −1 where only the baseline is, else 0."""
     if baseline.examples != arm.examples:
         raise InputError("The baseline and the arm were judged on different images; evaluate both on the same ones.")
-    gains: NDArray[np.float64] = (arm.outcomes(on).double() - baseline.outcomes(on).double()).numpy()
+    gains: NDArray[np.float64] = np.asarray(arm.outcomes(on), dtype=float) - np.asarray(baseline.outcomes(on))
     return gains
 
 
-def _variance_of_images(gains: NDArray[np.float64]) -> float:
-    """What the choice of the images adds to the variance of the mean of `gains`, seeds × images."""
+def _shared(gains: Gains) -> float:
+    """What the choice of common images adds to the variance of the mean of `gains`; nothing where one seed has them."""
     seeds, images = gains.shape
+    if seeds == 1 or images == 1:
+        return 0.0
     over_seeds = gains.mean(axis=0)
     rest = gains - over_seeds - gains.mean(axis=1, keepdims=True) + gains.mean()
     rest_variance = (rest**2).sum() / ((seeds - 1) * (images - 1))
     return float(max(0.0, over_seeds.var(ddof=1) - rest_variance / seeds) / images)
-
-
-def _student_quantile(freedom: int) -> float:
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, 0.975))

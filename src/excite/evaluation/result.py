@@ -61,20 +61,21 @@ class Evaluation:
     flags: tuple[Flag, ...]
     cost: Cost  # of everything: clean accuracy, attacks, trust checks
     examples: str  # hash of images and labels: only evaluations of the same examples can be compared
+    known_intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # that a file states
 
     @property
     def clean(self) -> Accuracy:
-        return _accuracy(self.correct)
+        return self._accuracy("clean")
 
     @property
     def robust(self) -> dict[str, Accuracy]:
         """Accuracy under each attack alone."""
-        return {name: _accuracy(result.robust) for name, result in self.attacks.items()}
+        return {name: self._accuracy(name) for name in self.attacks}
 
     @property
     def worst(self) -> Accuracy:
         """Accuracy when each example meets the attack that suits it best."""
-        return _accuracy(self.outcomes("worst"))
+        return self._accuracy("worst")
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -89,6 +90,10 @@ class Evaluation:
         if name not in self.attacks:
             raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
         return self.attacks[name].robust
+
+    def _accuracy(self, name: str) -> Accuracy:
+        outcomes = self.outcomes(name)
+        return Accuracy(int(outcomes.sum()), len(outcomes), self.known_intervals.get(name))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; outcomes are packed, eight examples to a byte, written in hexadecimal."""
@@ -131,8 +136,16 @@ class Evaluation:
                 flags=tuple(Flag(**flag) for flag in value["flags"]),
                 cost=Cost(**value["cost"]),
                 examples=value["examples"],
+                known_intervals={
+                    name: (float(stated["interval"][0]), float(stated["interval"][1]))
+                    for name, stated in [
+                        *value["attacks"].items(),
+                        ("clean", value["clean"]),
+                        ("worst", value["worst"]),
+                    ]
+                },
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise CorruptFileError(f"This is not a saved evaluation ({error!r}); evaluate again.") from error
 
     def save(self, path: Path) -> None:
@@ -167,10 +180,6 @@ def unpack(text: str, total: int) -> Tensor:
     if not total <= len(bits) < total + 8:
         raise ValueError(f"{len(bits)} packed outcomes for {total} examples")
     return torch.from_numpy(bits[:total].astype(bool))
-
-
-def _accuracy(outcomes: Tensor) -> Accuracy:
-    return Accuracy(int(outcomes.sum()), len(outcomes))
 
 
 def _accuracy_json(accuracy: Accuracy, outcomes: Tensor | None) -> dict[str, Any]:

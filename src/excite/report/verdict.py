@@ -35,6 +35,7 @@ class Finding:
     value: float = math.nan
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
+    seeds: tuple[int, ...] = ()  # at which both were evaluated: all figures here are of these
     missing: str = ""  # "2 of 5 seeds diverged"
 
     @property
@@ -46,6 +47,11 @@ class Finding:
             return f"{self.arm} {self.effect}"
         missing = f"; {self.missing}" if self.missing else ""
         return f"{percent(self.value)} with {self.arm} ({points(self.difference, self.interval)}{missing})"
+
+    def alone(self) -> str:
+        """For a sentence in which other arms are of other seeds: with the baseline of the same ones."""
+        seeds = f"seed{'s' if len(self.seeds) > 1 else ''} {_listed(map(str, self.seeds))}"
+        return f"{self} against {percent(self.baseline)} with the baseline at {seeds}"
 
 
 @dataclass(frozen=True)
@@ -129,15 +135,16 @@ def _compare(group: Group, name: str, attack: str) -> Finding:
     arms = [{arm.name: arm for arm in run.arms} for run in group.runs]
     title = short_title(next(run[name] for run in arms if name in run))
     diverged = sum(bool(run[name].problem) for run in arms if name in run)
-    pairs = [
-        (first, second)
-        for run in arms
+    by_seed = {
+        seed: (first, second)
+        for seed, run in zip(group.seeds, arms, strict=True)
         if BASELINE in run and name in run
         if (first := run[BASELINE].evaluation) and (second := run[name].evaluation)
         if attack == "clean" or (attack in first.attacks and attack in second.attacks)
-    ]
-    if not pairs:
+    }
+    if not by_seed:
         return Finding(name, title, DIVERGED if diverged else PENDING, attack)
+    pairs = list(by_seed.values())
     found = paired_difference(pairs, attack)
     low, high = found.interval
     return Finding(
@@ -149,12 +156,13 @@ def _compare(group: Group, name: str, attack: str) -> Finding:
         value=fmean(_share(second, attack) for _, second in pairs),
         difference=found.difference,
         interval=found.interval,
+        seeds=tuple(by_seed),
         missing=f"{diverged} of {len(arms)} seeds diverged" if diverged else "",
     )
 
 
 def _share(evaluation: Evaluation, attack: str) -> float:
-    return float(evaluation.outcomes(attack).double().mean())
+    return evaluation.clean.value if attack == "clean" else evaluation.robust[attack].value
 
 
 def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
@@ -163,9 +171,14 @@ def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
         effects.setdefault(finding.effect, []).append(finding.arm)
     headline = ", ".join(f"{_listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items())
     compared = [finding for finding in findings if finding.compared]
-    seeds = f", mean of {len(group.runs)} seeds," if len(group.runs) > 1 else ""
     first = compared[0]
     measured = "clean accuracy" if first.attack == "clean" else f"accuracy under {first.attack}"
+    if len({finding.seeds for finding in compared}) > 1:
+        evidence = f"{measured}, means of the seeds at which both are there, is {_listed(f.alone() for f in compared)}"
+        return Verdict(headline, evidence, tone=_tone(compared))
+    seeds = f", mean of {len(first.seeds)} seeds," if len(first.seeds) > 1 else ""
+    if 1 <= len(first.seeds) < len(group.runs):
+        seeds = f", at the {len(first.seeds)} of {len(group.runs)} seeds where both are there,"
     evidence = f"{measured}{seeds} is {percent(first.baseline)} with the baseline, {_listed(map(str, compared))}"
     return Verdict(headline, evidence, tone=_tone(compared))
 

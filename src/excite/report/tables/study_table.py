@@ -266,7 +266,8 @@ def _difference(arm: _Arm, on: str) -> Cell:
     found = paired_difference(pairs, on)
     difference, low, high = (100 * number for number in (found.difference, *found.interval))
     value = {"difference": difference, "low": low, "high": high, "seeds": found.seeds}
-    text = f"{difference:+.2f} ({low:+.2f} to {high:+.2f})".replace("-", "−")
+    fewer = f" at {found.seeds} of {len(arm.group.runs)} seeds" if found.seeds < len(arm.group.runs) else ""
+    text = f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){fewer}".replace("-", "−")
     return Cell(text, value, difference)
 
 
