@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.extremes.block_maxima import Algorithm1, Protocol, secant_maxima, unmatched_maxima
+from excite.lipschitz.extremes.algorithm_1 import Algorithm1
+from excite.lipschitz.extremes.blocks import secant_maxima, unmatched_maxima
+from excite.lipschitz.extremes.heat_map import Protocol
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 
@@ -36,7 +38,7 @@ class Epochs(Algorithm1):
     def points(self, recording: Recording) -> Sequence[int]:
         most = recording.moments // 2
         pairs = {max(1, min(round(points / PAPER_MOMENTS * recording.moments / 2), most)) for points in PAPER_POINTS}
-        return self._chosen_points or tuple(2 * pair for pair in sorted(pairs))
+        return self.chosen_points or tuple(2 * pair for pair in sorted(pairs))
 
     def check(self, recording: Recording) -> None:
         if recording.moments < 2:

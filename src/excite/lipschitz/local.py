@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from excite.errors import InputError
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.extremes.block_maxima import Algorithm1, local_maxima
+from excite.lipschitz.extremes.algorithm_1 import Algorithm1
+from excite.lipschitz.extremes.blocks import local_maxima
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 
@@ -22,7 +23,7 @@ class Local(Algorithm1):
 
     def points(self, recording: Recording) -> Sequence[int]:
         blocks = {max(1, int(share * recording.slopes)) for share in BLOCKS}
-        return self._chosen_points or tuple(2 * block for block in sorted(blocks))  # a slope stands for two points
+        return self.chosen_points or tuple(2 * block for block in sorted(blocks))  # a slope stands for two points
 
     def check(self, recording: Recording) -> None:
         if recording.slopes == 0:

@@ -1,21 +1,18 @@
-"""Algorithm 1: blocks are drawn as described, every passing pair is listed, L bounds the slopes."""
+"""Algorithm 1: every passing pair is listed, L bounds the slopes, the scale is labelled where nothing determines it."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.optimize import fmin
+from scipy.stats import weibull_min
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.block_maxima import (
-    HeatMap,
-    estimate_from_maxima,
-    heat_map,
-    local_maxima,
-    secant_maxima,
-    unmatched_maxima,
-)
+from excite.lipschitz.epochs import Epochs
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.extremes.blocks import Draw, local_maxima, secant_maxima, unmatched_maxima
 
 Floats = NDArray[np.float64]
 
@@ -25,58 +22,23 @@ def distances(seed: int, n: int = 30) -> Floats:
     return np.asarray(np.linalg.norm(points[:, None] - points, axis=-1))
 
 
-def test_a_block_pairs_distinct_moments() -> None:
-    slopes = distances(0)
-    np.fill_diagonal(slopes, 1e9)  # a moment paired with itself would show
-    every = np.unique(slopes[np.triu_indices(30, 1)])
-    maxima = secant_maxima(slopes)(500, 30, np.random.default_rng(0))
-    assert maxima.shape == (500,)
-    assert np.isin(maxima, every).all()
-    single = secant_maxima(slopes)(5000, 2, np.random.default_rng(0))
-    assert len(np.unique(single)) == len(every)
+def estimate_from(
+    draw: Draw,
+    *,
+    largest_slope: float,
+    n_points: tuple[int, ...],
+    protocol: Literal["paper", "authors"] = "paper",
+    **options: Any,
+) -> LipschitzEstimate:
+    return Epochs(n_points=n_points, **options).estimate(
+        draw, method="epochs", largest_slope=largest_slope, n_points=n_points, protocol=protocol
+    )
 
 
-def test_a_block_of_all_local_slopes_is_their_maximum() -> None:
-    slopes = np.random.default_rng(1).random(40)
-    assert (local_maxima(slopes)(5, 80, np.random.default_rng(0)) == slopes.max()).all()
-    assert np.isin(local_maxima(slopes)(50, 6, np.random.default_rng(0)), slopes).all()
-
-
-def test_unmatched_blocks_mix_moments_as_the_released_code_does() -> None:
-    gradients, parameters = distances(2), distances(3)
-    matched = np.divide(gradients, parameters, out=np.zeros_like(gradients), where=parameters > 0)
-    maxima = unmatched_maxima(gradients, parameters)(200, 30, np.random.default_rng(0))
-    assert maxima.max() > matched.max()  # a large rise over another pair's small run
-
-
-def test_a_block_larger_than_the_trace_is_refused() -> None:
-    with pytest.raises(InputError, match="holds 30 values; a block needs 40"):
-        secant_maxima(distances(0))(3, 40, np.random.default_rng(0))
-
-
-def test_the_heat_map_has_a_cell_for_every_pair_and_shape() -> None:
-    cells = heat_map(secant_maxima(distances(4)), n_maxima=(10, 20), n_points=(6, 10, 20), initial_shapes=(0.1, 1.0))
-    assert cells.p_values.shape == cells.constants.shape == cells.identified.shape == (2, 3, 2)
-    assert (cells.constants > 0).all()
-    assert ((cells.p_values >= 0) & (cells.p_values <= 1)).all()
-    alone = heat_map(secant_maxima(distances(4)), n_maxima=(20,), n_points=(10,), initial_shapes=(0.1, 1.0))
-    assert np.array_equal(alone.p_values[0, 0], cells.p_values[1, 1])
-    assert json.dumps(cells.to_json(), allow_nan=False)
-
-
-def test_a_pair_passes_with_p_values_on_both_sides_of_alpha() -> None:
-    p_values = np.array([[[0.9, 0.1], [0.9, 0.8]], [[0.2, 0.1], [0.5, 0.6]]])
-    cells = HeatMap((10, 20), (4, 6), (1.0, 5.0), p_values, np.ones((2, 2, 2)), np.ones((2, 2, 2), dtype=bool))
-    assert cells.passing(0.55) == [(0, 0), (1, 1)]
-    assert cells.best(1, 1) == 1
-
-
-def estimate(seed: int = 0, **options: Any) -> Any:
+def estimate(seed: int = 0, **options: Any) -> LipschitzEstimate:
     slopes = distances(5, 60)
     settings: dict[str, Any] = {"n_maxima": (25, 55, 200), "n_points": (10, 20, 40), "bootstraps": 49} | options
-    return estimate_from_maxima(
-        secant_maxima(slopes), method="epochs", largest_slope=float(slopes.max()), seed=seed, **settings
-    )
+    return estimate_from(secant_maxima(slopes), largest_slope=float(slopes.max()), seed=seed, **settings)
 
 
 def test_an_estimate_lists_its_pairs_and_their_spread_and_prints_them() -> None:
@@ -109,9 +71,8 @@ def test_same_seed_same_estimate_and_other_seeds_differ() -> None:
 def test_l_is_never_below_the_largest_slope(seed: int) -> None:
     slopes = distances(seed, 40)
     for points in (2, 8, 40):
-        found = estimate_from_maxima(
+        found = estimate_from(
             secant_maxima(slopes),
-            method="epochs",
             largest_slope=float(slopes.max()),
             n_maxima=(60,),
             n_points=(points,),
@@ -125,9 +86,7 @@ def test_l_is_never_below_the_largest_slope(seed: int) -> None:
 
 def test_gumbel_like_maxima_fall_back_to_the_return_level_and_say_so() -> None:
     slopes = np.exp(np.random.default_rng(6).normal(size=4000))  # no bound to speak of
-    found = estimate_from_maxima(
-        local_maxima(slopes), method="local", largest_slope=float(slopes.max()), n_maxima=(200,), n_points=(40,)
-    )
+    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), n_maxima=(200,), n_points=(40,))
     assert not found.identified
     assert "NOT identified" in str(found)
     assert found.constant == max(found.details["fit"]["return_level"], slopes.max())
@@ -136,9 +95,8 @@ def test_gumbel_like_maxima_fall_back_to_the_return_level_and_say_so() -> None:
 
 def test_bounded_slopes_with_few_blocks_of_many_give_their_bound() -> None:
     slopes = 3 - np.random.default_rng(7).random(20_000) ** (1 / 2)  # bounded by 3, density growing away from it
-    found = estimate_from_maxima(
+    found = estimate_from(
         local_maxima(slopes),
-        method="local",
         largest_slope=float(slopes.max()),
         n_maxima=(300,),
         n_points=(400,),
@@ -148,22 +106,44 @@ def test_bounded_slopes_with_few_blocks_of_many_give_their_bound() -> None:
     assert found.constant == pytest.approx(3, rel=0.02)
 
 
-def test_the_scale_is_the_paper_s_text() -> None:
-    endpoint, scale = estimate(statistic="endpoint"), estimate(statistic="scale")
-    fit = scale.details["fit"]
-    if scale.identified:
-        assert scale.constant == fit["scale"]
-    assert endpoint.details["statistic"] == "endpoint"
+def test_the_scale_is_that_of_the_fit_where_it_is_identified() -> None:
+    slopes = 3 - np.random.default_rng(7).random(20_000) ** (1 / 2)
+    found = estimate_from(
+        local_maxima(slopes),
+        largest_slope=float(slopes.max()),
+        n_maxima=(300,),
+        n_points=(400,),
+        initial_shapes=(1.0,),
+        statistic="scale",
+    )
+    assert found.identified
+    assert found.constant == found.details["fit"]["scale"]
+    assert found.constant < 0.5 * found.details["fit"]["endpoint"]  # far from the bound, which is the endpoint
+    assert "scale of a reverse Weibull" in str(found)
+
+
+def test_an_undetermined_scale_is_the_papers_and_says_so() -> None:
+    slopes = np.exp(np.random.default_rng(6).normal(size=4000))
+    settings: dict[str, Any] = {"largest_slope": float(slopes.max()), "n_maxima": 200, "n_points": (40,)}
+    scale = estimate_from(local_maxima(slopes), initial_shapes=(1.0, 10.0), statistic="scale", **settings)
+    endpoint = estimate_from(local_maxima(slopes), initial_shapes=(1.0, 10.0), statistic="endpoint", **settings)
+    stopped = scale.details["stopping_point"]
+    assert not scale.identified
+    assert "the scale at which the paper's optimiser stops" in str(scale)
+    assert scale.constant == stopped["scale"] != endpoint.constant
+    assert scale.interval[0] <= scale.constant <= scale.interval[1]
+    depth = [1.0, 10.0].index(stopped["initial_shape"])
+    sample = local_maxima(slopes)(200, 40, np.random.default_rng((0, 200, 40, depth)))
+    with np.errstate(all="ignore"):
+        _, _, expected = weibull_min.fit(-sample, stopped["initial_shape"], optimizer=fmin)
+    assert scale.constant == pytest.approx(expected)
 
 
 def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
-    from scipy.optimize import fmin
-    from scipy.stats import weibull_min
-
     gradients, parameters = distances(8), distances(9)
     draw = unmatched_maxima(gradients, parameters)
     options: dict[str, Any] = {"n_maxima": (30,), "n_points": (20,), "initial_shapes": (5.0,)}
-    found = estimate_from_maxima(draw, method="epochs", largest_slope=1.0, protocol="authors", **options)
+    found = estimate_from(draw, largest_slope=1.0, protocol="authors", **options)
     sample = draw(30, 20, np.random.default_rng((0, 30, 20, 0)))
     with np.errstate(all="ignore"):
         _, location, _ = weibull_min.fit(-sample, 5.0, optimizer=fmin)
@@ -174,9 +154,8 @@ def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
 
 def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
     slopes = np.array([1.0, 2.0] * 20)
-    found = estimate_from_maxima(
+    found = estimate_from(
         local_maxima(slopes),
-        method="epochs",
         largest_slope=2.0,
         protocol="authors",
         n_maxima=(60,),
@@ -195,6 +174,9 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
         ({"n_points": (1,)}, "N must be 2 or more"),
         ({"initial_shapes": (0.0,)}, "Initial shapes must be positive"),
         ({"n_points": (100,)}, "Record longer"),
+        ({"alpha": 1.5}, "alpha and level lie between 0 and 1"),
+        ({"return_period": 1.0}, "return_period must be above 1"),
+        ({"seed": -1}, "seed 0 or more"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:

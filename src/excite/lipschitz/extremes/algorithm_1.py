@@ -1,0 +1,197 @@
+"""Algorithm 1: the largest slope there is, from maxima of randomly drawn blocks of slopes.
+
+M times, N points are drawn and paired, and the largest of the N/2 slopes is kept; a reverse Weibull is fitted to the
+M maxima. `statistic="endpoint"` takes its upper end: by the Fisher-Tippett-Gnedenko theorem a bounded slope has block
+maxima of this law, and the end is the bound. `statistic="scale"` takes the scale, as the paper's text says; it is the
+distance from the bound to the bulk of the maxima and equals the bound only if that bulk lies near 0.
+
+The M maxima come from the slopes of one run, so they share them. The interval takes them as independent and is too
+narrow once M·N/2 is far beyond the number of slopes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from excite.errors import InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.extremes.blocks import Draw, Floats
+from excite.lipschitz.extremes.heat_map import (
+    PAPER_MAXIMA,
+    PAPER_SHAPES,
+    HeatMap,
+    Protocol,
+    Reading,
+    Statistic,
+    drawn,
+    heat_map,
+)
+from excite.lipschitz.extremes.reverse_weibull import SMALLEST_SAMPLE, ReverseWeibullFit, fit_reverse_weibull
+from excite.lipschitz.extremes.stopping_point import stopping_point
+from excite.lipschitz.protocol import Estimator, Needs
+from excite.trace import Trace
+
+REDRAWS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm1(Estimator[Trace]):
+    """The options of Algorithm 1, whatever the slopes come from; M and N are one number or several to choose from.
+
+    A pair (M, N) passes if its p-values over the initial shapes lie on both sides of α: the paper's heuristic. Of
+    those that pass (of all, if none does) the one with the largest p-value gives L. The estimate's `details` list them
+    all with the spread of L over them, the heat map behind it, and L from ten redraws of the chosen pair.
+    """
+
+    needs: ClassVar[Needs] = "trace"
+
+    n_maxima: int | Sequence[int] = PAPER_MAXIMA  # M in the paper
+    n_points: int | Sequence[int] | None = None  # N in the paper
+    initial_shapes: Sequence[float] = PAPER_SHAPES
+    alpha: float = 0.55
+    statistic: Statistic = "endpoint"
+    level: float = 0.95
+    return_period: float = 1000.0
+    bootstraps: int = 199
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.maxima or min(self.maxima) < SMALLEST_SAMPLE:
+            raise InputError(f"M must be {SMALLEST_SAMPLE} or more in {list(self.maxima)}: the fit has 3 parameters.")
+        if self.n_points is not None and (not self.chosen_points or min(self.chosen_points) < 2):
+            raise InputError(f"N must be 2 or more in {list(self.chosen_points)}: a slope needs two points.")
+        if not self.initial_shapes or min(self.initial_shapes) <= 0:
+            raise InputError(f"Initial shapes must be positive, not {list(self.initial_shapes)}.")
+        if not (0 < self.alpha < 1 and 0 < self.level < 1):
+            raise InputError(f"alpha and level lie between 0 and 1, not at {self.alpha} and {self.level}.")
+        if not (self.return_period > 1 and self.bootstraps >= 0 and self.seed >= 0):
+            raise InputError(
+                "return_period must be above 1, bootstraps and seed 0 or more, not "
+                f"{self.return_period}, {self.bootstraps} and {self.seed}."
+            )
+
+    @property
+    def maxima(self) -> tuple[int, ...]:
+        return _several(self.n_maxima)
+
+    @property
+    def chosen_points(self) -> tuple[int, ...]:
+        """N as the user gave it; empty where it was left out."""
+        return () if self.n_points is None else _several(self.n_points)
+
+    def estimate(
+        self,
+        draw: Draw,
+        *,
+        method: str,
+        largest_slope: float,
+        n_points: Sequence[int],
+        protocol: Protocol = "paper",
+    ) -> LipschitzEstimate:
+        """L from the pair (M, N) that the paper's heuristic picks, and what every other passing pair says."""
+        reading = Reading(self.statistic, protocol, self.return_period)
+        cells = heat_map(
+            draw,
+            reading,
+            n_maxima=self.maxima,
+            n_points=n_points,
+            initial_shapes=self.initial_shapes,
+            seed=self.seed,
+        )
+        passing = cells.passing(self.alpha)
+        pairs = passing or [(row, column) for row in range(len(self.maxima)) for column in range(len(n_points))]
+        row, column = max(pairs, key=lambda pair: float(cells.p_values[pair].max()))
+        depth = cells.best(row, column)
+        m, n, start = self.maxima[row], n_points[column], float(self.initial_shapes[depth])
+        sample = drawn(draw, m, n, depth, self.seed)
+        fit = fit_reverse_weibull(
+            sample, level=self.level, return_period=self.return_period, bootstraps=self.bootstraps, seed=self.seed
+        )
+        listed = _listed(cells, pairs)
+        spread = (min(pair["constant"] for pair in listed), max(pair["constant"] for pair in listed))
+        redraws = [cell.constant for cell in reading.cells(self._redraws(draw, m, n), [start] * REDRAWS, globally=True)]
+        details = {
+            "M": m,
+            "N": n,
+            "alpha": self.alpha,
+            "statistic": self.statistic,
+            "protocol": protocol,
+            "fit": fit.to_json(),
+            "largest_slope": largest_slope,
+            "pairs": listed,
+            "pairs_pass": bool(passing),
+            "spread": list(spread),
+            "redraws": redraws,
+            "heat_map": cells.to_json(),
+        }
+        share = f"{len(passing)} of {len(self.maxima) * len(n_points)} (M, N) pass α = {self.alpha:g}"
+        context = (
+            f"M = {m}, N = {n}; {share}, L over {'them' if passing else 'all'} {spread[0]:.3g} to {spread[1]:.3g}; "
+            f"ten redraws {min(redraws):.3g} to {max(redraws):.3g}"
+        )
+        p_value = fit.ks_p_value if fit.bootstrap_p_value is None else fit.bootstrap_p_value
+        if protocol == "authors":
+            constant, p_value = float(cells.constants[row, column, depth]), float(cells.p_values[row, column, depth])
+            interval = (min(spread[0], constant), max(spread[1], constant))
+            basis = "where the released code's optimiser stops, interval = spread over (M, N)"
+        elif self.statistic == "endpoint":
+            constant = max(reading.constant(fit, sample, start), largest_slope)
+            interval, basis = _endpoint(fit, constant, largest_slope)
+        else:
+            constant = reading.constant(fit, sample, start)
+            interval = (min(constant, *redraws), max(constant, *redraws))
+            basis = f"{_scale(fit, start)}, interval = its ten redraws"
+            if not fit.identified:
+                details["stopping_point"] = stopping_point(sample, start).to_json()
+        return LipschitzEstimate(
+            constant,
+            interval,
+            method,
+            identified=fit.identified and protocol == "paper",
+            basis=f"{basis}; {context}",
+            p_value=p_value,
+            details=details,
+        )
+
+    def _redraws(self, draw: Draw, m: int, n: int) -> Floats:
+        return np.stack([draw(m, n, np.random.default_rng((self.seed, m, n, 0, 1 + i))) for i in range(REDRAWS)])
+
+
+def _listed(cells: HeatMap, pairs: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
+    return [
+        {
+            "M": cells.n_maxima[row],
+            "N": cells.n_points[column],
+            "p_value": float(cells.p_values[row, column].max()),
+            "constant": float(cells.constants[row, column, cells.best(row, column)]),
+        }
+        for row, column in pairs
+    ]
+
+
+def _endpoint(fit: ReverseWeibullFit, constant: float, largest_slope: float) -> tuple[tuple[float, float], str]:
+    if not fit.identified:
+        basis = f"{fit.finding} L is bounded by that; the interval starts at the largest slope"
+        return (largest_slope, constant), basis
+    low, high = (max(end, largest_slope) for end in fit.interval)
+    return (low, high), f"endpoint of {_law(fit)}"
+
+
+def _scale(fit: ReverseWeibullFit, start: float) -> str:
+    if fit.identified:
+        return f"scale of {_law(fit)}"
+    return (
+        f"{fit.finding} So the scale is not determined either: this is the scale at which the paper's optimiser stops "
+        f"from an initial shape of {start:g}"
+    )
+
+
+def _law(fit: ReverseWeibullFit) -> str:
+    rejected = fit.bootstrap_p_value is not None and fit.bootstrap_p_value < 0.05
+    return f"a reverse Weibull with shape {fit.shape:.3g}" + (", though the fit itself is rejected" if rejected else "")
+
+
+def _several(value: int | Sequence[int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else tuple(value)
