@@ -6,7 +6,7 @@
 A file is entered when one of its functions is called; importing it does not count. The walk is the order of first
 entries. Stations are the folders of src/excite; files beside them, which every station may use, belong to none.
 A step back enters a new file of a station that the run had been through before: the walk has been to other stations
-since, and nothing of this one is at work any more. (A station that called another one and goes on is not entered again.)
+since, and nothing of this one is at work any more. (One that called another and goes on is not entered again.)
 """
 
 import argparse

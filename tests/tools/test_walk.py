@@ -40,7 +40,7 @@ def test_a_step_back_enters_a_new_file_of_a_station_that_was_left(
     tmp_path: Path, calls: str, steps_back: list[str]
 ) -> None:
     walk = loaded(TOOL)
-    functions = {}
+    functions: dict[str, object] = {}
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
