@@ -1,0 +1,192 @@
+"""Experimental: find the edge inside the one training. Raise the rate rung by rung, roll back when it breaks, settle.
+
+The paper's way to 1/L trains twice. This one trains once: it climbs a ladder of rates from one that is known to train,
+each rung held for a few steps, and what is learned on the way is kept. The first rung on which the training breaks is
+rolled back to the weights from before it; η_max lies between that rung and the one below.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from excite.errors import DivergedError, InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+
+GROWTH = math.sqrt(2)  # from rung to rung
+AS_FAR = 0.75  # of the best rung's way down from the initial loss: less, and the rung has broken
+LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and nothing can break
+BLOWN_UP = 100.0  # times the initial loss
+MOST_RUNGS = 24  # a factor of 4,096: who has not broken by then will not
+
+Verdict = Literal["go on", "keep", "roll back"]
+
+
+@dataclass
+class Ladder:
+    """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
+
+    A rung breaks when a loss is not finite or 100 times the initial one, or when the mean loss of its second half has
+    come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate stays.
+    A first rung that breaks is tried again at half the rate. A rate that has settled is watched on in the same way,
+    because one near the edge may hold for a while and break later: then it goes down by one rung.
+    """
+
+    rate: float
+    rung: int  # steps on each
+    multiple: float  # of 1/L, where the rate settles
+    growth: float = GROWTH
+    initial: float | None = None
+    best: float = math.inf
+    losses: list[float] = field(default_factory=list)  # of the present rung
+    good: list[float] = field(default_factory=list)  # rates that held
+    breaks: list[float] = field(default_factory=list)  # rates that did not
+    waited: int = 0  # rungs on which nothing was learned yet
+    lost: int = 0  # steps that were rolled back
+    settled: bool = False
+
+    def observe(self, loss: float) -> Verdict:
+        self.losses.append(loss)
+        if self.initial is None and math.isfinite(loss):
+            self.initial = loss
+        if self.initial is None or not loss < BLOWN_UP * self.initial:
+            return self._break()
+        if len(self.losses) < self.rung:
+            return "go on"
+        late = self.losses[self.rung // 2 :]
+        mean = sum(late) / len(late)
+        if min(mean, self.best) > LEARNED * self.initial:
+            self.waited += 1
+        elif self.initial - mean < AS_FAR * (self.initial - self.best):
+            return self._break()
+        else:
+            self._climb(mean)
+        self.losses = []
+        return "keep"
+
+    def _climb(self, mean: float) -> None:
+        self.best = min(self.best, mean)
+        if self.settled:
+            return
+        self.good.append(self.rate)
+        if len(self.good) < MOST_RUNGS:
+            self.rate *= self.growth
+        else:
+            self._settle()
+
+    def _break(self) -> Verdict:
+        self.breaks.append(self.rate)
+        self.lost += len(self.losses)
+        self.losses = []
+        if len(self.breaks) > MOST_RUNGS:
+            raise DivergedError(
+                f"Training broke at every rate down to {self.rate:.3g}. Start from a smaller rate, or check the loss."
+            )
+        if self.good and not self.settled:
+            self._settle()
+        else:
+            self.rate /= self.growth if self.settled else 2
+        return "roll back"
+
+    def _settle(self) -> None:
+        self.settled = True
+        self.rate = self.multiple / 2 * self.good[-1]
+
+
+class OnlineRate:
+    """Sets the learning rate of `optimizer` while it trains `model`, until the rate has settled at `multiple`/L.
+
+    Call `after_step(loss)` after every `optimizer.step()`. Parameter groups keep their ratios to the first. `rung` is
+    the number of steps that a rate is held; a few per cent of the training is a good choice. What it costs are the
+    steps of the rungs that broke.
+
+    >>> _ = torch.manual_seed(0)
+    >>> theta = nn.Parameter(torch.ones(1))
+    >>> optimizer = torch.optim.SGD([theta], lr=0.05)
+    >>> online = OnlineRate(nn.ParameterList([theta]), optimizer, rung=20, multiple=2)
+    >>> while not online.settled:  # the mean of ½ · 4 · (θ − x)² over noisy x: no rate above 2/4 trains
+    ...     loss = 2 * (theta - 0.1 * torch.randn(8)).square().mean()
+    ...     optimizer.zero_grad(); loss.backward(); optimizer.step()
+    ...     online.after_step(loss)
+    >>> 0.5 / 2 <= online.rate <= 0.5
+    True
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, *, rung: int, multiple: float = 1.0) -> None:
+        if rung < 4:
+            raise InputError(f"A rung of {rung} steps tells nothing; hold each rate for 4 steps or more.")
+        if not 0 < multiple <= 2:
+            raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
+        self.model, self.optimizer = model, optimizer
+        self._ratios = [float(group["lr"]) / float(optimizer.param_groups[0]["lr"]) for group in optimizer.param_groups]
+        self.ladder = Ladder(float(optimizer.param_groups[0]["lr"]), rung, multiple)
+        self._kept = self._copy()
+
+    @property
+    def rate(self) -> float:
+        return self.ladder.rate
+
+    @property
+    def settled(self) -> bool:
+        return self.ladder.settled
+
+    def after_step(self, loss: Tensor | float) -> None:
+        """Look at the loss of the step that was just taken; keep the weights, put older ones back, change the rate."""
+        verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss)
+        if verdict == "keep":
+            self._kept = self._copy()
+        elif verdict == "roll back":
+            self._put_back()
+        if verdict != "go on":
+            for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
+                group["lr"] = self.rate * ratio
+
+    @property
+    def estimate(self) -> LipschitzEstimate:
+        """L = 2/η_max as the climb saw it: between the largest rate that held and the one that broke."""
+        ladder = self.ladder
+        if not ladder.settled:
+            raise InputError("The rate has not settled yet; train on, or hold each rung for fewer steps.")
+        largest = ladder.good[-1]
+        broke = min((rate for rate in ladder.breaks if rate > largest), default=None)
+        return LipschitzEstimate(
+            constant=2 / largest,
+            interval=(2 / broke if broke else 0.0, 2 / largest),
+            method="online",
+            identified=broke is not None,
+            basis=f"one climb in rungs of {ladder.rung} steps held at {largest:.3g}"
+            + (f" and broke at {broke:.3g}" if broke else " and never broke, so this is only an upper bound"),
+            details=asdict(ladder),
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint must keep to go on bit-identical: tensors, and plain facts."""
+        return dict(self._kept), asdict(self.ladder)
+
+    def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        self.ladder = Ladder(**facts)
+        self._kept = dict(tensors)
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+
+    def _put_back(self) -> None:
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                if name in self._kept:
+                    tensor.copy_(self._kept[name])
+                else:  # momentum that began on the rung that broke
+                    tensor.zero_()
+
+    def _tensors(self) -> dict[str, Tensor]:
+        named = {f"model.{name}": tensor for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        for number, group in enumerate(self.optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                for key, value in self.optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        named[f"optimizer.{number}.{place}.{key}"] = value
+        return named

@@ -1,0 +1,132 @@
+"""The rate that finds its edge during the training: on a quadratic the edge is known."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
+
+from excite.errors import DivergedError, InputError
+from excite.lipschitz.online import MOST_RUNGS, Ladder, OnlineRate
+
+CURVATURE = 4.0  # so that L = 4 and no rate above 2/4 trains
+
+
+def noisy_quadratic(rate: float, *, momentum: float = 0.0, multiple: float = 2.0, seed: int = 0) -> "Training":
+    theta = nn.Parameter(torch.ones(3))
+    return Training(theta, SGD([theta], lr=rate, momentum=momentum), multiple, seed)
+
+
+class Training:
+    def __init__(self, theta: nn.Parameter, optimizer: Optimizer, multiple: float, seed: int) -> None:
+        self.theta, self.optimizer = theta, optimizer
+        self.generator = torch.Generator().manual_seed(seed)
+        self.online = OnlineRate(nn.ParameterList([theta]), optimizer, rung=20, multiple=multiple)
+
+    def steps(self, count: int) -> Iterator[float]:
+        for _ in range(count):
+            x = 0.1 * torch.randn(8, 3, generator=self.generator)
+            loss = CURVATURE / 2 * (self.theta - x).square().mean(0).sum()
+            self.optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.online.after_step(loss)
+            yield loss.item()
+
+    def run(self, count: int = 600) -> "Training":
+        for _ in self.steps(count):
+            pass
+        return self
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("momentum", "edge"), [(0.0, 2 / CURVATURE), (0.5, 3 / CURVATURE)])
+def test_it_settles_at_the_edge_of_its_optimizer(momentum: float, edge: float, seed: int) -> None:
+    """2/λ for plain gradient descent, 2(1 + β)/λ with heavy-ball momentum; a rung is a factor √2."""
+    training = noisy_quadratic(0.02, momentum=momentum, seed=seed).run()
+    assert training.online.settled
+    assert edge / 2 <= training.online.ladder.good[-1] <= edge * 1.01
+    assert training.online.estimate.identified
+    low, high = training.online.estimate.interval
+    assert low <= 2 / edge * 1.01
+    assert high >= 2 / edge / 1.01
+
+
+def test_a_multiple_of_1_settles_at_half_of_it() -> None:
+    once, twice = (noisy_quadratic(0.02, multiple=multiple).run().online for multiple in (1.0, 2.0))
+    assert once.ladder.good == twice.ladder.good
+    assert once.rate == pytest.approx(once.estimate.learning_rate(1))
+    assert twice.rate == pytest.approx(once.rate * 2)
+
+
+def test_what_was_learned_is_kept_and_what_broke_is_rolled_back() -> None:
+    training = noisy_quadratic(0.02).run()
+    assert float(training.theta.detach().abs().max()) < 0.5
+    assert 0 < training.online.ladder.lost <= 20 * len(training.online.ladder.breaks)
+
+
+def test_a_start_past_the_edge_comes_down_first() -> None:
+    online = noisy_quadratic(8.0).run().online
+    assert online.settled
+    assert online.rate <= 2 / CURVATURE * 1.01
+
+
+def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
+    ladder = Ladder(rate=0.1, rung=4, multiple=2.0)
+    for loss in [2.0, 1.0, 0.5, 0.5] + [0.5] * 4 + [math.inf]:  # 0.1 and 0.14 hold, 0.2 breaks
+        ladder.observe(loss)
+    assert ladder.settled
+    settled = ladder.rate
+    verdicts = [ladder.observe(loss) for loss in (0.5, 0.5, 0.5, 0.5, 0.5, 2.0, 2.0, 2.0)]
+    assert verdicts == ["go on", "go on", "go on", "keep", "go on", "go on", "go on", "roll back"]
+    assert ladder.rate == pytest.approx(settled / math.sqrt(2))
+
+
+def test_on_the_initial_plateau_the_rate_stays() -> None:
+    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    for _ in range(40):
+        assert ladder.observe(2.3) in ("go on", "keep")
+    assert ladder.rate == 0.1
+
+
+def test_it_goes_on_bit_identical_from_its_state() -> None:
+    whole = noisy_quadratic(0.02).run()
+    first = noisy_quadratic(0.02).run(123)
+    tensors, facts = first.online.state()
+    second = noisy_quadratic(0.02)
+    with torch.no_grad():
+        second.theta.copy_(first.theta)
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.generator.set_state(first.generator.get_state())
+    second.online.restore(tensors, facts)
+    second.run(600 - 123)
+    assert torch.equal(second.theta, whole.theta)
+    assert second.online.ladder == whole.online.ladder
+
+
+def test_parameter_groups_keep_their_ratio() -> None:
+    one, two = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = SGD([{"params": [one], "lr": 0.1}, {"params": [two], "lr": 0.01}])
+    online = OnlineRate(nn.ParameterList([one, two]), optimizer, rung=4)
+    for loss in (2.0, 1.0, 0.5, 0.5):
+        online.after_step(loss)
+    first, second = (group["lr"] for group in optimizer.param_groups)
+    assert first == pytest.approx(0.1 * math.sqrt(2))
+    assert second == pytest.approx(first / 10)
+
+
+def test_a_loss_that_is_never_finite_ends() -> None:
+    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    for _ in range(MOST_RUNGS):
+        ladder.observe(math.nan)
+    with pytest.raises(DivergedError, match="smaller rate"):
+        ladder.observe(math.nan)
+
+
+@pytest.mark.parametrize("options", [{"rung": 2}, {"rung": 20, "multiple": 3.0}, {"rung": 20, "multiple": 0.0}])
+def test_options_that_mean_nothing(options: dict[str, float]) -> None:
+    theta = nn.Parameter(torch.ones(1))
+    with pytest.raises(InputError):
+        OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), **options)  # type: ignore[arg-type]
