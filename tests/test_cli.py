@@ -164,7 +164,7 @@ def test_a_stopped_run_ends_the_same(finished: tuple[Path, str, str], tmp_path: 
             json.loads((base / f"runs/mnist-sample/{arm}/checkpoint.json").read_text())
             for base in (finished[0], tmp_path)
         ]
-        assert facts[0]["sha256"] == facts[1]["sha256"]
+        assert facts[0]["weights_sha256"] == facts[1]["weights_sha256"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

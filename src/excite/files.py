@@ -1,4 +1,4 @@
-"""Write a file so that a reader sees the old contents or the new, never a part."""
+"""Write a file so that a reader sees the old contents or the new, never a part, and JSON so that edits show."""
 
 import contextlib
 import errno
@@ -6,35 +6,53 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError
 
+FORMAT = 1  # of every JSON file of a run folder: docs/run-folder.md
+_AGAIN = "Put the original file back, or delete it to do that stage again."
+_ACCEPT = (
+    "Put the original file back, or delete it to do that stage again; if you changed it on purpose: "
+    "excite verify FOLDER --accept."
+)
+
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success fsync it, rename it to `path`, fsync the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    with _told(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        _fsync(temporary)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-        _fsync(path.parent)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ExciteError(
-                f"No room left to write {path} ({error.strerror}). What was there before is untouched: "
-                "free some space and run the same command again, it goes on from there."
-            ) from error
-        raise
+        with _told(path):
+            yield temporary
+            _fsync(temporary)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        with _told(path, "The new file is in place, but may be lost if the machine stops now"):
+            _fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _told(path: Path, state: str = "What was there before is untouched") -> Iterator[None]:
+    """Say what the operating system would not do, what that means for `path`, and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        problem = "No room left to write" if full else "Cannot write"
+        cure = "free some space" if full else "see that the disk can be written"
+        raise ExciteError(
+            f"{problem} {path} ({error.strerror or error}). {state}: {cure} and run the same command again, it goes on "
+            "from there."
+        ) from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -46,20 +64,104 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2) + "\n")
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object, sealed: with the format's version and a hash that `read_json` checks."""
+    write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object that `write_json` wrote, without its seal; refused where that is not what is in the file."""
+    return unsealed(parse_json(path), f"{path}")
+
+
+def parse_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CorruptFileError(f"{path} is not valid JSON ({error}). Delete it to start that stage again.") from error
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:  # a ValueError also where it is no UTF-8
+        raise CorruptFileError(f"{path} is not valid JSON ({error}). {_AGAIN}") from error
+
+
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Add one sealed object to a file of JSON lines, and wait until it is on the disk."""
+    with _told(path), path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(sealed(value)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Every object of a file of JSON lines, each checked."""
+    return [unsealed(value, f"Line {number} of {path}") for number, value in enumerate(parse_lines(path), start=1)]
+
+
+def parse_lines(path: Path) -> list[Any]:
+    lines = path.read_bytes().split(b"\n")  # splitlines would also split inside a damaged one
+    try:
+        return [json.loads(line) for line in lines if line]
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(f"{path} holds a line that is not valid JSON ({error}). {_AGAIN}") from error
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with its format and, last, the SHA-256 of its canonical form."""
+    content = {"format": FORMAT, **value}
+    return {**content, "sha256": canonical_sha256(content)}
+
+
+def unsealed(value: Any, what: str) -> dict[str, Any]:
+    """The object without its seal; `what` names it in the error for one that has none, or one that does not fit."""
+    if not isinstance(value, dict):
+        raise CorruptFileError(f"{what} holds no JSON object. {_AGAIN}")
+    content = {key: entry for key, entry in value.items() if key != "sha256"}
+    if "sha256" not in value or "format" not in value:
+        raise CorruptFileError(
+            f"{what} carries no format and hash: it was written by hand or by an older excite. {_ACCEPT}"
+        )
+    if value["format"] != FORMAT:
+        raise CorruptFileError(
+            f"{what} has format {value['format']!r}; this excite reads {FORMAT}. Use the excite that wrote it, or a "
+            "newer one."
+        )
+    if value["sha256"] != canonical_sha256(content):
+        raise CorruptFileError(f"{what} is not as it was written: its contents do not match their hash. {_ACCEPT}")
+    del content["format"]
+    return content
+
+
+def canonical_sha256(value: Any) -> str:
+    """Of a JSON value with sorted keys and no white space, whole numbers without a point: prettier files hash alike.
+
+    >>> canonical_sha256({"b": 1.0, "a": []}) == hashlib.sha256(b'{"a":[],"b":1}').hexdigest()
+    True
+    """
+    plain = _plain(json.loads(json.dumps(value)))  # keys that are numbers become what a file has
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@contextlib.contextmanager
+def expected(what: object) -> Iterator[None]:
+    """Turn what goes wrong while an object is made from a file's contents into an error that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, ExciteError):
+            raise
+        problem = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise CorruptFileError(f"{what} does not hold what it should: {problem}. {_AGAIN}") from error
 
 
 def sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _fsync(path: Path) -> None:

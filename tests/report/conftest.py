@@ -12,7 +12,7 @@ from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs import load
 from excite.runs.experiment import from_values
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.procedure import Run
 from excite.trace import Trace
 from excite.training.history import EpochMetrics, append
@@ -43,7 +43,7 @@ def descent() -> Callable[..., Trace]:
     return descend
 
 
-RunWriter = Callable[..., Results]
+RunWriter = Callable[..., RunFolder]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def write_run(tmp_path: Path) -> RunWriter:
         *,
         changes: Sequence[str] = (),
         estimate: LipschitzEstimate | None = None,
-    ) -> Results:
+    ) -> RunFolder:
         folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         values = load("mnist-sample", overrides=changes).to_json()
         attacks = {ATTACK: {"kind": "pgd", "eps": "1/255", "step": "0.1/255"}}
@@ -73,7 +73,7 @@ def write_run(tmp_path: Path) -> RunWriter:
                 arm["evaluation"].save(folder / name / EVALUATION)
             if "trace" in arm:
                 arm["trace"].save(folder / name / "trace.safetensors")
-        return load_results(folder)
+        return RunFolder(folder)
 
     return write
 
@@ -90,7 +90,7 @@ class Silent:
 
 
 @pytest.fixture(scope="session")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A real run of the whole procedure, in seconds; it is in no catalogue."""
     values = load("mnist-sample").to_json() | {"name": "small"}
     values["data"] |= {"train_examples": 320, "test_examples": 40}

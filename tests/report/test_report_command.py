@@ -10,17 +10,17 @@ from click.testing import CliRunner, Result
 
 from excite.cli import cli
 from excite.report import table
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
-WriteRun = Callable[..., Results]
+WriteRun = Callable[..., RunFolder]
 
 
 def report(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, ["report", *map(str, arguments)])
 
 
-def test_one_run_prints_its_table_and_writes_its_page(small_run: Results, tmp_path: Path) -> None:
-    shown = report(small_run.folder, "--out", tmp_path / "page.html")
+def test_one_run_prints_its_table_and_writes_its_page(small_run: RunFolder, tmp_path: Path) -> None:
+    shown = report(small_run.path, "--out", tmp_path / "page.html")
     assert shown.exit_code == 0, shown.output
     assert shown.output == f"{table(small_run)}\nReport: {tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -28,7 +28,7 @@ def test_one_run_prints_its_table_and_writes_its_page(small_run: Results, tmp_pa
 
 def test_a_folder_of_runs_gets_one_page(write_run: WriteRun) -> None:
     runs = [write_run({"baseline": {}, "poe": {}}, changes=[f"seed={seed}"]) for seed in range(2)]
-    folder = runs[0].folder.parent
+    folder = runs[0].path.parent
     shown = report(folder, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.output)["report"] == str(folder / "report.html")
@@ -42,19 +42,19 @@ def test_folders_from_all_over_get_a_page_here(
     runs = [write_run({"baseline": {}}, changes=[f"training.epochs={epochs}"]) for epochs in (1, 2)]
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert report(*(run.folder for run in runs)).exit_code == 0
+    assert report(*(run.path for run in runs)).exit_code == 0
     assert "training.epochs 2" in Path("report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "data,"), ("json", '{\n  "rows"')]
 )
-def test_other_formats_hold_the_table_alone(small_run: Results, wanted: str, beginning: str) -> None:
-    shown = report(small_run.folder, "--format", wanted)
+def test_other_formats_hold_the_table_alone(small_run: RunFolder, wanted: str, beginning: str) -> None:
+    shown = report(small_run.path, "--format", wanted)
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith(beginning)
     assert "poe" in shown.output or "PoE" in shown.output
-    assert not (small_run.folder / "report.html").exists()
+    assert not (small_run.path / "report.html").exists()
 
 
 def test_open_shows_the_page(write_run: WriteRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,10 +65,10 @@ def test_open_shows_the_page(write_run: WriteRun, monkeypatch: pytest.MonkeyPatc
         return True
 
     monkeypatch.setattr(webbrowser, "open", start)
-    folder = write_run({"baseline": {}}).folder
+    folder = write_run({"baseline": {}}).path
     assert report(folder, "--open").exit_code == 0
     assert opened == [(folder / "report.html").as_uri()]
 
 
-def test_a_format_and_a_page_exclude_each_other(small_run: Results) -> None:
-    assert report(small_run.folder, "--format", "csv", "--open").exit_code == 2
+def test_a_format_and_a_page_exclude_each_other(small_run: RunFolder) -> None:
+    assert report(small_run.path, "--format", "csv", "--open").exit_code == 2

@@ -1,7 +1,7 @@
 """The verdict of runs whose outcome is known."""
 
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +11,10 @@ from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
 from excite.runs.collection import by_seed
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 ATTACK = "PGD_20 ε=1/255"  # what `write_run` puts into the experiment
-WriteRun = Callable[..., Results]
+WriteRun = Callable[..., RunFolder]
 
 
 def evaluation(right: int, flags: tuple[Flag, ...] = (), shift: int = 0) -> Evaluation:
@@ -131,8 +131,9 @@ def test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds(writ
     )
 
 
-def run_without(run: Results, arm: str) -> Results:
-    return replace(run, arms=tuple(one for one in run.arms if one.name != arm))
+def run_without(run: RunFolder, arm: str) -> RunFolder:
+    shutil.rmtree(run.arm(arm).path)
+    return RunFolder(run.path)
 
 
 def test_a_sweep_is_counted(write_run: WriteRun) -> None:

@@ -8,7 +8,7 @@ from excite.errors import InputError
 from excite.files import write_json
 from excite.runs import load
 from excite.runs.collection import by_seed, collect
-from excite.runs.folder import EXPERIMENT, OUTCOME, load_results
+from excite.runs.folder import EXPERIMENT, OUTCOME, RunFolder
 
 
 def leave_run(folder: Path, *changes: str) -> None:
@@ -33,5 +33,5 @@ def test_arms_come_in_one_order_grid_searches_last(tmp_path: Path) -> None:
     leave_run(tmp_path)
     for arm in ("grid-10", "largest", "grid-2", "baseline"):
         write_json(tmp_path / arm / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
-    assert [arm.name for arm in load_results(tmp_path).arms] == ["baseline", "largest", "grid-2", "grid-10"]
-    assert load_results(tmp_path).arms[-1].title == "grid search, 10 rates"
+    assert [arm.name for arm in RunFolder(tmp_path).arms] == ["baseline", "largest", "grid-2", "grid-10"]
+    assert RunFolder(tmp_path).arms[-1].title == "grid search, 10 rates"

@@ -6,7 +6,7 @@ import pytest
 
 from excite.console import Console
 from excite.runs import load
-from excite.runs.folder import load_results
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.sweeps.jobs import ESTIMATE_L, Job, perform
 
@@ -23,7 +23,7 @@ def test_a_job_leaves_its_files_and_a_log(run: Run, capfd: pytest.CaptureFixture
         assert all(file.exists() for file in job.files)
     assert "training at rate" in (run.folder / "poe.log").read_text(encoding="utf-8")
     assert capfd.readouterr() == ("", "")
-    results = load_results(run.folder)
+    results = RunFolder(run.folder)
     assert [arm.name for arm in results.arms] == ["poe"]
     assert results.estimate
     assert results.arms[0].rate == results.estimate.learning_rate()

@@ -16,9 +16,9 @@ def show(as_json: bool, value: Any, text: str) -> None:
 
 def show_results(folder: Path, as_json: bool) -> None:
     from excite.report import table, write_page
-    from excite.runs.folder import load_results
+    from excite.runs.folder import RunFolder
 
-    results = load_results(folder)
+    results = RunFolder(folder)
     page = write_page(results)
     show(as_json, results.to_json() | {"report": str(page)}, f"{table(results)}\nReport: {page}")
 

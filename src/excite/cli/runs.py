@@ -125,11 +125,11 @@ def train(
     experiment: str, arm: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool
 ) -> None:
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
-    from excite.runs.folder import load_arm
+    from excite.runs.folder import RunFolder
     from excite.training.distributed import launched
 
     with launched() as ranks:
         opened = run_of(experiment, out, changes, device)
         opened.train(arm, ranks)
-    result = load_arm(opened.folder, arm)
+    result = RunFolder(opened.folder).arm(arm)
     show(as_json, result.to_json(), f"{result}\nCheckpoint: {opened.folder / arm}")

@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from excite.errors import CorruptFileError, InputError
+from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.trust import Flag
-from excite.files import read_json, write_json
-
-FORMAT = 1
+from excite.files import expected, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +96,6 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Plain values; outcomes are packed, eight examples to a byte, written in hexadecimal."""
         return {
-            "format": FORMAT,
             "examples": self.examples,
             "total": len(self.correct),
             "clean": _accuracy_json(self.clean, self.correct),
@@ -117,13 +114,10 @@ class Evaluation:
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> "Evaluation":
-        try:
-            if value["format"] != FORMAT:
-                raise CorruptFileError(
-                    f"This evaluation has format {value['format']}, this excite reads {FORMAT}; evaluate again."
-                )
+        """What `to_json` gave; figures that do not fit the outcomes are an error."""
+        with expected("This evaluation"):
             total = value["total"]
-            return Evaluation(
+            found = Evaluation(
                 correct=unpack(value["clean"]["outcomes"], total),
                 attacks={
                     name: AttackResult(
@@ -145,15 +139,31 @@ class Evaluation:
                     ]
                 },
             )
-        except (LookupError, TypeError, ValueError) as error:
-            raise CorruptFileError(f"This is not a saved evaluation ({error!r}); evaluate again.") from error
+            found._check_sense(value)
+        return found
+
+    def _check_sense(self, stored: Mapping[str, Any]) -> None:
+        counted = {"clean": self.clean, "worst": self.worst}
+        summaries = {name: (stored[name]["accuracy"], accuracy.value) for name, accuracy in counted.items()}
+        summaries |= {name: (stored["attacks"][name]["accuracy"], found.value) for name, found in self.robust.items()}
+        for name, (said, found) in summaries.items():
+            if said != found:
+                raise ValueError(f"the {name} accuracy is said to be {said}, its outcomes make {found}")
+        for name, result in self.attacks.items():
+            if bool((result.robust & ~self.correct).any()):
+                raise ValueError(f"{name} is withstood by images that are wrong without it")
+            standing = [len(self.correct), *(stage.standing for stage in result.stages)]
+            left = int(result.robust.sum()) if result.stages else standing[-1]
+            if standing != sorted(standing, reverse=True) or standing[-1] != left:
+                raise ValueError(f"the stages of {name} do not end with as many images as withstand it")
 
     def save(self, path: Path) -> None:
         write_json(path, self.to_json())
 
     @staticmethod
     def load(path: Path) -> "Evaluation":
-        return Evaluation.from_json(read_json(path))
+        with expected(path):
+            return Evaluation.from_json(read_json(path))
 
     def __str__(self) -> str:
         lines = [f"clean {self.clean} on {len(self.correct)} examples"]

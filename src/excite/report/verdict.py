@@ -10,7 +10,7 @@ from excite.evaluation import Evaluation
 from excite.evaluation.paired import paired_difference
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
-from excite.runs.folder import ArmResult, Results
+from excite.runs.folder import ArmFolder, RunFolder
 
 BASELINE = "baseline"
 SHORT = {"poe": "1/L", "largest": "2/L"}
@@ -71,7 +71,7 @@ class Verdict:
         return " ".join([self.sentence, *self.cautions])
 
 
-def verdict(results: Results) -> str:
+def verdict(results: RunFolder) -> str:
     """The conclusion of one run, in words."""
     return str(conclude(by_seed([results])))
 
@@ -112,7 +112,7 @@ def distrusted(group: Group) -> tuple[str, ...]:
     return tuple(flagged)
 
 
-def short_title(arm: ArmResult) -> str:
+def short_title(arm: ArmFolder) -> str:
     rates = arm_named(arm.name).rates
     return f"the grid of {rates} rates" if rates else SHORT.get(arm.name, arm.title)
 

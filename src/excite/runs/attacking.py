@@ -19,7 +19,6 @@ from excite.evaluation import Evaluation, evaluate
 from excite.registry import build, lookup
 from excite.runs.assemble import usable_device
 from excite.runs.procedure import Console, Run
-from excite.training import checkpoints
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,8 @@ class Target:
 
 
 def arm_of_run(run: Run, arm: str) -> Target:
-    model = checkpoints.load_model(run.folder / arm, run.parts.new_model()).eval()
-    return Target(model, run.parts.test, run.folder / arm)
+    trained = run.files.arm(arm)
+    return Target(trained.load_into(run.parts.new_model()).eval(), run.parts.test, trained.path)
 
 
 def stranger(model: str, weights: Path, *, data_name: str, device: str | None, folder: Path) -> Target:

@@ -6,7 +6,6 @@ from typing import Any
 
 from excite.errors import DivergedError, InputError
 from excite.excitation import acuteness, choose_batch_size
-from excite.runs.folder import load_arm
 from excite.runs.procedure import Run
 
 
@@ -41,7 +40,7 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float) -> BatchSizeChoic
         except DivergedError as error:
             run.console.say(f"batch {size}: {error}")
         else:
-            accuracies[size] = load_arm(run.folder, "baseline").epochs[-1].extra["test_accuracy"]
+            accuracies[size] = run.files.arm("baseline").epochs[-1].extra["test_accuracy"]
     try:
         chosen = choose_batch_size(fractions, accuracies, threshold)
     except InputError as error:

@@ -8,14 +8,14 @@ import msgspec
 
 from excite.errors import InputError
 from excite.runs.experiment import Experiment, without_plan
-from excite.runs.folder import EXPERIMENT, Results, load_results
+from excite.runs.folder import RunFolder, run_folders_in
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
     """Runs of one experiment under several seeds."""
 
-    runs: tuple[Results, ...]
+    runs: tuple[RunFolder, ...]
 
     @property
     def experiment(self) -> Experiment:
@@ -26,21 +26,21 @@ class Group:
         return tuple(run.experiment.seed for run in self.runs)
 
 
-def collect(folders: Iterable[Path]) -> tuple[Results, ...]:
+def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
     """Every run in `folders`: a folder is a run folder, or holds run folders at any depth."""
-    found: dict[Path, Results] = {}
+    found: dict[Path, RunFolder] = {}
     for folder in folders:
-        recorded = sorted(folder.rglob(EXPERIMENT))
-        if not recorded:
+        runs = run_folders_in(folder)
+        if not runs:
             raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
-        for path in recorded:
-            found.setdefault(path.parent.resolve(), load_results(path.parent))
+        for run in runs:
+            found.setdefault(run.path.resolve(), run)
     return tuple(found.values())
 
 
-def by_seed(runs: Iterable[Results]) -> tuple[Group, ...]:
+def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
     """Runs grouped by everything but their seed, in the order they came; inside a group by seed."""
-    groups: dict[bytes, list[Results]] = {}
+    groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
         key = msgspec.json.encode(msgspec.structs.replace(without_plan(run.experiment), seed=0), order="sorted")
         groups.setdefault(key, []).append(run)

@@ -1,37 +1,140 @@
-"""What a run folder says so far: one row per arm, read from the files its stages left."""
+"""A run folder and its arms: the only place that knows where a run keeps what, and how to read it."""
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
-from excite.evaluation import Evaluation
-from excite.files import read_json
+from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.runs.arms import ARMS, arm_named
+from excite.runs.arms import ARMS, Arm, arm_named
 from excite.runs.experiment import Experiment, from_values
 from excite.training import history
 from excite.training.history import EpochMetrics
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from excite.evaluation import Evaluation
+    from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
 
 
 @dataclass(frozen=True, eq=False)
-class ArmResult:
-    name: str
-    rate: float
-    seconds: float
-    problem: str | None  # why it diverged, if it did
-    epochs: tuple[EpochMetrics, ...]
-    evaluation: Evaluation | None
+class ArmFolder:
+    """One arm of a run. What has been read is kept: look again with a new object."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def arm(self) -> Arm:
+        return arm_named(self.name)
 
     @property
     def title(self) -> str:
-        return arm_named(self.name).title
+        return self.arm.title
 
-    def __str__(self) -> str:
-        last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
-        return f"{self.title}: {self.problem or last}; {self.seconds:.1f} s in all"
+    @property
+    def outcome_file(self) -> Path:
+        return self.path / OUTCOME
+
+    @property
+    def evaluation_file(self) -> Path:
+        return self.path / EVALUATION
+
+    @property
+    def journal_file(self) -> Path:
+        return self.path / "evaluation.journal"
+
+    @property
+    def trace_file(self) -> Path:
+        return self.path / "trace.safetensors"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / history.METRICS
+
+    @property
+    def checkpoint_file(self) -> Path:
+        return self.path / "checkpoint.json"
+
+    @property
+    def search_file(self) -> Path:
+        return self.path / "search.json"
+
+    @property
+    def moments(self) -> Path:
+        """The recorder's vectors, while it trains."""
+        return self.path / "moments"
+
+    @property
+    def trials(self) -> Path:
+        """What the trials of a grid search have reached, while it searches."""
+        return self.path / "search"
+
+    @cached_property
+    def _outcome(self) -> dict[str, Any]:
+        return read_json(self.outcome_file)
+
+    @property
+    def trained(self) -> bool:
+        """Whether its training has ended, well or not."""
+        return self.outcome_file.exists()
+
+    @property
+    def rate(self) -> float:
+        """η¹."""
+        with expected(self.outcome_file):
+            return float(self._outcome["rate"])
+
+    @property
+    def seconds(self) -> float:
+        with expected(self.outcome_file):
+            return float(self._outcome["seconds"])
+
+    @property
+    def problem(self) -> str | None:
+        """Why it diverged, if it did."""
+        with expected(self.outcome_file):
+            problem: str | None = self._outcome["problem"]
+            return problem
+
+    @cached_property
+    def epochs(self) -> tuple[EpochMetrics, ...]:
+        return tuple(history.read(self.path))
+
+    @cached_property
+    def evaluation(self) -> "Evaluation | None":
+        from excite.evaluation.result import Evaluation
+
+        return Evaluation.load(self.evaluation_file) if self.evaluation_file.exists() else None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint_file.exists()
+
+    def trace(self) -> "Trace | None":
+        """What the recorder noted of its training, if it trained to its end."""
+        from excite.trace import Trace
+
+        there = self.trained and not self.problem and self.trace_file.exists()
+        return Trace.load(self.trace_file) if there else None
+
+    def load_into(self, model: "nn.Module") -> "nn.Module":
+        """Put its weights into `model`."""
+        from excite.training import checkpoints
+
+        return checkpoints.load_model(self.path, model)
+
+    def end(self, *, rate: float, seconds: float, problem: str | None) -> None:
+        """Write down how its training ended."""
+        write_json(self.outcome_file, {"rate": rate, "seconds": seconds, "problem": problem})
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,14 +147,82 @@ class ArmResult:
             "evaluation": self.evaluation.to_json() if self.evaluation else None,
         }
 
+    def __str__(self) -> str:
+        last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
+        return f"{self.title}: {self.problem or last}; {self.seconds:.1f} s in all"
+
 
 @dataclass(frozen=True, eq=False)
-class Results:
-    folder: Path
-    experiment: Experiment
-    arms: tuple[ArmResult, ...]
-    estimate: LipschitzEstimate | None
-    estimate_seconds: float
+class RunFolder:
+    """One run, read stage by stage; stages that are not finished are left out. What has been read is kept."""
+
+    path: Path
+
+    @property
+    def experiment_file(self) -> Path:
+        return self.path / EXPERIMENT
+
+    @property
+    def estimate_file(self) -> Path:
+        return self.path / ESTIMATE
+
+    @property
+    def teacher(self) -> Path:
+        """Where a teacher is trained."""
+        return self.path / "teacher"
+
+    @property
+    def pseudo_labels_file(self) -> Path:
+        return self.teacher / "pseudo.npz"
+
+    def log_file(self, task: str) -> Path:
+        """What a sweep's job says."""
+        return self.path / f"{task}.log"
+
+    @property
+    def exists(self) -> bool:
+        return self.experiment_file.exists()
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        if not self.exists:
+            raise InputError(f"{self.path} is not a run folder: it has no {EXPERIMENT}. `excite run` makes one.")
+        with expected(self.experiment_file):
+            return from_values(read_json(self.experiment_file))
+
+    @cached_property
+    def _estimate(self) -> dict[str, Any] | None:
+        return read_json(self.estimate_file) if self.estimate_file.exists() else None
+
+    @cached_property
+    def estimate(self) -> LipschitzEstimate | None:
+        """L by the experiment's method."""
+        with expected(self.estimate_file):
+            return LipschitzEstimate.from_json(self._estimate["estimate"]) if self._estimate else None
+
+    @property
+    def estimate_seconds(self) -> float:
+        with expected(self.estimate_file):
+            return float(self._estimate["seconds"]) if self._estimate else 0.0
+
+    @cached_property
+    def arms(self) -> tuple[ArmFolder, ...]:
+        """The arms whose training has ended, grid searches last."""
+        trained = {path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}
+        searches = [name for name in trained if name.startswith("grid-")]
+        order = [*ARMS, *sorted(searches, key=lambda name: arm_named(name).rates or 0)]
+        return tuple(self.arm(name) for name in order if name in trained)
+
+    def arm(self, name: str) -> ArmFolder:
+        return ArmFolder(self.path / name)
+
+    def files(self) -> list[Path]:
+        """Every file that its stages rely on; pseudo-labels check themselves when they are read."""
+        return [
+            path
+            for pattern in ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors")
+            for path in sorted(self.path.glob(pattern))
+        ]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,39 +233,6 @@ class Results:
         }
 
 
-def load_results(folder: Path) -> Results:
-    """Read a run folder; stages that are not finished are left out."""
-    if not (folder / EXPERIMENT).exists():
-        raise InputError(f"{folder} is not a run folder: it has no {EXPERIMENT}. `excite run` makes one.")
-    estimate = read_json(folder / ESTIMATE) if (folder / ESTIMATE).exists() else None
-    return Results(
-        folder=folder,
-        experiment=from_values(read_json(folder / EXPERIMENT)),
-        arms=tuple(load_arm(folder, name) for name in _trained_arms(folder)),
-        estimate=LipschitzEstimate.from_json(estimate["estimate"]) if estimate else None,
-        estimate_seconds=estimate["seconds"] if estimate else 0.0,
-    )
-
-
-def load_arm(folder: Path, name: str) -> ArmResult:
-    """Read one trained arm of a run folder."""
-    outcome = read_json(folder / name / OUTCOME)
-    evaluation = folder / name / EVALUATION
-    return ArmResult(
-        name=name,
-        rate=outcome["rate"],
-        seconds=outcome["seconds"],
-        problem=outcome["problem"],
-        epochs=tuple(history.read(folder / name)),
-        evaluation=Evaluation.load(evaluation) if evaluation.exists() else None,
-    )
-
-
-def _trained_arms(folder: Path) -> list[str]:
-    """The arms that have an outcome, grid searches last."""
-    trained = {path.parent.name for path in folder.glob(f"*/{OUTCOME}")}
-    searches = [name for name in trained if name.startswith("grid-")]
-    return [
-        *(name for name in ARMS if name in trained),
-        *sorted(searches, key=lambda name: arm_named(name).rates or 0),
-    ]
+def run_folders_in(folder: Path) -> list[RunFolder]:
+    """The run folders at any depth."""
+    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

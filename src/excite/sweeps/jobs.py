@@ -11,10 +11,9 @@ from typing import Literal
 
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
-from excite.files import read_json
 from excite.runs.arms import arm_named
 from excite.runs.experiment import Experiment
-from excite.runs.folder import ESTIMATE, EVALUATION, OUTCOME
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 
 ESTIMATE_L = "L"  # the task that is not an arm
@@ -31,12 +30,13 @@ class Job:
     def files(self) -> tuple[Path, ...]:
         """What it leaves behind, one after the other; a training that diverged is not attacked."""
         if self.task == ESTIMATE_L:
-            return (self.folder / ESTIMATE,)
-        return (self.folder / self.task / OUTCOME, self.folder / self.task / EVALUATION)
+            return (RunFolder(self.folder).estimate_file,)
+        arm = RunFolder(self.folder).arm(self.task)
+        return (arm.outcome_file, arm.evaluation_file)
 
     @property
     def log(self) -> Path:
-        return self.folder / f"{self.task}.log"
+        return RunFolder(self.folder).log_file(self.task)
 
     def __str__(self) -> str:
         return f"{self.folder.name} {self.task}"
@@ -67,9 +67,9 @@ def earlier_outcome(job: Job) -> Outcome | None:
     """How a job ended that needs not be done again."""
     if all(file.exists() for file in job.files):
         return Outcome("done", "earlier")
-    outcome = job.files[0]
-    if outcome.name == OUTCOME and outcome.exists() and (problem := read_json(outcome)["problem"]):
-        return Outcome("diverged", problem)
+    arm = RunFolder(job.folder).arm(job.task)
+    if job.task != ESTIMATE_L and arm.trained and arm.problem:
+        return Outcome("diverged", arm.problem)
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from excite.errors import InputError
 from excite.runs.experiment import Experiment, with_values
-from excite.runs.folder import EXPERIMENT
+from excite.runs.folder import RunFolder, run_folders_in
 from excite.runs.procedure import Console, Run
 from excite.sweeps.engines import Engine
 from excite.sweeps.jobs import Job, Outcome, earlier_outcome, jobs_of
@@ -44,7 +44,7 @@ class Sweep:
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
     """The experiment in its folder, or under the seeds 0, 1, … in a folder each below it."""
     if seeds is None:
-        if any(folder.glob(f"*/{EXPERIMENT}")):
+        if any(run.path != folder for run in run_folders_in(folder)):
             raise InputError(f"{folder} holds several runs. Name a new folder with --out for one, or pass --seeds.")
         return {folder: experiment}
     _check_not_a_run(folder)
@@ -97,7 +97,7 @@ def sweep(
 
 def _check_not_a_run(folder: Path) -> None:
     """A folder is a run or holds several: were it both, a seed could count twice."""
-    if (folder / EXPERIMENT).exists():
+    if RunFolder(folder).exists:
         raise InputError(f"{folder} is one run. Name a new folder with --out for several, or delete this one.")
 
 

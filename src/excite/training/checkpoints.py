@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from excite.errors import CorruptFileError, InputError
-from excite.files import read_json, sha256, write_bytes, write_json
+from excite.files import expected, read_json, sha256, write_bytes, write_json
 from excite.randomness import device_of, restore_tensors, state_tensors
 
 FACTS = "checkpoint.json"
@@ -43,7 +43,7 @@ def save(
         f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
     }
     write_bytes(weights, safetensors.torch.save(tensors))
-    file = {"weights": weights.name, "sha256": sha256(weights)}
+    file = {"weights": weights.name, "weights_sha256": sha256(weights)}
     write_json(weights.parent / FACTS, file | {"optimizer": optimizer_facts} | facts)
     killed_while_writing = weights.parent.glob(".weights-*.part")
     for stale in {*weights.parent.glob("weights-*.safetensors"), *killed_while_writing} - {weights}:
@@ -85,10 +85,18 @@ def load_model(folder: Path, model: nn.Module) -> nn.Module:
     return model
 
 
+def check(folder: Path) -> None:
+    """Raise where the last saved weights are not those that were written."""
+    _read(folder)
+
+
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     facts = read_json(folder / FACTS)
-    weights = folder / facts["weights"]
-    if not weights.exists() or sha256(weights) != facts["sha256"]:
+    with expected(folder / FACTS):
+        weights, hashed = folder / facts["weights"], facts["weights_sha256"]
+        if weights.parent != folder or weights.name != facts["weights"]:
+            raise ValueError(f"the weights are {facts['weights']!r}, not a file beside it")
+    if not weights.exists() or sha256(weights) != hashed:
         raise CorruptFileError(
             f"{weights} is missing or does not match the SHA-256 in {FACTS}. "
             f"Put the original file back, or delete {folder} to train again from the start."

@@ -1,12 +1,10 @@
 """What training measured, one line of metrics.jsonl per epoch."""
 
-import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from excite.errors import CorruptFileError
-from excite.files import write_text
+from excite.files import append_line, expected, read_lines, write_bytes
 
 METRICS = "metrics.jsonl"
 
@@ -43,25 +41,28 @@ class Training:
 
 
 def append(folder: Path, metrics: EpochMetrics) -> None:
-    with (folder / METRICS).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(metrics)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    append_line(folder / METRICS, asdict(metrics))
 
 
 def read(folder: Path) -> list[EpochMetrics]:
     path = folder / METRICS
     if not path.exists():
         return []
-    try:
-        return [EpochMetrics(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (json.JSONDecodeError, TypeError) as error:
-        raise CorruptFileError(f"{path} is damaged ({error}). Delete {folder} to train again.") from error
+    with expected(path):
+        epochs = [EpochMetrics(**line) for line in read_lines(path)]
+        if [metrics.epoch for metrics in epochs] != list(range(1, len(epochs) + 1)):
+            raise ValueError("its epochs do not follow each other from 1 on")
+    return epochs
 
 
 def rewind(folder: Path, epochs: int) -> list[EpochMetrics]:
     """Drop the lines a killed run wrote after its last checkpoint; return those that stay."""
     path = folder / METRICS
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    write_text(path, "".join(lines[:epochs]))
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if len(lines) < epochs:
+        raise CorruptFileError(
+            f"{path} tells of {len(lines)} epochs, the checkpoint beside it of {epochs}. Put the original file back, "
+            f"or delete {folder} to train again."
+        )
+    write_bytes(path, b"".join(lines[:epochs]))
     return read(folder)

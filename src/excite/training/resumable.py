@@ -52,7 +52,7 @@ class ResumableRun:
         if not folder:
             return
         saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
-        found = ranks.gather(saved[0]["sha256"] if saved else None)
+        found = ranks.gather(saved[0]["weights_sha256"] if saved else None)
         if len(set(found)) > 1:
             raise InputError(
                 f"The processes found different checkpoints in {folder}. "

@@ -19,7 +19,7 @@ from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
 from excite.report.tables.published import FIGURE_5_CONSTANTS
 from excite.runs.collection import collect
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
-Write = Callable[..., Results]
+Write = Callable[..., RunFolder]
 Evaluated = Callable[..., Evaluation]
 Descent = Callable[..., Trace]
 
@@ -51,7 +51,7 @@ def written(axes: "Axes") -> list[str]:
 
 
 @pytest.fixture
-def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list[Results]:
+def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list[RunFolder]:
     """Runs that hold what each of the figures needs: two rates, two batch sizes, attacked epochs, traces, an L."""
     return [
         write_run(
@@ -87,7 +87,7 @@ def test_figure_1_rescales_every_kind_of_schedule(write_run: Write) -> None:
 
 
 def test_figure_2_has_mean_and_range_over_seeds_and_marks_the_edge(write_run: Write, evaluated: Evaluated) -> None:
-    def run(rate: float, robust: int, seed: int, activation: str = "relu", **more: Any) -> Results:
+    def run(rate: float, robust: int, seed: int, activation: str = "relu", **more: Any) -> RunFolder:
         arm = {"rate": rate, "evaluation": evaluated(95, robust)}
         changes = [f"seed={seed}", f"training.schedule.rate={rate}", f"model.options.activation={activation}"]
         return write_run({"baseline": arm}, changes=changes, **more)
@@ -183,7 +183,7 @@ def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) ->
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_files_are_whole_and_the_same_when_drawn_again(everything: list[Results], tmp_path: Path, name: str) -> None:
+def test_files_are_whole_and_the_same_when_drawn_again(everything: list[RunFolder], tmp_path: Path, name: str) -> None:
     svg, png = draw(name, everything, tmp_path / "once")
     figure = plot(name, everything)
     again = style.save(figure, name, FIGURES[name], tmp_path / "again")
@@ -203,7 +203,7 @@ def test_files_are_whole_and_the_same_when_drawn_again(everything: list[Results]
         assert outside not in text
 
 
-def test_one_page_can_hold_several_figures(everything: list[Results], tmp_path: Path) -> None:
+def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path: Path) -> None:
     names = ("figure-1", "figure-2", "figure-4")
     texts = [draw(name, everything, tmp_path)[0].read_text(encoding="utf-8") for name in names]
     ids = [identifier for text in texts for identifier in re.findall(r'\bid="([^"]+)"', text)]
@@ -231,18 +231,18 @@ def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Pa
     assert not (tmp_path / "figures").exists()
 
 
-def test_an_unknown_figure_is_named(everything: list[Results], tmp_path: Path) -> None:
+def test_an_unknown_figure_is_named(everything: list[RunFolder], tmp_path: Path) -> None:
     with pytest.raises(InputError, match='no figure "figure-7"; did you mean "figure-'):
         draw("figure-7", everything, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["figure-1", "figure-2", "figure-3", "estimators"])
-def test_a_real_run_gives_its_figures(small_run: Results, tmp_path: Path, name: str) -> None:
-    assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.folder]), tmp_path))
+def test_a_real_run_gives_its_figures(small_run: RunFolder, tmp_path: Path, name: str) -> None:
+    assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.path]), tmp_path))
 
 
-def test_the_command_draws_and_prints_the_paths(small_run: Results, tmp_path: Path) -> None:
+def test_the_command_draws_and_prints_the_paths(small_run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "pictures"
-    result = CliRunner().invoke(cli, ["figure", "figure-3", str(small_run.folder), "--out", str(out)])
+    result = CliRunner().invoke(cli, ["figure", "figure-3", str(small_run.path), "--out", str(out)])
     assert result.output.splitlines() == [str(out / "figure-3.svg"), str(out / "figure-3.png")]
-    assert isinstance(CliRunner().invoke(cli, ["figure", "figure-4", str(small_run.folder)]).exception, InputError)
+    assert isinstance(CliRunner().invoke(cli, ["figure", "figure-4", str(small_run.path)]).exception, InputError)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from excite.report.page.charts import accuracy_dots, arm_styles, learning_curves, linear_ticks, log_ticks
 from excite.runs.collection import by_seed
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
-WriteRun = Callable[..., Results]
+WriteRun = Callable[..., RunFolder]
 NUMBERS = st.floats(-1e6, 1e6)
 
 

@@ -15,7 +15,7 @@ from excite.errors import DataUnavailableError, InputError
 from excite.files import write_json
 from excite.report.page.examples import attacked_examples, png
 from excite.runs.experiment import with_values
-from excite.runs.folder import EXPERIMENT, Results, load_results
+from excite.runs.folder import EXPERIMENT, RunFolder
 
 
 def pixels(uri: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -32,7 +32,7 @@ def test_png_is_lossless() -> None:
         assert (shown == image.permute(1, 2, 0).squeeze(-1).numpy()).all()
 
 
-def test_pictures_show_the_test_images_and_what_was_added(small_run: Results) -> None:
+def test_pictures_show_the_test_images_and_what_was_added(small_run: RunFolder) -> None:
     found = attacked_examples(small_run)
     test = load_data("mnist-sample").test.subset(40, small_run.experiment.seed)
     eps = small_run.experiment.attacks[found.attack]["eps"]
@@ -51,11 +51,11 @@ def test_pictures_show_the_test_images_and_what_was_added(small_run: Results) ->
             assert np.abs(change - magnified).max() <= 0.5 + 0.5 / found.magnification + 1e-3  # both are rounded
 
 
-def test_the_same_images_every_time(small_run: Results) -> None:
+def test_the_same_images_every_time(small_run: RunFolder) -> None:
     assert attacked_examples(small_run) == attacked_examples(small_run)
 
 
-def test_the_first_prediction_agrees_with_the_evaluation(small_run: Results) -> None:
+def test_the_first_prediction_agrees_with_the_evaluation(small_run: RunFolder) -> None:
     for example in attacked_examples(small_run, count=8).examples:
         for arm, attacked in zip(small_run.arms, example.attacked, strict=True):
             assert arm.evaluation
@@ -64,15 +64,15 @@ def test_the_first_prediction_agrees_with_the_evaluation(small_run: Results) -> 
 
 
 def test_without_checkpoint_or_data_it_says_why(
-    small_run: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = tmp_path / "run"
-    shutil.copytree(small_run.folder, copy)
+    shutil.copytree(small_run.path, copy)
     monkeypatch.setenv("EXCITE_DATA", str(tmp_path / "no data"))
     write_json(copy / EXPERIMENT, with_values(small_run.experiment, {"data.name": "cifar10"}).to_json())
     with pytest.raises(DataUnavailableError, match="excite data fetch cifar10"):
-        attacked_examples(load_results(copy))
+        attacked_examples(RunFolder(copy))
     for facts in copy.glob("*/checkpoint.json"):
         facts.unlink()
     with pytest.raises(InputError, match="no checkpoint"):
-        attacked_examples(load_results(copy))
+        attacked_examples(RunFolder(copy))

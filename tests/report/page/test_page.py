@@ -17,9 +17,9 @@ from excite.report import write_page
 from excite.report.page.page import page
 from excite.report.verdict import verdict
 from excite.runs.experiment import with_values
-from excite.runs.folder import EXPERIMENT, Results, load_results
+from excite.runs.folder import EXPERIMENT, RunFolder
 
-WriteRun = Callable[..., Results]
+WriteRun = Callable[..., RunFolder]
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onmouseover='alert(1)"
 
 
@@ -60,7 +60,7 @@ def structure(html: str) -> Structure:
 
 
 @pytest.fixture(scope="module")
-def html(small_run: Results) -> str:
+def html(small_run: RunFolder) -> str:
     return page([small_run])
 
 
@@ -85,7 +85,7 @@ def test_only_its_own_script_and_style_may_run(html: str) -> None:
         assert f"{kind}-src 'sha256-{digest}'" in policy
 
 
-def test_everything_is_on_it_in_order(html: str, small_run: Results) -> None:
+def test_everything_is_on_it_in_order(html: str, small_run: RunFolder) -> None:
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", html)
     assert headings == [
         "Verdict",
@@ -108,7 +108,7 @@ def test_everything_is_on_it_in_order(html: str, small_run: Results) -> None:
     assert small_run.estimate.basis in words
 
 
-def test_every_figure_names_a_file_that_is_there(html: str, small_run: Results) -> None:
+def test_every_figure_names_a_file_that_is_there(html: str, small_run: RunFolder) -> None:
     named = {
         file
         for tag, attributes in structure(html).tags
@@ -119,7 +119,7 @@ def test_every_figure_names_a_file_that_is_there(html: str, small_run: Results) 
     arms = [arm.name for arm in small_run.arms]
     assert {f"{arm}/{file}" for arm in arms for file in ("outcome.json", "evaluation.json")} <= named
     assert "estimate.json" in named
-    assert all((small_run.folder / file).is_file() for file in named), named
+    assert all((small_run.path / file).is_file() for file in named), named
     for section in re.findall(r"<section(?! class=\"verdict)(.*?)</section>", html, re.DOTALL)[1:]:
         assert 'class="source"' in section or "<small>estimate.json</small>" in section
 
@@ -147,8 +147,8 @@ def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
     values = run.experiment.to_json() | {"name": HOSTILE, "summary": HOSTILE}
     values["attacks"] = {HOSTILE: values["attacks"].popitem()[1]}
     values["model"]["options"]["activation"] = HOSTILE
-    write_json(run.folder / EXPERIMENT, values)
-    html = page([load_results(run.folder)])
+    write_json(run.path / EXPERIMENT, values)
+    html = page([RunFolder(run.path)])
     parsed = structure(html)
     assert len(parsed.all("script")) == 1 + html.count('type="application/json"')
     assert parsed.all("img") == []
@@ -156,10 +156,10 @@ def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
     assert HOSTILE in unescape(html)
 
 
-def test_without_checkpoints_the_page_says_so(small_run: Results, tmp_path: Path) -> None:
+def test_without_checkpoints_the_page_says_so(small_run: RunFolder, tmp_path: Path) -> None:
     copy = tmp_path / "run"
-    shutil.copytree(small_run.folder, copy, ignore=shutil.ignore_patterns("checkpoint.json", "*.safetensors"))
-    html = page([load_results(copy)])
+    shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("checkpoint.json", "*.safetensors"))
+    html = page([RunFolder(copy)])
     assert "There are no images here. The run folder holds no checkpoint" in html
     assert "<img" not in html
 
@@ -171,15 +171,15 @@ def test_an_unfinished_run_has_a_page_too(write_run: WriteRun, arms: dict[str, d
     assert "There is nothing to compare yet." in html
 
 
-def test_several_seeds_and_settings_on_one_page(small_run: Results, tmp_path: Path) -> None:
+def test_several_seeds_and_settings_on_one_page(small_run: RunFolder, tmp_path: Path) -> None:
     for folder, changes in {
         "a/seed-0": {"seed": 0},
         "a/seed-1": {"seed": 1},
         "b": {"training.batch_size": 16},
     }.items():
-        shutil.copytree(small_run.folder, tmp_path / folder)
+        shutil.copytree(small_run.path, tmp_path / folder)
         write_json(tmp_path / folder / EXPERIMENT, with_values(small_run.experiment, changes).to_json())
-    runs = [load_results(tmp_path / folder) for folder in ("a/seed-0", "a/seed-1", "b")]
+    runs = [RunFolder(tmp_path / folder) for folder in ("a/seed-0", "a/seed-1", "b")]
     html = page(runs)
     structure(html)
     assert re.search("[Oo]ver 2 settings, 1/L made no clear difference in 2", html)

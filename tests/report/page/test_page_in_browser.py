@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
 from excite.report import write_page
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 CHROMIUM = shutil.which("chromium")
 DESK: ViewportSize = {"width": 1200, "height": 900}
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 
 @pytest.fixture(scope="module")
-def address(small_run: Results, tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(small_run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_page(small_run, tmp_path_factory.mktemp("page") / "report.html").as_uri()
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_number_sorts_last_either_way(page: Page) -> None:
         assert values[-1] == "–"
 
 
-def test_the_pointer_and_the_arrow_keys_read_the_curves(page: Page, small_run: Results) -> None:
+def test_the_pointer_and_the_arrow_keys_read_the_curves(page: Page, small_run: RunFolder) -> None:
     figure = page.locator("figure.curve").first
     svg, tip = figure.locator("svg").first, figure.locator(".tip")
     assert tip.is_hidden()

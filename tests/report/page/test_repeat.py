@@ -15,9 +15,9 @@ from excite.report.page.repeat import commands, toml, toml_value
 from excite.runs import load
 from excite.runs.collection import by_seed
 from excite.runs.experiment import from_values, without_plan
-from excite.runs.folder import EXPERIMENT, Results, load_results
+from excite.runs.folder import EXPERIMENT, RunFolder
 
-WriteRun = Callable[..., Results]
+WriteRun = Callable[..., RunFolder]
 PLAIN = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3), max_leaves=8
@@ -29,13 +29,13 @@ def test_toml_reads_back(value: Any) -> None:
     assert tomllib.loads(f"value = {toml_value(value)}")["value"] == value
 
 
-def rewritten(run: Results, **changes: Any) -> Results:
-    path = run.folder / EXPERIMENT
+def rewritten(run: RunFolder, **changes: Any) -> RunFolder:
+    path = run.path / EXPERIMENT
     write_json(path, read_json(path) | changes)
-    return load_results(run.folder)
+    return RunFolder(run.path)
 
 
-def as_shipped(run: Results, **changes: Any) -> Results:
+def as_shipped(run: RunFolder, **changes: Any) -> RunFolder:
     """`write_run` puts an attack of its own into the experiment; take it out again."""
     return rewritten(run, attacks=load("mnist-sample").to_json()["attacks"], **changes)
 

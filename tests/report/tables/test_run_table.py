@@ -11,7 +11,7 @@ from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import table
 from excite.runs import load
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, Results, load_results
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.training.history import EpochMetrics, append
 
 ATTACKS = ("PGD ε=0.1", "PGD ε=0.3")
@@ -30,7 +30,7 @@ def evaluation(right: int, flags: tuple[Flag, ...] = ()) -> Evaluation:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path: Path) -> RunFolder:
     """The baseline got 40 of 100 right, 1/L 60, and 2/L diverged."""
     attacks = {name: {"kind": "pgd", "eps": 0.1, "step": 0.01} for name in ATTACKS}
     write_json(tmp_path / EXPERIMENT, load("mnist-sample").to_json() | {"attacks": attacks})
@@ -47,10 +47,10 @@ def results(tmp_path: Path) -> Results:
         if not trouble:
             flags = (Flag("vanishing", "every gradient is zero"),) if arm == "poe" else ()
             evaluation(right, flags).save(tmp_path / arm / EVALUATION)
-    return load_results(tmp_path)
+    return RunFolder(tmp_path)
 
 
-def test_the_table_holds_every_figure(results: Results) -> None:
+def test_the_table_holds_every_figure(results: RunFolder) -> None:
     lines = table(results).splitlines()
     (poe,) = (line for line in lines if line.lstrip().startswith("PoE-motivated, 1/L "))
     assert poe.split()[2:] == [

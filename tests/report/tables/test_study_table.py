@@ -17,18 +17,18 @@ from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.tables.formats import escape_latex
 from excite.report.tables.study_table import StudyTable, study_table
 from excite.runs.collection import by_seed
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 ATTACK = "PGD_20 ε=1/255"
 ROBUST = {"baseline": (30, 32, 37), "poe": (45, 40, 44), "largest": (41, 42, 43)}  # of 100 images, per seed
 EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
 MAXIMA = LipschitzEstimate(5.0, (4.0, 6.0), "epochs", False, "maxima", details={"M": 200, "N": 100})
-Write = Callable[..., Results]
+Write = Callable[..., RunFolder]
 Evaluated = Callable[..., Evaluation]
 
 
 @pytest.fixture
-def three_seeds(write_run: Write, evaluated: Evaluated) -> list[Results]:
+def three_seeds(write_run: Write, evaluated: Evaluated) -> list[RunFolder]:
     return [
         write_run(
             {
@@ -47,7 +47,7 @@ def cells(table: StudyTable, arm: str) -> dict[str, str]:
     return {column.title: cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
 
 
-def test_mean_and_deviation_over_seeds(three_seeds: list[Results]) -> None:
+def test_mean_and_deviation_over_seeds(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     poe = cells(table, "poe")
     assert poe["clean %"] == "91.00 ± 1.00"
@@ -63,7 +63,7 @@ def test_mean_and_deviation_over_seeds(three_seeds: list[Results]) -> None:
     ]
 
 
-def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[Results]) -> None:
+def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     baseline = cells(table, "baseline")
     assert baseline["paper: clean %"] == "81.55 ± 2.60"
@@ -81,7 +81,7 @@ def test_released_logs_stand_beside_table_2(write_run: Write, evaluated: Evaluat
 
 
 def test_best_and_second_in_every_experiment(
-    three_seeds: list[Results], write_run: Write, evaluated: Evaluated
+    three_seeds: list[RunFolder], write_run: Write, evaluated: Evaluated
 ) -> None:
     other = write_run(
         {"baseline": {"evaluation": evaluated(95, 60)}, "poe": {"evaluation": evaluated(95, 50)}},
@@ -121,7 +121,7 @@ def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: W
     assert "lenet5 relu, largest convergent, 2/L: Training diverged in epoch 2" in table.warnings
 
 
-def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[Results]) -> None:
+def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     evaluations = [{arm.name: arm.evaluation for arm in run.arms} for run in three_seeds]
     twin = paired_difference([(one["baseline"], one["poe"]) for one in evaluations], ATTACK)  # type: ignore[misc]
@@ -172,7 +172,7 @@ def test_what_is_not_to_be_trusted_wears_a_dagger(write_run: Write, evaluated: E
     assert any(note.startswith("†") for note in table.legend)
 
 
-def test_json_holds_the_numbers_in_full(three_seeds: list[Results]) -> None:
+def test_json_holds_the_numbers_in_full(three_seeds: list[RunFolder]) -> None:
     value = json.loads(json.dumps(study_table(by_seed(three_seeds)).to_json()))
     row = value["rows"][1]
     assert row["arm"] == "poe"
@@ -182,7 +182,7 @@ def test_json_holds_the_numbers_in_full(three_seeds: list[Results]) -> None:
     assert row["marks"] == {ATTACK: "best"}
 
 
-def test_csv_and_json_say_the_same(three_seeds: list[Results]) -> None:
+def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
         for name, text in read.items():
@@ -192,7 +192,7 @@ def test_csv_and_json_say_the_same(three_seeds: list[Results]) -> None:
             assert text == ("" if value is None else str(value)), name
 
 
-def test_latex_is_escaped_and_balanced(three_seeds: list[Results]) -> None:
+def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
     text = study_table(by_seed(three_seeds)).latex()
     assert r"PGD\_20 $\varepsilon$=1/255 \%" in text
     assert r"\textbf{43.00 $\pm$ 2.65}" in text

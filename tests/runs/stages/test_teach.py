@@ -13,7 +13,7 @@ from excite.errors import InputError, InterruptedRunError
 from excite.files import read_json
 from excite.runs import Experiment, load
 from excite.runs.experiment import from_values
-from excite.runs.folder import load_arm
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.training import history
 
@@ -88,7 +88,7 @@ def test_the_whole_procedure_trains_a_teacher_then_every_arm_on_the_mixture(fini
     assert (len(mixed.labelled), len(mixed.pseudo)) == (1000, len(labels))
     assert run.parts.steps_per_epoch == 6
     for arm in ("baseline", "poe"):
-        result = load_arm(run.folder, arm)
+        result = RunFolder(run.folder).arm(arm)
         assert result.problem or result.evaluation is not None
     assert run.trace().curvatures.size == 2
     assert [arm.name for arm in run.all().arms] == ["baseline", "poe"]  # the teacher is none

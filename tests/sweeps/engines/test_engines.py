@@ -65,7 +65,7 @@ def stages(run: Path) -> dict[str, str]:
 
 
 def weights(run: Path) -> str:
-    return str(json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["sha256"])
+    return str(json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["weights_sha256"])
 
 
 def undisturbed(tiny: Path, folder: Path, seed: int) -> str:

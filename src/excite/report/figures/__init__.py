@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from excite.registry import lookup
 from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, style
 from excite.report.figures.heat_maps import figure_5, figure_6
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ __all__ = ["FIGURES", "draw", "plot"]
 @dataclass(frozen=True)
 class Kind:
     title: str
-    plot: Callable[[Sequence[Results]], "Figure"]
+    plot: Callable[[Sequence[RunFolder]], "Figure"]
 
 
 KINDS: Mapping[str, Kind] = {
@@ -34,13 +34,13 @@ KINDS: Mapping[str, Kind] = {
 FIGURES: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
 
 
-def plot(name: str, runs: Sequence[Results]) -> "Figure":
+def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
     """The figure as matplotlib has it, to change or to show."""
     with style.settings():
         return lookup("figure", KINDS, name).plot(runs)
 
 
-def draw(name: str, runs: Sequence[Results], folder: Path) -> list[Path]:
+def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
     """Write `name`.svg and `name`.png into `folder`; runs that lack what the figure shows are an InputError."""
     title = lookup("figure", FIGURES, name)
     return style.save(plot(name, runs), name, title, folder)

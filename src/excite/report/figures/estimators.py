@@ -9,7 +9,7 @@ from excite.errors import InputError
 from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, trace, without_rate
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ SPREAD = 1.06  # neighbours' intervals are drawn this factor apart
 Estimates = dict[str, list[tuple[float, LipschitzEstimate]]]  # by method: the baseline's rate and what it says
 
 
-def estimators(runs: Sequence[Results]) -> "Figure":
+def estimators(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network: L against the baseline's rate; hollow marks are not identified; lines of 1/η and 2/η."""
     groups = [(group, found) for group in same_but(without_rate, runs) if (found := _estimates(group))]
     if not groups:
@@ -37,7 +37,7 @@ def estimators(runs: Sequence[Results]) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", group: Sequence[Results], found: Estimates) -> None:
+def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
     rates = sorted({rate for estimates in found.values() for rate, _ in estimates})
     constants = [estimate.constant for estimates in found.values() for _, estimate in estimates]
     axes.set_xscale("log")
@@ -78,7 +78,7 @@ def _draw(axes: "Axes", group: Sequence[Results], found: Estimates) -> None:
         axes.plot(ends, multiple / ends, color=style.INK, linewidth=0.9, linestyle=dashes, label=f"{multiple}/η")
 
 
-def _estimates(group: Sequence[Results]) -> Estimates:
+def _estimates(group: Sequence[RunFolder]) -> Estimates:
     found: Estimates = {}
     for run in group:
         recorded = trace(run)

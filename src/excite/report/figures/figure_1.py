@@ -8,7 +8,7 @@ from excite.registry import build
 from excite.report.figures import style
 from excite.report.figures.runs import needs
 from excite.runs.experiment import Experiment
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 from excite.schedules import SCHEDULES, Schedule, rescale
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KINDS = ("step", "exponential", "cosine")
 
 
-def figure_1(runs: Sequence[Results]) -> "Figure":
+def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     """From the first run with an estimate of L; its own schedule is drawn as it was, the other kinds at its length."""
     run = next((run for run in runs if run.estimate), None)
     if run is None or run.estimate is None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, without_rate
-from excite.runs.folder import ArmResult, Results
+from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MARKS = {1: "1/L", 2: "edge, 2/L"}
 
 
-def figure_2(runs: Sequence[Results]) -> "Figure":
+def figure_2(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network; every arm of a run is a training at one rate; over seeds the mean and the range."""
     constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
     groups = [group for group in same_but(without_rate, constant) if len(_rates(group)) > 1]
@@ -33,7 +33,7 @@ def figure_2(runs: Sequence[Results]) -> "Figure":
     return figure
 
 
-def _draw(axes: "Axes", group: Sequence[Results]) -> None:
+def _draw(axes: "Axes", group: Sequence[RunFolder]) -> None:
     trained = [arm for run in group for arm in run.arms]
     attacks = dict.fromkeys(name for arm in trained if arm.evaluation for name in arm.evaluation.attacks)
     for name, (colour, marker) in zip(("clean", *attacks), style.LOOKS, strict=False):
@@ -50,7 +50,7 @@ def _draw(axes: "Axes", group: Sequence[Results]) -> None:
     axes.set_ylim(-2, 102)
 
 
-def _accuracies(trained: Sequence[ArmResult], name: str) -> dict[float, list[float]]:
+def _accuracies(trained: Sequence[ArmFolder], name: str) -> dict[float, list[float]]:
     """In %, by rate; one per seed."""
     found: dict[float, list[float]] = {}
     for arm in trained:
@@ -60,5 +60,5 @@ def _accuracies(trained: Sequence[ArmResult], name: str) -> dict[float, list[flo
     return found
 
 
-def _rates(group: Sequence[Results]) -> set[float]:
+def _rates(group: Sequence[RunFolder]) -> set[float]:
     return set(_accuracies([arm for run in group for arm in run.arms], "clean"))

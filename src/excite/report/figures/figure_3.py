@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ MEASURES = {"test_accuracy": "clean accuracy (%)", "robust_accuracy": "robust ac
 MARKED_EPOCHS = 8
 
 
-def figure_3(runs: Sequence[Results]) -> "Figure":
+def figure_3(runs: Sequence[RunFolder]) -> "Figure":
     """A row of two panels per experiment; over seeds the mean and the range."""
     groups = same_but(lambda experiment: experiment, (run for run in runs if _measured(run)))
     if not groups:
@@ -40,11 +40,11 @@ def figure_3(runs: Sequence[Results]) -> "Figure":
     return figure
 
 
-def _measured(run: Results) -> bool:
+def _measured(run: RunFolder) -> bool:
     return any("robust_accuracy" in metrics.extra for arm in run.arms for metrics in arm.epochs)
 
 
-def _per_epoch(group: Sequence[Results], name: str, key: str) -> dict[float, list[float]]:
+def _per_epoch(group: Sequence[RunFolder], name: str, key: str) -> dict[float, list[float]]:
     found: dict[float, list[float]] = {}
     for run in group:
         for arm in run.arms:

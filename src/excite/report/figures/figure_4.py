@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from excite.excitation import acuteness
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, trace, without_batch_size
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +15,7 @@ FEWEST_MOMENTS = 3
 Fractions = dict[tuple[str, str], dict[float, list[float]]]  # by arm (name, title) and batch size: in %, one per seed
 
 
-def figure_4(runs: Sequence[Results]) -> "Figure":
+def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network, a line per arm; over seeds the mean and the range."""
     read = [(group, _fractions(group)) for group in same_but(without_batch_size, runs)]
     groups = [(group, fractions) for group, fractions in read if len(_sizes(fractions)) > 1]
@@ -40,7 +40,7 @@ def figure_4(runs: Sequence[Results]) -> "Figure":
     return figure
 
 
-def _fractions(group: Sequence[Results]) -> Fractions:
+def _fractions(group: Sequence[RunFolder]) -> Fractions:
     found: Fractions = {}
     for run in group:
         for arm in run.arms:

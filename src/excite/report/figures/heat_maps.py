@@ -12,7 +12,7 @@ from excite.report import labels
 from excite.report.figures import style
 from excite.report.figures.runs import needs, trace
 from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS
-from excite.runs.folder import Results
+from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Maps:
         return [(self.n_maxima.index(pair["M"]), self.n_points.index(pair["N"])) for pair in pairs]
 
 
-def maps(name: str, runs: Sequence[Results]) -> Maps:
+def maps(name: str, runs: Sequence[RunFolder]) -> Maps:
     """From the baseline's trace of the first run that has one."""
     for run in runs:
         recorded = trace(run)
@@ -73,7 +73,7 @@ def maps(name: str, runs: Sequence[Results]) -> Maps:
     )
 
 
-def _maps(run: Results, recorded: Trace) -> Maps:
+def _maps(run: RunFolder, recorded: Trace) -> Maps:
     protocol = "authors" if recorded.facts.get("gradient") == "input" else "paper"
     estimate = estimate_lipschitz(recorded, "epochs", protocol=protocol, bootstraps=0)
     cells: dict[str, Any] = estimate.details["heat_map"]
@@ -90,7 +90,7 @@ def _maps(run: Results, recorded: Trace) -> Maps:
     )
 
 
-def figure_5(runs: Sequence[Results]) -> "Figure":
+def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     """L and the largest p-value for each (M, N); beside them the paper's L where the experiment repeats its figure."""
     found = maps("figure-5", runs)
     beside_paper = found.experiment.removesuffix("-small") == REPEATS_THE_PAPER
@@ -122,7 +122,7 @@ def figure_5(runs: Sequence[Results]) -> "Figure":
     return figure
 
 
-def figure_6(runs: Sequence[Results]) -> "Figure":
+def figure_6(runs: Sequence[RunFolder]) -> "Figure":
     """L and p-value for each (M, N) and initial shape."""
     found = maps("figure-6", runs)
     pairs = [f"{m}, {n}" for m in found.n_maxima for n in found.n_points]

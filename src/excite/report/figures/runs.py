@@ -7,21 +7,18 @@ import msgspec
 from excite.errors import InputError
 from excite.report import labels
 from excite.runs.experiment import Experiment
-from excite.runs.folder import Results
-from excite.runs.procedure import TRACE
+from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 
-def trace(run: Results, arm: str = "baseline") -> Trace | None:
+def trace(run: RunFolder, arm: str = "baseline") -> Trace | None:
     """What the recorder noted of an arm that trained to its end."""
-    path = run.folder / arm / TRACE
-    finished = any(result.name == arm and not result.problem for result in run.arms)
-    return Trace.load(path) if finished and path.exists() else None
+    return run.arm(arm).trace()
 
 
-def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[Results]) -> list[list[Results]]:
+def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
     """Runs that are the same once `key` has taken out what may differ; what a run is for and its seed may always."""
-    found: dict[bytes, list[Results]] = {}
+    found: dict[bytes, list[RunFolder]] = {}
     for run in runs:
         experiment = msgspec.structs.replace(key(run.experiment), name="", summary="", seed=0, arms=(), sweep={})
         plain = experiment.to_json() | {"lipschitz": None, "record": None}
@@ -29,7 +26,7 @@ def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[Results]) -
     return list(found.values())
 
 
-def titles(groups: Sequence[Sequence[Results]]) -> list[str]:
+def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     """A panel's title: network and data, and what else sets its runs apart from the other panels'."""
     experiments = [group[0].experiment for group in groups]
     names = [f"{labels.network(experiment)}, {labels.data_set(experiment)}" for experiment in experiments]

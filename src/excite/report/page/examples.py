@@ -14,8 +14,7 @@ from excite.attacks.protocol import AttackWarning
 from excite.errors import DataUnavailableError, InputError
 from excite.evaluation.judge import seeded
 from excite.runs.assemble import Parts, assemble
-from excite.runs.folder import Results
-from excite.training import checkpoints
+from excite.runs.folder import RunFolder
 
 CLASS_NAMES = {
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
@@ -68,12 +67,12 @@ class Examples:
         return 0.5 / self.largest if self.largest else 1.0
 
 
-def attacked_examples(results: Results, *, count: int = 4) -> Examples:
+def attacked_examples(results: RunFolder, *, count: int = 4) -> Examples:
     """Attack `count` test images against every arm that has a checkpoint, on the processor, from the run's seed.
 
     Of a cascade the first attack is taken. Raises an error that says why where checkpoints or data are not there.
     """
-    arms = [arm for arm in results.arms if not arm.problem and (results.folder / arm.name / checkpoints.FACTS).exists()]
+    arms = [arm for arm in results.arms if not arm.problem and arm.has_checkpoint]
     if not arms:
         raise InputError("The run folder holds no checkpoint, so that no image can be attacked again for this page.")
     if not results.experiment.attacks:
@@ -85,7 +84,7 @@ def attacked_examples(results: Results, *, count: int = 4) -> Examples:
     x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
     moved, before, after = {}, {}, {}
     for arm in arms:
-        model = checkpoints.load_model(results.folder / arm.name, parts.new_model()).eval()
+        model = arm.load_into(parts.new_model()).eval()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttackWarning)  # the evaluation has noted it
             moved[arm.name] = attack(model, x, y, seeded(results.experiment.seed, "page", name)).detach()
@@ -125,7 +124,7 @@ def png(image: Tensor) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def _parts(results: Results) -> Parts:
+def _parts(results: RunFolder) -> Parts:
     """Everything the experiment names, but nothing is fetched for a page."""
     name = results.experiment.data.name
     present = {status.name: status.present for status in data.listing()}
@@ -136,7 +135,7 @@ def _parts(results: Results) -> Parts:
     return assemble(results.experiment, device="cpu")
 
 
-def _choose(results: Results, total: int, count: int) -> tuple[Tensor, str]:
+def _choose(results: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
     """Images at random, among those that every evaluated arm gets right unless there are too few."""
     evaluations = [arm.evaluation for arm in results.arms if arm.evaluation and len(arm.evaluation.correct) == total]
     right = torch.stack([torch.ones(total, dtype=torch.bool), *(found.correct for found in evaluations)]).all(0)

@@ -22,13 +22,11 @@ from excite.report.tables.study_table import Column, Row, StudyTable, study_tabl
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmResult, Results
-from excite.trace import Trace
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
 from excite.training.checkpoints import FACTS
 from excite.training.history import METRICS
 
 PAGE = "report.html"
-TRACE = "trace.safetensors"
 MOST_DRAWN = 12  # settings of a sweep that get charts; a page stays small
 SOURCES = {  # of the table's columns: the file below an arm's folder, or below the run's
     "rate": OUTCOME,
@@ -63,7 +61,7 @@ class ShownCell:
 class TrainedArm:
     """One arm of one run: what its training and its attacks cost, and what the trust checks said."""
 
-    arm: ArmResult
+    arm: ArmFolder
     run: str
     source: str
 
@@ -79,15 +77,15 @@ class EstimateRow:
     used: bool
 
 
-def write_page(runs: Results | Sequence[Results], path: Path | None = None) -> Path:
+def write_page(runs: RunFolder | Sequence[RunFolder], path: Path | None = None) -> Path:
     """Write the page of one run or of many to `path`, by default report.html in the folder that holds them all."""
-    runs = [runs] if isinstance(runs, Results) else runs
-    path = path or (runs[0].folder if len(runs) == 1 else common_folder(runs)) / PAGE
+    runs = [runs] if isinstance(runs, RunFolder) else runs
+    path = path or (runs[0].path if len(runs) == 1 else common_folder(runs)) / PAGE
     write_text(path, page(runs))
     return path
 
 
-def page(runs: Sequence[Results]) -> str:
+def page(runs: Sequence[RunFolder]) -> str:
     """The page's HTML; nothing in it asks the network for anything."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -130,9 +128,9 @@ def page(runs: Sequence[Results]) -> str:
     )
 
 
-def common_folder(runs: Sequence[Results]) -> Path:
+def common_folder(runs: Sequence[RunFolder]) -> Path:
     """The run's folder, or the innermost folder that holds all of them."""
-    return Path(os.path.commonpath([run.folder.resolve() for run in runs]))
+    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
 
 
 def _policy(style: str, script: str) -> str:
@@ -216,18 +214,18 @@ def _source(column: Column, row: Row, groups: Sequence[Group], base: Path) -> st
     return ", ".join(files)
 
 
-def _label(run: Results, base: Path) -> str:
+def _label(run: RunFolder, base: Path) -> str:
     """Where a run's files are, seen from the folder that holds them all: "" or "seed-0/"."""
-    inner = run.folder.resolve().relative_to(base).as_posix()
+    inner = run.path.resolve().relative_to(base).as_posix()
     return "" if inner == "." else f"{inner}/"
 
 
-def _trained(run: Results, arm: ArmResult, base: Path) -> TrainedArm:
+def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
     label = _label(run, base)
     return TrainedArm(arm, label.rstrip("/"), f"{label}{arm.name}/")
 
 
-def _estimates(runs: Sequence[Results], base: Path) -> Iterator[EstimateRow]:
+def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
     """The estimate each run used and, on the page of a single run, what the other methods make of its baseline."""
     for run in runs:
         if run.estimate:
@@ -235,10 +233,10 @@ def _estimates(runs: Sequence[Results], base: Path) -> Iterator[EstimateRow]:
             yield EstimateRow(
                 label.rstrip("/"), run.estimate.method, run.estimate, "", run.estimate_seconds, label + ESTIMATE, True
             )
-    recorded = runs[0].folder / "baseline" / TRACE
-    if len(runs) > 1 or not recorded.exists():
+    baseline = runs[0].arm("baseline")
+    trace = baseline.trace()
+    if len(runs) > 1 or trace is None:
         return
-    trace = Trace.load(recorded)
     for method in METHODS:
         if runs[0].estimate and method == runs[0].estimate.method:
             continue
@@ -247,10 +245,10 @@ def _estimates(runs: Sequence[Results], base: Path) -> Iterator[EstimateRow]:
             estimate = estimate_lipschitz(trace, method)
         except ExciteError as error:
             problem = str(error)
-        yield EstimateRow("", method, estimate, problem, None, f"baseline/{TRACE}", False)
+        yield EstimateRow("", method, estimate, problem, None, f"baseline/{baseline.trace_file.name}", False)
 
 
-def _examples(run: Results) -> dict[str, Examples | str | None]:
+def _examples(run: RunFolder) -> dict[str, Examples | str | None]:
     """The attacked images, or why there are none."""
     try:
         return {"examples": attacked_examples(run), "no_examples": ""}

@@ -3,10 +3,10 @@
 from excite.evaluation import Accuracy
 from excite.report.tables.text import text_table
 from excite.report.verdict import verdict
-from excite.runs.folder import ArmResult, Results
+from excite.runs.folder import ArmFolder, RunFolder
 
 
-def table(results: Results) -> str:
+def table(results: RunFolder) -> str:
     """The rows as text, with L below them."""
     examples = next((arm.evaluation.clean.total for arm in results.arms if arm.evaluation), 0)
     notes = [verdict(results), f"Accuracies on {examples} test images, in brackets their 95% interval (Wilson)."]
@@ -23,11 +23,11 @@ def table(results: Results) -> str:
     return "\n".join([body, "", *notes])
 
 
-def _columns(results: Results) -> list[str]:
+def _columns(results: RunFolder) -> list[str]:
     return ["arm", "rate η¹", "clean %", *(f"{name} %" for name in results.experiment.attacks), "train s", "attack s"]
 
 
-def _row(results: Results, arm: ArmResult) -> list[str]:
+def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
     evaluation = arm.evaluation
     verdicts = ["diverged" if arm.problem else "–"] * (1 + len(results.experiment.attacks))
     if evaluation:

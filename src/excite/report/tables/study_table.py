@@ -14,7 +14,7 @@ from excite.report import labels
 from excite.report.tables.formats import Cell, Mark, Value, comma_separated, latex, markdown
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
 from excite.runs.collection import Group
-from excite.runs.folder import ArmResult
+from excite.runs.folder import ArmFolder
 
 NOTHING = Cell("–", None)
 DAGGER = "†"
@@ -93,7 +93,7 @@ class _Arm:
     title: str
     group: Group
     apart: str
-    results: tuple[ArmResult, ...]  # of the seeds at which it was trained
+    results: tuple[ArmFolder, ...]  # of the seeds at which it was trained
     published: PublishedRow | None
 
     @property

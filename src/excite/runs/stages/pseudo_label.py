@@ -14,10 +14,7 @@ from excite.data.self_training.pseudo_labels import PseudoLabels
 from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy
-from excite.files import read_json
 from excite.randomness import undisturbed
-from excite.runs.folder import OUTCOME
-from excite.training import checkpoints
 
 if TYPE_CHECKING:
     from excite.runs.procedure import Run
@@ -67,14 +64,14 @@ def label_with_run(
     """Label the images of `source` with a trained arm of a run, and write the pseudo-labels to `out`, an .npz file."""
     if out.suffix != ".npz":
         raise InputError(f"Pseudo-labels are an .npz file; {out} does not end so. Write --out {out}.npz.")
-    outcome = run.folder / arm / OUTCOME
-    if not outcome.exists() or read_json(outcome)["problem"]:
+    trained = run.files.arm(arm)
+    if not trained.trained or trained.problem:
         raise InputError(f"{run.folder} has no trained arm {arm}. Train it: excite train … --arm {arm}.")
     unlabelled = load_unlabelled(source)
     check_shape(unlabelled, run.parts.test.images.shape[1:])
     with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
         labelling = pseudo_label(
-            checkpoints.load_model(run.folder / arm, run.parts.new_model()),
+            trained.load_into(run.parts.new_model()),
             unlabelled,
             source=source,
             teacher={"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()},

@@ -16,6 +16,7 @@ from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, loa
 from excite.errors import InputError
 from excite.runs.assemble import Parts, assemble
 from excite.runs.experiment import Experiment, Options, Record, Teacher
+from excite.runs.folder import RunFolder
 from excite.runs.once import once
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
 from excite.runs.stages.pseudo_label import check_shape, pseudo_label
@@ -23,13 +24,11 @@ from excite.runs.stages.pseudo_label import check_shape, pseudo_label
 if TYPE_CHECKING:
     from excite.runs.procedure import Console
 
-TEACHER, PSEUDO_LABELS = "teacher", "pseudo.npz"
-
 
 def with_pseudo_labels(parts: Parts, folder: Path, *, console: "Console", device: str | None = None) -> Parts:
     """The same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
 
-    What does not fit together is refused now. A teacher is trained, in `folder`/teacher, when its labels are needed.
+    What does not fit together is refused now. A teacher is trained, in the run folder, when its labels are needed.
     """
     experiment = parts.experiment
     source = unlabelled_source(experiment)
@@ -37,7 +36,7 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: "Console", device
         return parts
     if experiment.teacher is None:
         return replace(parts, pseudo_labelled=partial(_labelled_already, parts, source))
-    stage = _Stage(folder / TEACHER, experiment, experiment.teacher, source, console, device)
+    stage = _Stage(RunFolder(folder), experiment, experiment.teacher, source, console, device)
     if not stage.file.exists():
         _ = stage.parts  # a teacher that cannot be trained is refused
     return replace(parts, pseudo_labelled=stage.labelled)
@@ -94,7 +93,7 @@ def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
 class _Stage:
     """The folder in which a teacher is trained and leaves its labels."""
 
-    folder: Path
+    run: RunFolder
     experiment: Experiment
     settings: Teacher
     source: str
@@ -103,7 +102,7 @@ class _Stage:
 
     @property
     def file(self) -> Path:
-        return self.folder / PSEUDO_LABELS
+        return self.run.pseudo_labels_file
 
     @cached_property
     def parts(self) -> Parts:
@@ -123,7 +122,7 @@ class _Stage:
                 model,
                 unlabelled,
                 source=self.source,
-                teacher={"run": self.folder.parent.name, "experiment": self.parts.experiment.to_json()},
+                teacher={"run": self.run.path.name, "experiment": self.parts.experiment.to_json()},
                 threshold=self.settings.threshold,
                 balance=self.settings.balance,
                 progress=progress,
@@ -140,7 +139,7 @@ class _Stage:
                 parts.train,
                 parts.new_optimizer(model, rate),
                 parts.schedule,
-                folder=self.folder,
+                folder=self.run.teacher,
                 after_epoch=partial(epoch_accuracies, parts),
                 on_step=progress,
             )

@@ -1,0 +1,95 @@
+"""Is everything in a run folder as its stages wrote it? Names each file that is not, and accepts a deliberate edit."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from excite.errors import CorruptFileError, ExciteError, InputError
+from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
+from excite.runs.folder import RunFolder, run_folders_in
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was looked at, what is not as it was written, and what was accepted although it is not."""
+
+    files: int
+    problems: tuple[str, ...]
+    accepted: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"files": self.files, "problems": list(self.problems), "accepted": list(self.accepted)}
+
+    def __str__(self) -> str:
+        lines = [*self.problems, *(f"Accepted: {path}" for path in self.accepted)]
+        good = self.files - len(self.problems) - len(self.accepted)
+        return "\n".join([*lines, f"{good} of {self.files} files are as they were written."])
+
+
+def verify(folder: Path, *, accept: bool = False) -> Verification:
+    """Check every file of the runs in `folder`; with `accept`, edited ones are sealed as they are.
+
+    A file that is no JSON, or one of another format, cannot be accepted.
+    """
+    runs = run_folders_in(folder)
+    if not runs:
+        raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
+    checked = {path: _problem(path) for run in runs for path in run.files()}
+    accepted = [path for path, problem in checked.items() if accept and problem and _accept(path)]
+    checked |= dict.fromkeys(accepted)
+    wrong = [problem for problem in checked.values() if problem]
+    if not wrong:  # what does not agree between files shows only where each is sound
+        wrong = [str(error) for run in runs for error in _senseless(run)]
+    return Verification(len(checked), tuple(wrong), tuple(map(str, accepted)))
+
+
+def _problem(path: Path) -> str | None:
+    try:
+        if path.suffix == ".safetensors":
+            _check_tensors(path)
+        elif path.suffix == ".jsonl":
+            read_lines(path)
+        else:
+            read_json(path)
+    except ExciteError as error:
+        return str(error)
+    return None
+
+
+def _check_tensors(path: Path) -> None:
+    from excite.trace import Trace
+    from excite.training import checkpoints
+
+    if path.name.startswith("weights-"):
+        checkpoints.check(path.parent)
+    else:
+        Trace.load(path)
+
+
+def _accept(path: Path) -> bool:
+    """Seal what is there; a file that is no JSON of ours stays refused."""
+    try:
+        if path.suffix == ".jsonl":
+            lines = [json.dumps(_resealed(line)) for line in parse_lines(path)]
+            write_text(path, "".join(f"{line}\n" for line in lines))
+        elif path.suffix in (".json", ".journal"):
+            write_text(path, json.dumps(_resealed(parse_json(path)), indent=2) + "\n")
+    except CorruptFileError:
+        return False
+    return _problem(path) is None
+
+
+def _resealed(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return sealed({key: entry for key, entry in value.items() if key != "sha256"})
+
+
+def _senseless(run: RunFolder) -> Iterator[ExciteError]:
+    """What sound files say that cannot be."""
+    try:
+        run.to_json()
+    except ExciteError as error:
+        yield error
