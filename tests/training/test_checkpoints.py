@@ -55,7 +55,7 @@ def test_an_older_checkpoint_without_their_state_still_loads(tmp_path: Path) -> 
     tensors = safetensors.torch.load_file(weights)
     del tensors["random.numpy"], tensors["random.python"]
     safetensors.torch.save_file(tensors, weights)
-    write_json(facts, read_json(facts) | {"sha256": sha256(weights)})
+    write_json(facts, read_json(facts) | {"weights_sha256": sha256(weights)})
     assert checkpoints.restore(tmp_path, *stepped(seed=1)) is not None
     assert torch.equal(torch.rand(3), expected)
 
