@@ -1,5 +1,7 @@
 """Along a path, the theorem's ingredients read from a trace are those of the vectors."""
 
+import json
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.excitation import certificate, certify_path, step_size_decay
+from excite.excitation import certificate, certify, gramian, step_size_decay
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -16,12 +18,13 @@ TraceOf = Callable[[Floats, Floats, Floats], Trace]
 
 
 def test_certificates_and_slopes_are_those_of_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
-    found = certify_path(trace_of(walk, 2 * walk, np.full(len(walk), 0.1)))
+    found = certify(trace_of(walk, 2 * walk, np.full(len(walk), 0.1)))
     points = torch.from_numpy(walk)
     for k, span in enumerate(found.spans):
         direct = certificate(points[k], points[k + 1], points[-1])
         assert span.holds == direct.holds
         np.testing.assert_allclose(span.rates, direct.rates, rtol=1e-6)
+        assert math.isnan(span.residual) if not span.holds else span.residual < 1e-12
     expected = [np.linalg.norm(2 * walk[k]) / np.linalg.norm(walk[k] - walk[-1]) for k in range(len(walk) - 2)]
     np.testing.assert_allclose(found.slopes, expected, rtol=1e-9)
     assert found.largest_slope == pytest.approx(max(expected))
@@ -34,7 +37,7 @@ def test_on_a_quadratic_the_proof_s_slope_is_below_the_largest_eigenvalue(trace_
     for _ in range(200):
         theta.append(theta[-1] - 0.3 * eigenvalues * theta[-1])
     points = np.array(theta)
-    found = certify_path(trace_of(points, eigenvalues * points, np.full(len(points), 0.3)))
+    found = certify(trace_of(points, eigenvalues * points, np.full(len(points), 0.3)))
     assert found.largest_slope <= 3.0 * (1 + 1e-6)
     assert found.satisfied.all()
     assert all(span.holds for span in found.spans)
@@ -52,10 +55,64 @@ def test_step_sizes_are_classed_by_their_decay(exponent: float, diverges: bool, 
 
 def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
     with pytest.raises(InputError, match="holds 2 moments"):
-        certify_path(trace_of(np.eye(2), np.eye(2), np.ones(2)))
+        certify(trace_of(np.eye(2), np.eye(2), np.ones(2)))
 
 
 def test_without_learning_rates_nothing_is_said_of_their_decay(trace_of: TraceOf, walk: Floats) -> None:
-    found = certify_path(trace_of(walk, walk, np.full(len(walk), np.nan)))
+    found = certify(trace_of(walk, walk, np.full(len(walk), np.nan)))
     assert found.step_sizes is None
     assert not found.satisfied.any()
+
+
+def quadratic_path(rate: float, steps: int = 12) -> tuple[Floats, Floats]:
+    eigenvalues = np.array([3.0, 1.0, 0.2])
+    theta = [np.ones(3)]
+    for _ in range(steps):
+        theta.append(theta[-1] - rate * eigenvalues * theta[-1])
+    return np.array(theta), eigenvalues * np.array(theta)
+
+
+def test_the_bounds_of_definition_1_are_those_of_the_certificates_signal(trace_of: TraceOf) -> None:
+    points, gradients = quadratic_path(0.3)
+    found = certify(trace_of(points, gradients, np.full(len(points), 0.3)))
+    assert found.excitation is not None
+    theta = torch.from_numpy(points)
+    signals = []
+    for k in range(len(points) - 2):
+        direct = certificate(theta[k], theta[k + 1], theta[-1])
+        square = torch.stack([direct.excite(column) for column in torch.eye(3, dtype=torch.float64)])
+        values, vectors = torch.linalg.eigh(square)
+        signals.append(vectors * values.sqrt())
+    plain = gramian(torch.stack(signals), 1.0)
+    assert found.excitation.smallest == pytest.approx(plain.smallest, rel=1e-6)
+    assert found.excitation.largest == pytest.approx(plain.largest, rel=1e-6)
+    assert found.excitation.rate == pytest.approx(plain.rate, rel=1e-6)
+    assert found.excitation.everywhere
+    assert found.excitation.mean_rate >= found.excitation.rate
+
+
+def test_assumption_1_counts_the_slopes_above_l(trace_of: TraceOf) -> None:
+    points, gradients = quadratic_path(0.3)
+    trace = trace_of(points, gradients, np.full(len(points), 0.3))
+    kept = certify(trace, 3.0 * (1 + 1e-9)).smoothness
+    assert kept is not None
+    assert kept.holds
+    broken = certify(trace, 1.0).smoothness
+    assert broken is not None
+    every = [
+        np.linalg.norm(gradients[i] - gradients[j]) / np.linalg.norm(points[i] - points[j])
+        for i in range(len(points))
+        for j in range(i)
+    ]
+    assert (broken.slopes, broken.above) == (len(every), sum(slope > 1 for slope in every))
+    assert broken.largest == pytest.approx(max(every))
+    assert "Assumption 1 is violated" in str(certify(trace, 1.0))
+
+
+def test_a_path_that_bounces_is_not_excited_and_says_so(trace_of: TraceOf) -> None:
+    points = np.array([[(-1.0) ** k, 0.1 * k] for k in range(8)])
+    found = certify(trace_of(points, points, np.full(8, 0.1)))
+    assert found.excitation is None or not found.excitation.everywhere
+    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert [step["certified"] for step in written["steps"]] == found.certified.tolist()
+    assert written["conclusion"] == str(found)

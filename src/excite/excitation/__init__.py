@@ -1,20 +1,25 @@
 """Is it persistently excited: the definition (`gramian`), the theorem (`certificate`), the assumption (`acuteness`)."""
 
-from excite.excitation.along_path import PathCertificate, StepSizes, certify_path, step_size_decay
+from excite.excitation.along_path import Excitation, PathCertificate, Smoothness, StepSizes, certify, step_size_decay
 from excite.excitation.assumption import Acuteness, acuteness, choose_batch_size
 from excite.excitation.definition import Gramian, gramian, simulate
+from excite.excitation.descent import CertifiedDescent, certify_descent
 from excite.excitation.theorem import Certificate, Span, certificate
 
 __all__ = [
     "Acuteness",
     "Certificate",
+    "CertifiedDescent",
+    "Excitation",
     "Gramian",
     "PathCertificate",
+    "Smoothness",
     "Span",
     "StepSizes",
     "acuteness",
     "certificate",
-    "certify_path",
+    "certify",
+    "certify_descent",
     "choose_batch_size",
     "gramian",
     "simulate",

@@ -1,14 +1,17 @@
-"""The theorem along a whole run: what its proof uses, epoch by epoch, with θ* the last moment."""
+"""The theorem along a whole run: both assumptions and the certificate, epoch by epoch, with θ* the last moment."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.excitation.assumption import step_products
+from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
+from excite.lipschitz.epochs import secants
+from excite.lipschitz.estimate import LipschitzEstimate
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -38,18 +41,68 @@ class StepSizes:
         )
 
 
+@dataclass(frozen=True)
+class Smoothness:
+    """Assumption 1 as far as a run can refute it: how many of its recorded slopes exceed L."""
+
+    constant: float  # L
+    slopes: int
+    above: int
+    largest: float
+
+    @property
+    def holds(self) -> bool:
+        return self.above == 0
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"Assumption 1: none of {self.slopes} recorded slopes exceeds L = {self.constant:.3g}."
+        return (
+            f"Assumption 1 is violated: {self.above} of {self.slopes} recorded slopes exceed L = {self.constant:.3g}; "
+            f"the largest is {self.largest:.3g}."
+        )
+
+
+@dataclass(frozen=True)
+class Excitation:
+    """Definition 1 for the certified steps, one of which is the unit of time: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over windows of T₀.
+
+    ΦΦᵀ is constant and symmetric within a step, so Lemma 1 is exact there: errors shrink by e^{−λ}, λ its smallest
+    eigenvalue. `rate` is the slowest step's, `mean_rate` that of all certified steps together. A ΦΦᵀ exists only
+    where a step is certified, so the whole path is persistently excited only where all are.
+    """
+
+    smallest: float  # μ₁ in the paper
+    largest: float  # μ₂ in the paper
+    window: float  # T₀ in the paper
+    rate: float
+    mean_rate: float
+    everywhere: bool
+
+    def __str__(self) -> str:
+        where = "Persistently excited at every step" if self.everywhere else "Persistently excited only where certified"
+        return (
+            f"{where}: {self.largest:.3g} I ≥ ∫ΦΦᵀ ≥ {self.smallest:.3g} I over windows of {self.window:g} step; errors "
+            f"shrink like e^(−{self.rate:.3g} k) at least, e^(−{self.mean_rate:.3g} k) on average."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class PathCertificate:
-    """One entry per recorded step but the last.
+    """One entry per recorded step but the last, which ends at θ*.
 
-    `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, which the proof needs below 1/ηᵏ; `inverse_rates` are those 1/ηᵏ; `spans` hold
-    the angle of Assumption 2 and the certificate's contraction rates.
+    `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, which the proof needs below 1/ηᵏ; `inverse_rates` are those 1/ηᵏ; `angles` are
+    Assumption 2; `spans` the certificates with their contraction rates; `smoothness` is Assumption 1 against the L
+    that was given, `excitation` what Definition 1 and Lemma 1 say (None where no step is certified).
     """
 
     slopes: Floats
     inverse_rates: Floats
+    angles: Acuteness
     spans: tuple[Span, ...]
     step_sizes: StepSizes | None
+    smoothness: Smoothness | None
+    excitation: Excitation | None
 
     @property
     def largest_slope(self) -> float:
@@ -61,16 +114,56 @@ class PathCertificate:
         """Where ‖∇l(θᵏ)‖/‖θᵏ − θ*‖ < 1/ηᵏ."""
         return self.slopes < self.inverse_rates
 
+    @property
+    def certified(self) -> NDArray[np.bool_]:
+        return np.array([span.holds for span in self.spans])
+
     def __str__(self) -> str:
-        certified = f"{sum(span.holds for span in self.spans)} of {len(self.spans)} steps are certified"
-        slopes = f"‖∇l‖/‖θ − θ*‖ is at most {self.largest_slope:.3g}"
-        if self.step_sizes is None:
-            return f"{certified}; {slopes}."
-        return f"{certified}; {slopes}, below 1/η at {int(self.satisfied.sum())} of them. {self.step_sizes}"
+        parts = [] if self.smoothness is None else [str(self.smoothness)]
+        parts.append(str(self.angles))
+        below = "" if self.step_sizes is None else f", below 1/η at {int(self.satisfied.sum())} of them"
+        parts.append(
+            f"{int(self.certified.sum())} of {len(self.spans)} steps are certified; "
+            f"‖∇l‖/‖θ − θ*‖ is at most {self.largest_slope:.3g}{below}."
+        )
+        parts.append("No step is persistently excited." if self.excitation is None else str(self.excitation))
+        if self.step_sizes is not None:
+            parts.append(str(self.step_sizes))
+        return " ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        steps = [
+            {
+                "step": number + 1,
+                "cosine": float(self.angles.cosines[number]),
+                "acute": bool(self.angles.holds[number]),
+                "slope": _finite(self.slopes[number]),
+                "inverse_rate": _finite(self.inverse_rates[number]),
+                "inequality_holds": bool(self.satisfied[number]),
+                "certified": span.holds,
+                "contraction_rates": sorted(span.rates) if span.holds else None,
+                "residual": _finite(span.residual),
+            }
+            for number, span in enumerate(self.spans)
+        ]
+        return {
+            "steps": steps,
+            "assumption_1": None
+            if self.smoothness is None
+            else vars(self.smoothness) | {"holds": self.smoothness.holds},
+            "assumption_2": {"fraction": self.angles.fraction, "smallest_cosine": float(self.angles.cosines.min())},
+            "excitation": None if self.excitation is None else dict(vars(self.excitation)),
+            "decay_exponent": None if self.step_sizes is None else self.step_sizes.exponent,
+            "conclusion": str(self),
+        }
 
 
-def certify_path(trace: Trace) -> PathCertificate:
-    """The theorem's ingredients at every recorded step of a run."""
+def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> PathCertificate:
+    """Both assumptions, the certificate and the bounds of Definition 1 at every recorded step of a run.
+
+    A step goes from one moment to the next: an epoch of SGD, or, where every step was recorded, a step of gradient
+    descent, which is what the theorem is about. `estimate` is the L that Assumption 1 is held against.
+    """
     if len(trace) < 3:
         raise InputError(f"The trace holds {len(trace)} moments; this needs 3, the last one being θ*. Record longer.")
     steps, products, rests = step_products(trace)
@@ -80,11 +173,46 @@ def certify_path(trace: Trace) -> PathCertificate:
     spans = tuple(certify_span(float(u), float(a), float(c)) for u, a, c in zip(lengths, along, across, strict=True))
     to_goal = trace.parameter_distances[:-2, -1]
     norms = trace.gradient_norms[:-2]
-    slopes = np.divide(norms, to_goal, out=np.full_like(norms, np.inf), where=to_goal > 0)
     rates = trace.learning_rates
-    inverse_rates = np.divide(1.0, rates[:-2], out=np.full(len(slopes), np.nan), where=rates[:-2] > 0)
     known = bool(np.isfinite(rates).all() and (rates > 0).all())
-    return PathCertificate(slopes, inverse_rates, spans, step_size_decay(rates) if known else None)
+    return PathCertificate(
+        slopes=np.divide(norms, to_goal, out=np.full_like(norms, np.inf), where=to_goal > 0),
+        inverse_rates=np.divide(1.0, rates[:-2], out=np.full(len(norms), np.nan), where=rates[:-2] > 0),
+        angles=acuteness(trace),
+        spans=spans,
+        step_sizes=step_size_decay(rates) if known else None,
+        smoothness=None if estimate is None else smoothness(trace, estimate),
+        excitation=excitation(spans),
+    )
+
+
+def smoothness(trace: Trace, estimate: LipschitzEstimate | float) -> Smoothness:
+    """Hold every recorded slope against L: those of single steps, and the secants between every two moments."""
+    constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else float(estimate)
+    every = [trace.slopes]
+    if trace.facts.get("gradient") != "input":  # the released code's gradients are no gradients of l
+        every.append(secants(trace)[np.triu_indices(len(trace), 1)])
+    slopes = np.concatenate(every)
+    return Smoothness(constant, len(slopes), int((slopes > constant).sum()), float(slopes.max(initial=0.0)))
+
+
+def excitation(spans: tuple[Span, ...]) -> Excitation | None:
+    """μ₁ and μ₂ over windows of one step; None where nothing is certified.
+
+    The rates inside span(u, q) lie on both sides of log 2, the rate of all other directions, so they are the extremes.
+    """
+    rates = [sorted(span.rates) for span in spans if span.holds]
+    if not rates:
+        return None
+    slow, fast = [pair[0] for pair in rates], [pair[1] for pair in rates]
+    return Excitation(
+        smallest=min(slow),
+        largest=max(fast),
+        window=1.0,
+        rate=min(slow),
+        mean_rate=sum(slow) / len(slow),
+        everywhere=len(rates) == len(spans),
+    )
 
 
 def step_size_decay(rates: Floats) -> StepSizes:
@@ -100,3 +228,7 @@ def step_size_decay(rates: Floats) -> StepSizes:
     centred = logs - logs.mean()
     exponent = -float(centred @ np.log(rates[start:])) / float(centred @ centred)
     return StepSizes(0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -37,6 +37,7 @@ class Span:
     directions: tuple[Pair, Pair]
     shares: Pair
     rates: Pair
+    residual: float  # ‖q − e^{−ΦΦᵀ}(u + q)‖ / ‖u + q‖, within rounding of 0
 
     @property
     def holds(self) -> bool:
@@ -49,7 +50,9 @@ def certify_span(step: float, along: float, across: float) -> Span:
     cosine = along / rest if step > 0 and rest > 0 else 0.0
     if cosine <= _ROUNDING:
         unknown = (math.nan, math.nan)
-        return Span("right" if cosine >= -_ROUNDING else "obtuse", cosine, (unknown, unknown), unknown, unknown)
+        return Span(
+            "right" if cosine >= -_ROUNDING else "obtuse", cosine, (unknown, unknown), unknown, unknown, math.nan
+        )
     # B is [[a, b], [b, c]] here, and its determinant is a.
     a, b = along / step, across / step
     c = 1 + b * (b / a)
@@ -61,7 +64,12 @@ def certify_span(step: float, along: float, across: float) -> Span:
     norm = math.hypot(x, y)
     x, y = (x / norm, y / norm) if norm > 0 else (0.0, 1.0)
     shares = (1 / (1 + small), 1 / (1 + large))
-    return Span("acute", cosine, ((-y, x), (x, y)), shares, (math.log1p(1 / small), math.log1p(1 / large)))
+    directions, rates = ((-y, x), (x, y)), (math.log1p(1 / small), math.log1p(1 / large))
+    whole = (step + along, across)
+    shrunk = [math.exp(-rate) * (v[0] * whole[0] + v[1] * whole[1]) for rate, v in zip(rates, directions, strict=True)]
+    reached = [sum(size * v[axis] for size, v in zip(shrunk, directions, strict=True)) for axis in (0, 1)]
+    residual = math.hypot(along - reached[0], across - reached[1]) / math.hypot(*whole)
+    return Span("acute", cosine, directions, shares, rates, residual)
 
 
 @dataclass(frozen=True, eq=False)

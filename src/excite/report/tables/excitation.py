@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from excite.excitation import acuteness, certify_path
+from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
 from excite.report.tables.text import text_table
 from excite.trace import Trace
@@ -13,7 +13,8 @@ COLUMNS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/
 
 def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any]:
     """Per recorded epoch but the last (θ*): Assumption 2, the proof's inequality, η against 1/L, contraction rates."""
-    path, angles = certify_path(trace), acuteness(trace)
+    path = certify(trace, estimate)
+    angles = path.angles
     products = trace.learning_rates[: len(path.spans)] * estimate.constant
     epochs = [
         {
@@ -35,7 +36,7 @@ def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any
         "at_most_1/L": int((products <= 1 + ROUNDING).sum()),
         "at_most_2/L": int((products <= 2 + ROUNDING).sum()),
         "decay_exponent": path.step_sizes.exponent if path.step_sizes else None,
-        "conclusions": [str(angles), str(path)],
+        "conclusions": [str(path)],
     }
 
 
