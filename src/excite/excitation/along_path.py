@@ -1,7 +1,7 @@
 """The theorem along a whole run: both assumptions and the certificate, epoch by epoch, with θ* the last moment."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -82,8 +82,8 @@ class Excitation:
     def __str__(self) -> str:
         where = "Persistently excited at every step" if self.everywhere else "Persistently excited only where certified"
         return (
-            f"{where}: {self.largest:.3g} I ≥ ∫ΦΦᵀ ≥ {self.smallest:.3g} I over windows of {self.window:g} step; errors "
-            f"shrink like e^(−{self.rate:.3g} k) at least, e^(−{self.mean_rate:.3g} k) on average."
+            f"{where}: {self.largest:.3g} I ≥ ∫ΦΦᵀ ≥ {self.smallest:.3g} I over windows of {self.window:g} step; "
+            f"errors shrink like e^(−{self.rate:.3g} k) at least, e^(−{self.mean_rate:.3g} k) on average."
         )
 
 
@@ -148,11 +148,9 @@ class PathCertificate:
         ]
         return {
             "steps": steps,
-            "assumption_1": None
-            if self.smoothness is None
-            else vars(self.smoothness) | {"holds": self.smoothness.holds},
+            "assumption_1": None if self.smoothness is None else asdict(self.smoothness),
             "assumption_2": {"fraction": self.angles.fraction, "smallest_cosine": float(self.angles.cosines.min())},
-            "excitation": None if self.excitation is None else dict(vars(self.excitation)),
+            "excitation": None if self.excitation is None else asdict(self.excitation),
             "decay_exponent": None if self.step_sizes is None else self.step_sizes.exponent,
             "conclusion": str(self),
         }
