@@ -72,6 +72,12 @@ Start = Callable[..., subprocess.Popen[str]]
 Call = Callable[..., tuple[str, str]]
 
 
+@pytest.fixture(scope="session")
+def tiny_experiment() -> str:
+    """A TOML file that is run in seconds."""
+    return TINY
+
+
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"

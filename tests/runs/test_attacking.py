@@ -1,7 +1,9 @@
 """A stranger's model, attacked from its file."""
 
+import contextlib
 import pickle
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from torch import nn
 from excite import models
 from excite.console import Console
 from excite.errors import CorruptFileError, InputError
+from excite.evaluation import Evaluation
+from excite.files import read_json
 from excite.runs.attacking import attack_target, named_attacks, stranger
 
 FACTORY = """
@@ -21,6 +25,9 @@ def digits():
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
 
 number = 3
+
+def sized(width):
+    return nn.Linear(width, 10)
 
 def not_a_model():
     return number
@@ -83,6 +90,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path, module: str) -> None:
         ("nowhere:digits", "cannot be imported"),
         (f"{module}:nothing", "cannot be imported"),
         (f"{module}:not_a_model", "made a int, not a torch module"),
+        (f"{module}:number", "is a int; name a function"),
+        (f"{module}:sized", "needs width, and nobody is there to give it"),
         ("lenet5", "does not fit lenet5"),
     ):
         with pytest.raises(InputError, match=message):
@@ -104,11 +113,54 @@ def test_options_reach_the_attacks_that_take_them() -> None:
         named_attacks(("pgd",), {})
 
 
-def test_the_verdicts_are_kept(tmp_path: Path, module: str) -> None:
+def test_each_attack_keeps_its_verdicts_in_a_file_of_its_own(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
+    for eps, examples in ((0.1, 50), (0.2, 50), (0.1, 40), (0.1, 50)):  # the last is the first once more
+        attacks = named_attacks(("pgd",), {"eps": eps, "steps": 3})
+        evaluation = attack_target(target, attacks, console=Console(), examples=examples, subset_seed=1)
+        assert evaluation.clean.total == examples
+    files = sorted(tmp_path.glob("attack-*"))
+    assert [file.name[:-14] for file in files] == [
+        "attack-w-pgd-40-of-seed-1",
+        *["attack-w-pgd-50-of-seed-1"] * 2,
+    ]
+    assert {Evaluation.load(file).clean.total for file in files} == {40, 50}
+
+
+def test_a_stopped_attack_goes_on_without_being_asked_to(tmp_path: Path, module: str) -> None:
     weights(tmp_path / "w.pt")
     target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
     attacks = named_attacks(("pgd",), {"eps": 0.1, "steps": 3})
-    evaluation = attack_target(target, attacks, console=Console(), examples=50, subset_seed=1)
-    assert evaluation.clean.total == 50
-    assert (tmp_path / "attack-pgd.json").exists()
-    assert not (tmp_path / "attack-pgd.journal").exists()
+
+    class Stopping(Console):
+        @contextlib.contextmanager
+        def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+            def stop(done: int, total: int) -> None:
+                if done == 2:
+                    raise KeyboardInterrupt
+
+            yield stop
+
+    with pytest.raises(KeyboardInterrupt):
+        attack_target(target, attacks, console=Stopping(), examples=100, batch_size=1)
+    (journal,) = tmp_path.glob("*.journal")
+    assert read_json(journal)["attacks"]["pgd"]["batches_done"] == 2
+    batches: list[int] = []
+
+    class Noting(Console):
+        @contextlib.contextmanager
+        def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+            yield lambda done, _: batches.append(done)
+
+    attack_target(target, attacks, console=Noting(), examples=100, batch_size=1)
+    assert min(batches) == 3
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path: Path, module: str, prefix: str) -> None:
+    expected = weights(tmp_path / "w.pt").state_dict()
+    torch.save({f"{prefix}{name}": tensor for name, tensor in expected.items()}, tmp_path / "wrapped.pt")
+    model = load(f"{module}:digits", tmp_path / "wrapped.pt")
+    assert torch.equal(model.state_dict()["1.weight"], expected["1.weight"])

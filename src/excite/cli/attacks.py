@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from excite.cli.opening import open_run
-from excite.cli.options import NUMBER, arm_option, device_option, json_option, run_argument
+from excite.cli.options import NUMBER, SHARE, arm_option, device_option, json_option, refuse_ignored, run_argument
 from excite.cli.output import show
 
 
 @click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
-@click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path), required=False)
+@click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path, exists=True), required=False)
 @arm_option
 @click.option("--with", "names", multiple=True, help="pgd, autoattack, square …; by default the experiment's attacks.")
 @click.option("--eps", type=NUMBER, help="Radius of the ball, for instance 8/255.")
@@ -20,8 +20,7 @@ from excite.cli.output import show
 @click.option("--restarts", type=click.IntRange(min=1), help="Restarts; PGD then starts at random points.")
 @click.option("--norm", type=click.Choice(["linf", "l2"]), help="The norm of the ball.")
 @click.option("--examples", type=click.IntRange(min=1), help="Attack a random subset of the test images.")
-@click.option("--subset-seed", default=0, show_default=True, help="Which subset.")
-@click.option("--resume", is_flag=True, help="Go on from an attack that was stopped.")
+@click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which subset.")
 @click.option("--model", help="A stranger's model, package.module:factory, or the name of one of ours.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Data for a stranger's model.")
@@ -33,7 +32,6 @@ def attack(
     names: tuple[str, ...],
     examples: int | None,
     subset_seed: int,
-    resume: bool,
     model: str | None,
     weights: Path | None,
     data_name: str,
@@ -41,14 +39,29 @@ def attack(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Attack a trained arm of a run folder, or a stranger's weights with --model."""
+    """Attack a trained arm of a run folder, or a stranger's weights with --model.
+
+    Without --with the run's own attacks are made, or their verdict is read. Attacks named with --with go into a file of
+    their own beside it; one that was stopped goes on from there.
+    """
     from excite.console import Console
     from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
 
-    weights = weights or (target if target and target.is_file() else None)
-    if model and weights and names:
+    if examples is None:
+        refuse_ignored(["subset_seed"], "all test images are attacked; add --examples N")
+    if model is None:
+        refuse_ignored(["weights", "data_name"], "a run folder has its own; add --model for a model of yours")
+    if not names:
+        attacking = [*options, "examples", "subset_seed", "model"]
+        refuse_ignored(attacking, "the run's own attacks have theirs; add --with, for instance --with pgd")
+    if model:
+        refuse_ignored(["arm"], "a model of yours has no arms; leave it out")
+        if target and weights:
+            raise click.UsageError(f"Of {target} and --weights {weights} one would be ignored: name one file.")
+        if not (weights := weights or target):
+            raise click.UsageError("--model also needs its weights: add --weights FILE.")
         chosen = stranger(model, weights, data_name=data_name, device=device, folder=weights.parent)
-    elif target is None or weights:
+    elif target is None or target.is_file():
         raise click.UsageError("Name a run folder, or --model, --weights and --with for a model of yours.")
     elif names:
         chosen = arm_of_run(open_run(target, device), arm)
@@ -58,12 +71,7 @@ def attack(
         return
     options["random_start"] = True if options["restarts"] else None
     evaluation = attack_target(
-        chosen,
-        named_attacks(names, options),
-        console=Console(),
-        examples=examples,
-        subset_seed=subset_seed,
-        resume=resume,
+        chosen, named_attacks(names, options), console=Console(), examples=examples, subset_seed=subset_seed
     )
     show(as_json, evaluation.to_json(), str(evaluation))
 
@@ -76,7 +84,7 @@ def attack(
 @arm_option
 @click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write.")
-@click.option("--threshold", type=NUMBER, default=0.0, show_default=True, help="The least confidence to keep.")
+@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="The least confidence to keep.")
 @click.option("--balance", is_flag=True, help="Keep equally many of each class, the most confident ones.")
 @device_option
 @json_option

@@ -4,41 +4,59 @@ from pathlib import Path
 
 import click
 
-from excite.cli.opening import open_run, run_of
-from excite.cli.options import arm_option, device_option, json_option, out_option, run_argument, set_option
+from excite.cli.opening import open_run, read_run, run_of
+from excite.cli.options import (
+    SHARE,
+    arm_option,
+    device_option,
+    json_option,
+    out_option,
+    refuse_ignored,
+    run_argument,
+    set_option,
+)
 from excite.cli.output import show
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
 @run_argument
 @click.option("--compare", is_flag=True, help="Every method side by side, with its 1/L and 2/L.")
+@click.option(
+    "--train", "may_train", is_flag=True, help="Make an estimate that is missing, with the trainings it needs."
+)
 @device_option
 @json_option
-def estimate(folder: Path, compare: bool, device: str | None, as_json: bool) -> None:
-    """How large is L for the experiment of a run folder? Estimated once, then read."""
+def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, as_json: bool) -> None:
+    """How large is L for the experiment of a run folder? Reads what was estimated; --train estimates what was not."""
     from excite.report import estimates_table
+    from excite.runs.missing import needed_estimate, needed_trace
 
-    opened = open_run(folder, device)
+    if may_train:
+        open_run(folder, device).estimate()
+    else:
+        refuse_ignored(["device"], "an estimate that is there is read; add --train to make one")
+    run = read_run(folder)
+    answer = needed_estimate(run)
     if compare:
-        found = opened.estimates()
+        needed_trace(run, "baseline")
+        found = open_run(folder, device).estimates()
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in found.items()}
         show(as_json, values, estimates_table(found))
     else:
-        answer = opened.estimate()
         show(as_json, answer.to_json(), str(answer))
 
 
 @click.command(epilog="Example: excite certify runs/mnist-sample --arm poe")
 @run_argument
 @arm_option
-@device_option
 @json_option
-def certify(folder: Path, arm: str, device: str | None, as_json: bool) -> None:
+def certify(folder: Path, arm: str, as_json: bool) -> None:
     """Was a training persistently excited? Per epoch: acuteness, the proof's inequality, rates against 1/L and 2/L."""
     from excite.report import excitation_facts, excitation_table
+    from excite.runs.missing import needed_estimate, needed_trace
 
-    opened = open_run(folder, device)
-    trace, found = opened.trace(arm), opened.estimate()
+    run = read_run(folder)
+    trace, found = needed_trace(run, arm), needed_estimate(run)
     show(as_json, excitation_facts(trace, found), excitation_table(trace, found))
 
 
@@ -46,7 +64,7 @@ def certify(folder: Path, arm: str, device: str | None, as_json: bool) -> None:
 @click.argument("experiment")
 @click.argument("sizes", nargs=-1, type=click.IntRange(min=1), required=True)
 @click.option("--try", is_flag=True, expose_value=False, help="Stands before the sizes.")
-@click.option("--threshold", type=float, default=0.8, show_default=True, help="The clean accuracy to reach.")
+@click.option("--threshold", type=SHARE, default=0.8, show_default=True, help="The clean accuracy to reach.")
 @out_option
 @set_option
 @device_option

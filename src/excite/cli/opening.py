@@ -3,21 +3,49 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 if TYPE_CHECKING:
+    from excite.runs import Experiment
+    from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
+
+
+def described(experiment: str, changes: tuple[str, ...], out: Path | None) -> "tuple[Experiment, Path]":
+    """The experiment of this name, of this file or of this run folder, and the folder to run it in."""
+    from excite.runs import catalogue, load
+    from excite.runs.folder import RunFolder
+
+    there = RunFolder(Path(experiment))
+    if experiment not in catalogue() and there.exists:
+        if changes:
+            raise click.UsageError(f"{experiment} has its experiment: --set needs a name or a file, and a new --out.")
+        return there.experiment, out or there.path
+    description = load(experiment, overrides=changes)
+    return description, out or Path("runs") / description.name
 
 
 def run_of(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
+    """The run of an experiment, in a folder that is made where it is not there."""
     from excite.console import Console
-    from excite.runs import load
     from excite.runs.procedure import Run
 
-    description = load(experiment, overrides=changes)
-    return Run(out or Path("runs") / description.name, description, console=Console(), device=device)
+    description, folder = described(experiment, changes, out)
+    return Run(folder, description, console=Console(), device=device)
 
 
 def open_run(folder: Path, device: str | None) -> "Run":
+    """The run in a folder, to go on with."""
     from excite.console import Console
     from excite.runs.procedure import Run
 
     return Run.open(folder, console=Console(), device=device)
+
+
+def read_run(folder: Path) -> "RunFolder":
+    """The run in a folder, to read only."""
+    from excite.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    _ = run.experiment  # a folder that is no run's says so
+    return run

@@ -1,27 +1,37 @@
 """Arguments and options that several commands share."""
 
+import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from excite.errors import InputError
 from excite.quantities import number
 
 
 class Number(click.ParamType[float]):
-    """A number, or a fraction such as 8/255."""
+    """A number between two bounds, or a fraction such as 8/255."""
 
     name = "number"
 
+    def __init__(self, least: float = -math.inf, most: float = math.inf) -> None:
+        self.least, self.most = least, most
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return number(str(value))
+            found = number(str(value))
         except InputError as error:
             self.fail(str(error), param, ctx)
+        if not self.least <= found <= self.most:  # not a number is in no range
+            self.fail(f"{value} is not in the range from {self.least:g} to {self.most:g}.", param, ctx)
+        return found
 
 
 NUMBER = Number()
+SHARE = Number(0, 1)
 
 experiment_argument = click.argument("experiment", default="mnist-sample")
 run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
@@ -59,3 +69,15 @@ arms_option = click.option(
 seeds_option = click.option(
     "--seeds", type=click.IntRange(min=1), help="Repeat everything for the seeds 0, 1, … in a folder each."
 )
+
+
+def refuse_ignored(parameters: Collection[str], cure: str) -> None:
+    """Options that were given and would change nothing are an error: who gives one means it."""
+    context = click.get_current_context()
+    given = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in parameters and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(f"{' and '.join(given)} would be ignored: {cure}.", context)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import device_option, json_option, runs_argument
+from excite.cli.options import device_option, json_option, refuse_ignored, runs_argument
 from excite.cli.output import show
 from excite.errors import ExciteError
 
@@ -35,8 +35,10 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect
 
-    if wanted and (in_browser or out):
-        raise click.UsageError("--format writes no page, which --open and --out are for.")
+    if wanted:
+        refuse_ignored(["in_browser", "out"], "--format prints a table and writes no page; leave one of them out")
+        if wanted != "json":
+            refuse_ignored(["as_json"], f"--format {wanted} is not JSON; leave one of them out")
     runs = collect(folders)
     groups = by_seed(runs)
     study = study_table(groups)

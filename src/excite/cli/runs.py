@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.opening import run_of
+from excite.cli.opening import described, run_of
 from excite.cli.options import (
     arm_option,
     arms_option,
@@ -12,6 +12,7 @@ from excite.cli.options import (
     experiment_argument,
     json_option,
     out_option,
+    refuse_ignored,
     seeds_option,
     set_option,
 )
@@ -38,16 +39,14 @@ def run(
 ) -> None:
     """Run the paper's whole procedure: baseline, L, the 1/L and 2/L arms, attacks, report.
 
-    EXPERIMENT is a name from `excite list` or a TOML file. A stage that is finished is not run again: a stopped run
-    goes on, and arms and seeds can be added.
+    EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to go on with. A stage that is finished is not
+    run again: a stopped run goes on, and arms and seeds can be added.
     """
     from excite.console import Console
-    from excite.runs import load
     from excite.runs.procedure import Run
     from excite.sweeps.sweep import run_folders
 
-    description = load(experiment, overrides=changes)
-    folder = out or Path("runs") / description.name
+    description, folder = described(experiment, changes, out)
     for path, each in run_folders(description, folder, seeds).items():
         Run(path, each, console=Console(), device=device).all(arms)
     if seeds is None:
@@ -94,8 +93,10 @@ def sweep(
     from excite.sweeps.sweep import combinations
     from excite.sweeps.sweep import sweep as sweep_runs
 
-    if address and (engine != "ray" or workers):
-        raise click.UsageError("--address goes with --engine ray, and without --workers: the cluster has its own.")
+    if engine != "ray":
+        refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
+    if address:
+        refuse_ignored(["workers"], "a cluster has its own; leave it or --address out")
     description = load(experiment, overrides=changes)
     folder = out or Path("runs") / f"{description.name}-sweep"
     finished = sweep_runs(

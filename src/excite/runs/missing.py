@@ -1,0 +1,32 @@
+"""What a command needs of a run folder, or an error that says which command makes it: nothing is trained unasked."""
+
+from excite.errors import DivergedError, InputError
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.runs.folder import RunFolder
+from excite.trace import Trace
+
+
+def needed_trace(run: RunFolder, arm: str) -> Trace:
+    """What was recorded of an arm's training."""
+    files, trained = run.arm(arm), [each.name for each in run.arms]
+    if arm not in trained:
+        raise InputError(
+            f"{run.path} has no trained arm {arm} (trained: {', '.join(trained) or 'none'}). "
+            f"`excite train {run.path} --arm {arm}` trains it."
+        )
+    if files.problem:
+        raise DivergedError(files.problem)
+    if (trace := files.trace()) is None:
+        raise InputError(f"{files.trace_file} is missing. Delete {files.path}; `excite train {run.path} --arm {arm}`.")
+    return trace
+
+
+def needed_estimate(run: RunFolder) -> LipschitzEstimate:
+    """L by the run's own method."""
+    if run.estimate is None:
+        method = run.experiment.lipschitz.method
+        raise InputError(
+            f"{run.path} holds no estimate of L. `excite estimate {run.path} --train` makes one by {method}, "
+            "with the trainings that this needs."
+        )
+    return run.estimate

@@ -1,0 +1,78 @@
+"""An option that is given is used or refused: every option of every command stands in one of two tables here."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from excite.cli import cli
+
+RUN = "a-run"  # a folder; what would be ignored is refused before anybody looks into it
+REFUSED = {
+    "sweep --address": ["sweep", "mnist-sample", "--address", "auto"],
+    "sweep --workers": ["sweep", "mnist-sample", "--engine", "ray", "--address", "auto", "--workers", "2"],
+    "estimate --device": ["estimate", RUN, "--device", "cpu"],
+    "attack --arm": ["attack", "--model", "lenet5", "--weights", "w.pt", "--with", "pgd", "--arm", "poe"],
+    "attack --eps": ["attack", RUN, "--eps", "0.9"],
+    "attack --step": ["attack", RUN, "--step", "0.1"],
+    "attack --steps": ["attack", RUN, "--steps", "3"],
+    "attack --restarts": ["attack", RUN, "--restarts", "3"],
+    "attack --norm": ["attack", RUN, "--norm", "l2"],
+    "attack --examples": ["attack", RUN, "--examples", "3"],
+    "attack --subset-seed": ["attack", RUN, "--with", "pgd", "--eps", "0.1", "--subset-seed", "3"],
+    "attack --model": ["attack", RUN, "--model", "lenet5"],
+    "attack --weights": ["attack", RUN, "--with", "pgd", "--weights", "w.pt"],
+    "attack --data": ["attack", RUN, "--with", "pgd", "--data", "mnist"],
+    "report --open": ["report", RUN, "--format", "csv", "--open"],
+    "report --out": ["report", RUN, "--format", "csv", "--out", "page.html"],
+    "report --json": ["report", RUN, "--format", "csv", "--json"],
+}
+# By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
+USED = {
+    "run": "--arms --seeds --out --set --device --json",
+    "sweep": "--arms --seeds --engine --out --set --device --json",
+    "train": "--arm --out --set --device --json",
+    "estimate": "--compare --train --json",
+    "certify": "--arm --json",
+    "batch-size": "--try --threshold --out --set --device --json",
+    "attack": "--with --device --json",
+    "pseudo-label": "--arm --data --out --threshold --balance --device --json",
+    "report": "--format",
+    "figure": "--out",
+    "list": "--device --json",
+    "verify": "--accept --json",
+    "data list": "--json",
+}
+
+
+def options(group: click.Group, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from options(command, f"{path}{name} ")
+        else:
+            yield from (f"{path}{name} {each.opts[0]}" for each in command.params if isinstance(each, click.Option))
+
+
+def test_every_option_stands_in_one_of_the_tables() -> None:
+    used = [f"{command} {option}" for command, names in USED.items() for option in names.split()]
+    assert sorted([*REFUSED, *used]) == sorted(options(cli))
+
+
+@pytest.mark.parametrize("option", REFUSED)
+def test_an_option_that_would_be_ignored_is_refused(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / RUN).mkdir()
+    answer = CliRunner().invoke(cli, REFUSED[option])
+    assert answer.exit_code == 2
+    assert f"{option.rsplit(maxsplit=1)[-1]} would be ignored" in answer.stderr
+    assert answer.stdout == ""
+    assert [path.name for path in tmp_path.rglob("*")] == [RUN]
+
+
+def test_all_that_would_be_ignored_is_named_at_once(tmp_path: Path) -> None:
+    answer = CliRunner().invoke(cli, ["attack", str(tmp_path), "--eps", "0.9", "--examples", "3"])
+    assert "--eps and --examples would be ignored: the run's own attacks have theirs; add --with" in answer.stderr
