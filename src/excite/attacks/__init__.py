@@ -6,6 +6,7 @@ from typing import Any
 from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
 from excite.attacks.fast_model import fast_inference
 from excite.attacks.function import as_attack
+from excite.attacks.ladder import Ladder
 from excite.attacks.projected_gradient import PGD, pgd
 from excite.attacks.protocol import Attack, AttackWarning, Cascade
 from excite.registry import build
@@ -28,9 +29,12 @@ ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": PGD, "autoattack": AutoAttac
 
 
 def create(name: str, **options: Any) -> Attack:
-    """The attack `name` with its options set.
+    """The attack `name` with its options set; `eps` may be a list of increasing radii, for a curve.
 
     >>> str(create("pgd", eps=8 / 255, step=2 / 255))
     'PGD-20, L∞ ε = 8/255, step 2/255'
     """
+    radii = options.get("eps")
+    if isinstance(radii, list | tuple) and radii:
+        return Ladder(build("attack", ATTACKS, name, {**options, "eps": radii[-1]}), tuple(radii))
     return build("attack", ATTACKS, name, options)

@@ -45,7 +45,14 @@ class APGD(Attack):
         check_options(self.eps, self.norm, restarts=self.restarts, **counts)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-        """Images that `model` gets wrong, where some were found; the clean image where none was."""
+        """Images that `model` gets wrong, where some were found; else those of the largest loss."""
+        return self._attack(model, x, y, start=None)
+
+    def go_on(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, start: Tensor) -> Tensor:
+        """The first run begins at `start`, the others at random."""
+        return self._attack(model, x, y, start=start)
+
+    def _attack(self, model: nn.Module, x: Tensor, y: Tensor, *, start: Tensor | None) -> Tensor:
         check_inputs(x, y)
         x_adv = x.detach().clone()
         if len(x) == 0 or self.eps == 0:
@@ -54,13 +61,17 @@ class APGD(Attack):
         with alone_with_seed(self.seed, x), torch.no_grad():
             logits = model(x)
             standing = (logits.argmax(1) == y).nonzero().squeeze(1)
+            highest = torch.full_like(logits[:, 0], -math.inf)
             for objective, aim in self._runs(y, logits):
                 if len(standing) == 0:
                     break
-                climbers = _Climbers.at(self._start(x[standing]), x[standing], y[standing], aim[standing])
-                images, fooled = self._climb(model, climbers, objective)
-                x_adv[standing[fooled]] = images[fooled]
-                standing = standing[~fooled]
+                point = self._random_start(x[standing]) if start is None else start[standing]
+                climbers = _Climbers.at(point, x[standing], y[standing], aim[standing])
+                images, fooled, losses = self._climb(model, climbers, objective)
+                better = fooled | (losses > highest[standing])
+                x_adv[standing[better]] = images[better]
+                highest[standing[better]] = losses[better].to(highest)
+                standing, start = standing[~fooled], None
         return x_adv
 
     def passes(self, classes: int) -> float:
@@ -86,7 +97,7 @@ class APGD(Attack):
             (targeted_dlr, torch.stack([y, target], 1)) for target in likeliest.unbind(1) for _ in range(self.restarts)
         ]
 
-    def _start(self, x: Tensor) -> Tensor:
+    def _random_start(self, x: Tensor) -> Tensor:
         """A random point, as far from `x` as the ball allows."""
         if self.norm == "linf":
             delta = torch.rand(x.shape).to(x) * 2 - 1
@@ -96,9 +107,10 @@ class APGD(Attack):
             delta = delta / length(delta)
         return project(x + self.eps * delta, x, eps=self.eps, norm=self.norm)
 
-    def _climb(self, model: nn.Module, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor]:
-        """One run: each example's last point that was misclassified, and whether there was one."""
-        images, fooled = climbers.x.clone(), torch.zeros_like(climbers.y, dtype=torch.bool)
+    def _climb(self, model: nn.Module, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor, Tensor]:
+        """One run: each example's last misclassified point or else its best, whether it was fooled, the best loss."""
+        images, losses = climbers.point.clone(), climbers.best_loss.clone()
+        fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
         judged, checks = 0, checkpoints(self.iterations)
         climbers.step += 2 * self.eps
         for i in range(self.iterations + 1):
@@ -118,7 +130,10 @@ class APGD(Attack):
                 climbers = climbers.only(~_clearly_wrong(logits, climbers.y))
                 if len(climbers.y) == 0:
                     break
-        return images, fooled
+        withstood = ~fooled[climbers.number]
+        images[climbers.number[withstood]] = climbers.best_point[withstood]
+        losses[climbers.number] = climbers.best_loss.to(losses)
+        return images, fooled, losses
 
     def _look(
         self, model: nn.Module, climbers: "_Climbers", objective: "Objective", *, last: bool

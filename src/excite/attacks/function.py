@@ -61,6 +61,11 @@ class _Function(Attack):
             return self.function(model, x, y, generator)
         return self.function(model, x, y, generator=generator)
 
+    def at(self, eps: float) -> "_Function":
+        if "eps" not in _parameters(self.function):
+            raise InputError(f"{self} takes no eps, so that it cannot be run at eps={eps:g}; leave the list of ε out.")
+        return _Function.of(functools.partial(self.function, eps=eps))
+
     def passes(self, classes: int) -> float:  # noqa: ARG002
         raise InputError(f"Nobody knows the passes of {self}: make it an Attack that counts them.")
 

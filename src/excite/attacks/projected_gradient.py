@@ -43,7 +43,8 @@ def pgd(
     `keep="largest_loss"` goes by the loss alone, as adversarial training does, and `keep="last"` returns the last
     iterate, which saves a forward pass.
     With `early_stop`, examples leave the batch as soon as they are misclassified: the same verdict for less work.
-    `start` begins at given points, as TRADES does. The model is attacked in eval mode and stays as it was.
+    `start` begins at given points, as TRADES does; with `random_start` only the first of the restarts does.
+    The model is attacked in eval mode and stays as it was.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
@@ -63,8 +64,8 @@ def pgd(
     model = fast_inference(model) if fast else FastModel(model, None)
     target = _clean_log_probabilities(model, x) if loss == "kl" else y
     found = _Found(x)
-    for _ in range(restarts):
-        if random_start:
+    for restart in range(restarts):
+        if random_start and (start is None or restart > 0):
             x_adv = random_point(x, eps=eps, norm=norm, generator=generator)
         else:
             x_adv = x if start is None else project(start.detach(), x, eps=eps, norm=norm)
@@ -162,6 +163,13 @@ class PGD(Attack):
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         return pgd(model, x, y, **dataclasses.asdict(self), early_stop=True, generator=generator)
+
+    def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
+        return pgd(model, x, y, **dataclasses.asdict(self), start=start, early_stop=True, generator=generator)
+
+    def at(self, eps: float) -> "PGD":
+        """The step grows and shrinks with the ball."""
+        return dataclasses.replace(self, eps=eps, step=self.step * eps / self.eps if self.eps else self.step)
 
     def passes(self, classes: int) -> float:  # noqa: ARG002
         return self.restarts * (2 * self.steps + 1)

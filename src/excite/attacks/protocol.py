@@ -1,6 +1,7 @@
 """An attack is a function (model, x, y, generator) -> x_adv that knows its ball and cost; a cascade runs several."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -36,6 +37,20 @@ class Attack(abc.ABC):
     def stages(self) -> Sequence[tuple[str, "Attack"]]:
         """Each attack that runs, with its name, in order."""
         return [("", self)]
+
+    @property
+    def rungs(self) -> tuple["Attack", ...]:
+        """The same attack at each radius that it is asked about, smallest first."""
+        return (self,)
+
+    def at(self, eps: float) -> "Attack":
+        """The same attack in a ball of another size."""
+        return dataclasses.replace(self, eps=eps)  # type: ignore[type-var]
+
+    def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
+        """As a call, from points that withstood in a smaller ball, if the attack knows what to do with them."""
+        del start
+        return self(model, x, y, generator)
 
     def stronger(self) -> "Attack | None":
         """Clearly more of the same, to see whether this was enough."""

@@ -2,59 +2,82 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from excite.attacks.protocol import Attack
 from excite.errors import CorruptFileError, InputError
-from excite.evaluation.result import Cost, Stage, pack, unpack
+from excite.evaluation.batch import Task, Verdict
+from excite.evaluation.packing import pack_rows, unpack_rows
+from excite.evaluation.result import Cost, Stage
 from excite.evaluation.trust import Flag
 from excite.files import read_json, write_json
+
+LAST = (2**31, 0, 0)  # the address of what no batch said: after all of them
 
 
 @dataclasses.dataclass
 class Progress:
     """How far one attack has come: stage by stage, batch by batch of the examples standing when the stage began."""
 
-    standing: Tensor
+    rungs: int
+    fell_at: Tensor  # see `Curve`
     stage_began_with: Tensor
-    batches_done: int = 0
+    done: set[int] = dataclasses.field(default_factory=set)  # batches of the stage
     stage_cost: Cost = dataclasses.field(default_factory=Cost)
     stages: list[Stage] = dataclasses.field(default_factory=list)
 
+    @classmethod
+    def beginning(cls, correct: Tensor, rungs: int) -> "Progress":
+        fell_at = correct.long() * (rungs + 1)
+        return cls(rungs, fell_at, fell_at.clone())
+
+    def batches(self, batch_size: int) -> tuple[Tensor, ...]:
+        """The examples of each batch of the stage."""
+        standing = (self.stage_began_with > 1).nonzero().squeeze(1)
+        return torch.split(standing, batch_size) if len(standing) else ()
+
+    def take(self, task: Task, verdict: Verdict) -> None:
+        self.fell_at[torch.tensor(task.examples)] = torch.tensor(verdict.fell_at)
+        self.done.add(task.number)
+        self.stage_cost += verdict.cost
+
     def finish_stage(self, name: str) -> None:
-        self.stages.append(Stage(name, int(self.standing.sum()), self.stage_cost))
-        self.stage_began_with = self.standing.clone()
-        self.batches_done = 0
-        self.stage_cost = Cost()
+        self.stages.append(Stage(name, int((self.fell_at > self.rungs).sum()), self.stage_cost))
+        self.stage_began_with = self.fell_at.clone()
+        self.done, self.stage_cost = set(), Cost()
 
 
 class Journal:
     """Progress of every attack and the warnings raised on the way, in one file; without a path, in memory only."""
 
-    def __init__(self, path: Path | None, *, key: str, correct: Tensor) -> None:
+    def __init__(self, path: Path | None, *, key: str, correct: Tensor, attacks: Mapping[str, Attack]) -> None:
         self._path = path
         self._key = key
-        self._correct = correct
-        self._progress: dict[str, Progress] = {}
-        self.flags: list[Flag] = []
+        self.progress = {name: Progress.beginning(correct, len(attack.rungs)) for name, attack in attacks.items()}
+        self._flags: dict[tuple[int, int, int], tuple[Flag, ...]] = {}
         self.checked = False
         self.cost_of_checks = Cost()
         if path is not None and path.exists():
             self._read(path)
 
-    def progress(self, attack: str) -> Progress:
-        if attack not in self._progress:
-            self._progress[attack] = Progress(self._correct.clone(), self._correct.clone())
-        return self._progress[attack]
+    @property
+    def flags(self) -> list[Flag]:
+        """Each once, in the order of the batches that raised them; two that differ in figures only count as one."""
+        distinct: dict[str, Flag] = {}
+        for _, flags in sorted(self._flags.items()):
+            for flag in flags:
+                distinct.setdefault(re.sub(r"[\d.%]+", "", str(flag)), flag)
+        return list(distinct.values())
 
-    def add_flags(self, flags: Iterable[Flag | None]) -> None:
-        """Add those that are new; two that differ in their figures only count as one."""
-        for flag in flags:
-            if flag is not None and _words(flag) not in map(_words, self.flags):
-                self.flags.append(flag)
+    def add_flags(self, address: tuple[int, int, int], flags: Iterable[Flag | None]) -> None:
+        raised = tuple(flag for flag in flags if flag is not None)
+        if raised:
+            self._flags[address] = raised
 
     def write(self) -> None:
         if self._path is not None:
@@ -65,15 +88,17 @@ class Journal:
             "evaluation": self._key,
             "attacks": {
                 name: {
-                    "standing": pack(progress.standing),
-                    "stage_began_with": pack(progress.stage_began_with),
-                    "batches_done": progress.batches_done,
+                    "standing": pack_rows(progress.fell_at, progress.rungs),
+                    "stage_began_with": pack_rows(progress.stage_began_with, progress.rungs),
+                    "batches_done": sorted(progress.done),
                     "stage_cost": dataclasses.asdict(progress.stage_cost),
                     "stages": [dataclasses.asdict(stage) for stage in progress.stages],
                 }
-                for name, progress in self._progress.items()
+                for name, progress in self.progress.items()
             },
-            "flags": [dataclasses.asdict(flag) for flag in self.flags],
+            "flags": [
+                [address, [dataclasses.asdict(flag) for flag in flags]] for address, flags in self._flags.items()
+            ],
             "checked": self.checked,
             "cost_of_checks": dataclasses.asdict(self.cost_of_checks),
         }
@@ -86,23 +111,22 @@ class Journal:
                     f"{path} belongs to another evaluation (another model, other examples, attacks, batch size or "
                     "seed). Delete it to start again, or resume from a file of its own."
                 )
-            total = len(self._correct)
             for name, saved in value["attacks"].items():
-                self._progress[name] = Progress(
-                    standing=unpack(saved["standing"], total),
-                    stage_began_with=unpack(saved["stage_began_with"], total),
-                    batches_done=saved["batches_done"],
+                progress = self.progress[name]
+                correct = progress.fell_at > 0
+                self.progress[name] = Progress(
+                    rungs=progress.rungs,
+                    fell_at=unpack_rows(saved["standing"], correct),
+                    stage_began_with=unpack_rows(saved["stage_began_with"], correct),
+                    done=set(saved["batches_done"]),
                     stage_cost=Cost(**saved["stage_cost"]),
                     stages=[Stage(s["name"], s["standing"], Cost(**s["cost"])) for s in saved["stages"]],
                 )
-            self.flags = [Flag(**flag) for flag in value["flags"]]
+            for address, flags in value["flags"]:
+                self.add_flags(tuple(address), [Flag(**flag) for flag in flags])
             self.checked = value["checked"]
             self.cost_of_checks = Cost(**value["cost_of_checks"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
             raise CorruptFileError(f"{path} is no journal of an evaluation ({error!r}); delete it.") from error
-
-
-def _words(flag: Flag) -> str:
-    return re.sub(r"[\d.%]+", "", str(flag))

@@ -1,29 +1,28 @@
 """Judge a model under attack: every verdict comes from the model itself, in eval mode, on the attacked image."""
 
 import contextlib
-import dataclasses
 import hashlib
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import distance
-from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
+from excite.attacks.fast_model import FastModel, eval_mode
 from excite.attacks.function import as_attack
-from excite.attacks.protocol import Attack, AttackFunction, AttackWarning, check_inputs
-from excite.errors import InputError
+from excite.attacks.ladder import Ladder, on_ladder
+from excite.attacks.protocol import Attack, AttackFunction, check_inputs
+from excite.errors import InputError, unknown
 from excite.evaluation import trust
+from excite.evaluation.agenda import Agenda, OnProgress
+from excite.evaluation.batch import Judge, device_of, seeded
 from excite.evaluation.checks import distrust
-from excite.evaluation.journal import Journal
-from excite.evaluation.result import AttackResult, Cost, Evaluation
-
-ROUNDING = 1e-6
-
-OnProgress = Callable[[str, int, int], None]
+from excite.evaluation.curve import Curve
+from excite.evaluation.journal import LAST, Journal
+from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
+from excite.evaluation.shards import EngineName, engine_for
 
 
 def evaluate(
@@ -32,39 +31,56 @@ def evaluate(
     y: Tensor,
     attacks: Mapping[str, Attack | AttackFunction],
     *,
+    eps: Sequence[float] | None = None,
     batch_size: int = 128,
     seed: int = 0,
     fast: bool = True,
     checks: bool = True,
     journal: Path | None = None,
     progress: OnProgress | None = None,
+    workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
 ) -> Evaluation:
     """Clean accuracy, accuracy under each attack and in the worst case, with every example's outcome.
 
-    An attack is a function (model, x, y, generator) -> x_adv, for instance `attacks.create("pgd", …)`. It meets the
-    examples the model gets right, batch by batch; its generator is seeded from (seed, attack, batch), so the verdicts
-    do not depend on where an evaluation was interrupted. `journal` names a file to resume from, written after every
-    batch. `checks` adds the trust checks, whose findings are the result's `flags`. `progress` is told (attack, examples
-    done, examples to do). The model comes back as it was.
+    An attack is a function (model, x, y, generator) -> x_adv, for instance `attacks.create("pgd", …)` or
+    `partial(attacks.pgd, eps=…, step=…)`. It meets the examples the model gets right, batch by batch; its generator is
+    seeded from (seed, attack, batch), so the verdicts do not depend on where an evaluation was interrupted, nor on how
+    many processes share it. `eps` runs every attack at increasing radii, for a curve of accuracy against ε.
+    `journal` names a file to resume from, written after every batch. `checks` adds the trust checks, whose findings are
+    the result's `flags`. `progress` is told (attack, examples done, examples to do). The model comes back as it was.
+
+    `workers` processes of this machine judge the batches, each with one thread, or with one GPU if the model lies on
+    one; the engine "ray" has them judged by the cluster at `address`, or by a Ray of its own on this machine. Take a
+    batch size that leaves each of them several batches.
     """
     known = {name: as_attack(attack) for name, attack in attacks.items()}
+    if eps is not None:
+        known = {name: on_ladder(attack, eps) for name, attack in known.items()}
     check_inputs(x, y)
     if len(x) == 0 or batch_size < 1:
         raise InputError(f"{len(x)} examples in batches of {batch_size} give no verdict; pass at least 1 of each.")
+    _check_workers(workers, engine, address, examples=len(x))
     left_in_train_mode = trust.train_mode(model)
     with eval_mode(model), _gradients_kept(model):
-        attacked = fast_inference(model) if fast else FastModel(model, None)
         began = time.perf_counter()
         correct = _clean(model, x, y, batch_size)
         cost = Cost(time.perf_counter() - began, forwards=len(x))
         examples = _hash([x, y])
         order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
         weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
-        diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct)
-        session = _Session(model, attacked, x, y, batch_size, seed, diary, progress)
-        results = {name: session.run(name, attack) for name, attack in known.items()}
+        diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
+        judge = Judge(model, x, y, known, seed=seed, fast=fast)
+        agenda = Agenda(known, diary, batch_size)
+        if agenda.waiting:
+            with engine_for(judge, workers=workers, engine=engine, address=address) as shards:
+                agenda.work_off(shards, progress)
+        ends = diary.progress
+        results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
         if checks and known and not diary.checked:
-            diary.add_flags([left_in_train_mode, *session.distrust(correct, known, results)])
+            flags, diary.cost_of_checks = _distrust(judge, correct, results)
+            diary.add_flags(LAST, [left_in_train_mode, *flags])
             diary.checked = True
             diary.write()
     return Evaluation(
@@ -76,79 +92,37 @@ def evaluate(
     )
 
 
-@dataclasses.dataclass
-class _Session:
-    model: nn.Module  # gives the verdicts
-    attacked: FastModel  # is what attacks see
-    x: Tensor
-    y: Tensor
-    batch_size: int
-    seed: int
-    journal: Journal
-    progress: OnProgress | None
-
-    def run(self, name: str, attack: Attack) -> AttackResult:
-        """Bring one attack from where the journal left it to its end."""
-        state = self.journal.progress(name)
-        for stage_name, stage in attack.stages[len(state.stages) :]:
-            label = f"{name}/{stage_name}" if stage_name else name
-            standing = state.stage_began_with.nonzero().squeeze(1)
-            batches = torch.split(standing, self.batch_size) if len(standing) else ()
-            for batch in batches[state.batches_done :]:
-                state.standing[batch], cost = self._verdicts(label, stage, batch, state.batches_done)
-                state.batches_done += 1
-                state.stage_cost += cost
-                self.journal.write()
-                if self.progress is not None:
-                    self.progress(label, min(state.batches_done * self.batch_size, len(standing)), len(standing))
-            state.finish_stage(stage_name or name)
-            self.journal.write()
-        return AttackResult(str(attack), state.standing, tuple(state.stages))
-
-    def distrust(
-        self, correct: Tensor, attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]
-    ) -> list[trust.Flag]:
-        plain = FastModel(self.model, None)
-        began = self._spent()
-        flags = distrust(
-            plain,
-            self.attacked,
-            self._examples,
-            correct=correct,
-            attacks=attacks,
-            results=results,
-            generator=seeded(self.seed, "trust"),
-        )
-        self.journal.cost_of_checks = self._spent() - began + Cost(0, plain.forwards, plain.backwards)
-        return flags
-
-    def _verdicts(self, label: str, attack: Attack, batch: Tensor, number: int) -> tuple[Tensor, Cost]:
-        began = self._spent()
-        x, y = self._examples(batch)
-        with _warnings_kept(label, self.journal):
-            x_adv = attack(self.attacked, x, y, seeded(self.seed, label, number))
-        _check_inside(x_adv, x, attack, label)
-        with torch.no_grad():
-            right = (self.model(x_adv).argmax(1) == y).cpu()
-        return right, self._spent() - began + Cost(forwards=len(batch))
-
-    def _examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        device = _device(self.model, self.x)
-        return self.x[numbers.to(self.x.device)].to(device), self.y[numbers.to(self.y.device)].to(device)
-
-    def _spent(self) -> Cost:
-        return Cost(time.perf_counter(), self.attacked.forwards, self.attacked.backwards)
+def _check_workers(workers: int | None, engine: str, address: str | None, *, examples: int) -> None:
+    if engine not in get_args(EngineName):
+        raise unknown("engine", engine, get_args(EngineName))
+    if workers is not None and not 1 <= workers <= examples:
+        raise InputError(f"workers={workers} for {examples} images: pass 1 to {examples}, each judges at least one.")
+    if address is not None and engine != "ray":
+        raise InputError(f'address="{address}" means nothing to the engine {engine}; pass engine="ray".')
 
 
-def seeded(*words: object) -> torch.Generator:
-    """A generator whose draws depend on the words alone, in every process."""
-    digest = hashlib.sha256(repr(words).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackResult:
+    curve = Curve(attack.radii, fell_at) if isinstance(attack, Ladder) else None
+    return AttackResult(str(attack), fell_at > len(attack.rungs), tuple(stages), curve)
+
+
+def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[trust.Flag], Cost]:
+    plain, began = FastModel(judge.model, None), judge.spent()
+    flags = distrust(
+        plain,
+        judge.attacked,
+        judge.examples,
+        correct=correct,
+        attacks={name: attack.rungs[-1] for name, attack in judge.attacks.items()},
+        results=results,
+        generator=seeded(judge.seed, "trust"),
+    )
+    return flags, judge.spent() - began + Cost(0, plain.forwards, plain.backwards)
 
 
 def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
     """Which clean images are right; on the way, that model, images and labels belong together."""
-    device = _device(model, x)
+    device = device_of(model, x)
     right = []
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
         with torch.no_grad():
@@ -174,21 +148,6 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
     return torch.cat(right)
 
 
-def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
-    """An attack that leaves the box, or the ball it announces, is broken: no verdict of it counts."""
-    if x_adv.shape != x.shape or not bool(((x_adv >= 0) & (x_adv <= 1)).all()):
-        raise InputError(f"The attack {label} returned images outside [0, 1] or of another shape; clamp them.")
-    if attack.eps is None or attack.norm is None:
-        return
-    furthest = float(distance(x_adv, x, norm=attack.norm).max())
-    if furthest > attack.eps + ROUNDING * max(1.0, attack.eps):
-        raise InputError(f"The attack {label} went {furthest:g} away from the image, further than eps={attack.eps:g}.")
-
-
-def _device(model: nn.Module, x: Tensor) -> torch.device:
-    return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), x.device)
-
-
 @contextlib.contextmanager
 def _gradients_kept(model: nn.Module) -> Iterator[None]:
     """Some attacks call backward(); what they leave in the parameters' gradients is taken away again."""
@@ -200,19 +159,6 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient
-
-
-@contextlib.contextmanager
-def _warnings_kept(label: str, journal: Journal) -> Iterator[None]:
-    """What an attack warns of becomes a flag of the evaluation; other warnings pass through."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        if issubclass(warning.category, AttackWarning):
-            journal.add_flags([trust.Flag(label, str(warning.message))])
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _hash(tensors: Iterable[Tensor]) -> str:

@@ -5,19 +5,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy
+from excite.evaluation.curve import Curve
+from excite.evaluation.packing import pack, unpack
 from excite.evaluation.trust import Flag
 from excite.files import expected, read_json, write_json
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Wall time, and images passed forward and backward through the model."""
+    """Wall time (of several processes, added up), and images passed forward and backward through the model."""
 
     seconds: float = 0.0
     forwards: int = 0
@@ -44,6 +45,7 @@ class AttackResult:
     description: str
     robust: Tensor  # per example: right on the clean image and still right under attack
     stages: tuple[Stage, ...]
+    curve: Curve | None = None  # where the attack ran at several radii; `robust` is at the largest
 
     @property
     def cost(self) -> Cost:
@@ -76,6 +78,11 @@ class Evaluation:
         return self._accuracy("worst")
 
     @property
+    def curves(self) -> dict[str, Curve]:
+        """Accuracy against ε, of each attack that ran at several."""
+        return {name: result.curve for name, result in self.attacks.items() if result.curve is not None}
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(map(str, self.flags))
 
@@ -104,6 +111,7 @@ class Evaluation:
                     "description": result.description,
                     **_accuracy_json(self.robust[name], result.robust),
                     "stages": [dataclasses.asdict(stage) for stage in result.stages],
+                    **({} if result.curve is None else {"curve": result.curve.to_json()}),
                 }
                 for name, result in self.attacks.items()
             },
@@ -117,13 +125,15 @@ class Evaluation:
         """What `to_json` gave; figures that do not fit the outcomes are an error."""
         with expected("This evaluation"):
             total = value["total"]
+            correct = unpack(value["clean"]["outcomes"], total)
             found = Evaluation(
-                correct=unpack(value["clean"]["outcomes"], total),
+                correct=correct,
                 attacks={
                     name: AttackResult(
                         description=result["description"],
                         robust=unpack(result["outcomes"], total),
                         stages=tuple(Stage(s["name"], s["standing"], Cost(**s["cost"])) for s in result["stages"]),
+                        curve=Curve.from_json(result["curve"], correct) if "curve" in result else None,
                     )
                     for name, result in value["attacks"].items()
                 },
@@ -156,6 +166,8 @@ class Evaluation:
             left = int(result.robust.sum()) if result.stages else standing[-1]
             if standing != sorted(standing, reverse=True) or standing[-1] != left:
                 raise ValueError(f"the stages of {name} do not end with as many images as withstand it")
+            if result.curve is not None and not torch.equal(result.curve.robust(result.curve.eps[-1]), result.robust):
+                raise ValueError(f"the curve of {name} does not end with the images that withstand it")
 
     def save(self, path: Path) -> None:
         write_json(path, self.to_json())
@@ -169,6 +181,7 @@ class Evaluation:
         lines = [f"clean {self.clean} on {len(self.correct)} examples"]
         for name, accuracy in self.robust.items():
             lines.append(f"{name} {accuracy}, {self.attacks[name].description}")
+            lines += [f"  {curve}" for other, curve in self.curves.items() if other == name]
             if len(self.attacks[name].stages) > 1:
                 lines += [
                     f"  after {stage.name} {stage.standing / len(self.correct):.2%}"
@@ -179,17 +192,6 @@ class Evaluation:
         lines += [f"do not trust this yet: {flag}" for flag in self.flags]
         lines.append(f"{self.cost.seconds:.1f} s, {self.cost.forwards} images forward, {self.cost.backwards} backward")
         return "\n".join(lines)
-
-
-def pack(outcomes: Tensor) -> str:
-    return np.packbits(outcomes.cpu().numpy()).tobytes().hex()
-
-
-def unpack(text: str, total: int) -> Tensor:
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8))
-    if not total <= len(bits) < total + 8:
-        raise ValueError(f"{len(bits)} packed outcomes for {total} examples")
-    return torch.from_numpy(bits[:total].astype(bool))
 
 
 def _accuracy_json(accuracy: Accuracy, outcomes: Tensor | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from excite import data
 from excite.attacks.protocol import AttackWarning
 from excite.errors import DataUnavailableError, InputError
-from excite.evaluation.judge import seeded
+from excite.evaluation.batch import seeded
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 

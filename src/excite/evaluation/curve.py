@@ -1,0 +1,60 @@
+"""Accuracy against ε: at which of several radii each image fell."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from excite.attacks.protocol import pixels
+from excite.evaluation.accuracy import Accuracy
+from excite.evaluation.packing import pack_rows, unpack_rows
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """How one model stands at increasing radii: who fell at one counts as fallen at all after it.
+
+    >>> print(Curve((1 / 255, 2 / 255), torch.tensor([0, 1, 2, 3])))
+    ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94)
+    """
+
+    eps: tuple[float, ...]
+    fell_at: Tensor  # per example: 0 wrong without an attack, i wrong from the i-th radius on, one more if never
+    known_intervals: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, repr=False)
+
+    def robust(self, eps: float) -> Tensor:
+        """Per example, whether it withstood at one of the radii."""
+        return self.fell_at > 1 + self.eps.index(eps)
+
+    @property
+    def accuracies(self) -> tuple[Accuracy, ...]:
+        intervals = self.known_intervals or [None] * len(self.eps)
+        return tuple(
+            Accuracy(int(self.robust(eps).sum()), len(self.fell_at), interval)
+            for eps, interval in zip(self.eps, intervals, strict=True)
+        )
+
+    @property
+    def minimal_eps(self) -> Tensor:
+        """Per example, the smallest radius at which it fell: 0 if wrong without an attack, ∞ if it never fell."""
+        return torch.tensor([0.0, *self.eps, math.inf], dtype=torch.float64)[self.fell_at]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "eps": list(self.eps),
+            "accuracy": [accuracy.value for accuracy in self.accuracies],
+            "interval": [list(accuracy.interval) for accuracy in self.accuracies],
+            "outcomes": pack_rows(self.fell_at, len(self.eps)),
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any], correct: Tensor) -> "Curve":
+        intervals = tuple((float(low), float(high)) for low, high in value["interval"])
+        return Curve(tuple(value["eps"]), unpack_rows(value["outcomes"], correct), intervals)
+
+    def __str__(self) -> str:
+        points = zip(self.eps, self.accuracies, strict=True)
+        return "ε = " + ", ".join(f"{pixels(eps)} {accuracy}" for eps, accuracy in points)

@@ -1,0 +1,76 @@
+"""Batches of one evaluation judged by a Ray cluster: Ray decides where, and starts those again whose worker died."""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from excite.errors import InputError
+from excite.evaluation.batch import Judge, Task, Verdict, device_of
+from excite.evaluation.shards import RETRIES, opened, parcel
+
+
+class OnRay:
+    """As Ray tasks; model, examples and attacks go to the cluster's object store once."""
+
+    def __init__(self, judge: Judge, workers: int | None) -> None:
+        import ray
+
+        on_gpu = device_of(judge.model, judge.x).type == "cuda"
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self.capacity = workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 1)))
+        self._parcel = ray.put(parcel(judge, ray.cloudpickle.dumps))
+        self._device = "cuda" if on_gpu else "cpu"
+        self._judge = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=RETRIES)(_judge)
+        self._busy: dict[Any, Task] = {}
+
+    def submit(self, task: Task) -> None:
+        self._busy[self._judge.remote(self._parcel, task, self._device)] = task
+
+    def collect(self) -> tuple[Task, Verdict]:
+        import ray
+
+        (promise,), _ = ray.wait(list(self._busy), num_returns=1)
+        task = self._busy.pop(promise)
+        verdict: Verdict = ray.get(promise)
+        return task, verdict
+
+
+def _judge(contents: bytes, task: Task, device: str) -> Verdict:
+    torch.set_num_threads(1)
+    return opened(contents, device)(task)
+
+
+@contextlib.contextmanager
+def cluster(address: str | None, cpus: int | None, **options: Any) -> Iterator[None]:
+    """Connected to the cluster at `address`, or to a Ray of our own with `cpus`, its home in a temporary folder."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("The engine ray needs Ray: pip install 'excite[ray]', or choose the engine local.") from error
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    with contextlib.ExitStack() as stack:
+        if address is None:
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+            local: dict[str, Any] = {
+                "address": "local",
+                "num_cpus": cpus,
+                "include_dashboard": False,
+                "_temp_dir": home,
+            }
+            ray.init(**local, **quiet, **options)
+        else:
+            try:
+                ray.init(address=address, **quiet)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise InputError(
+                    f'There is no Ray cluster at "{address}" ({error}). Start one with `ray start --head`, or leave '
+                    "the address out."
+                ) from error
+        stack.callback(ray.shutdown)
+        yield

@@ -1,0 +1,129 @@
+"""A curve of accuracy against ε: monotone, at its first radius the separate evaluation, the same after a kill."""
+
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite import attacks
+from excite.attacks import Attack
+from excite.attacks.ladder import Ladder
+from excite.errors import InputError
+from excite.evaluation import Evaluation, evaluate
+from excite.evaluation.curve import Curve
+
+RADII = (0.005, 0.01, 0.02, 0.04)
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)).eval()
+        x = torch.rand(40, 3, 8, 8)
+    with torch.no_grad():
+        y = model(x).argmax(1)
+    y[:4] = (y[:4] + 1) % 10
+    return model, x, y
+
+
+PGD = attacks.create("pgd", eps=0.04, step=0.01, steps=10)
+QUICK = attacks.create("autoattack", eps=0.04, members=("apgd-ce", "square"), iterations=5, queries=20)
+
+
+@pytest.mark.parametrize("attack", [PGD, QUICK], ids=["pgd", "autoattack"])
+def test_a_curve_beside_separate_evaluations(attack: Attack) -> None:
+    model, x, y = problem()
+    result = evaluate(model, x, y, {"attack": attack}, eps=RADII, batch_size=16, checks=False)
+    curve = result.curves["attack"]
+    counts = [accuracy.correct for accuracy in curve.accuracies]
+    assert counts == sorted(counts, reverse=True)
+    assert len(set(counts)) > 2
+    separate = [
+        evaluate(model, x, y, {"attack": attack.at(eps)}, batch_size=16, checks=False).outcomes("attack")
+        for eps in RADII
+    ]
+    assert torch.equal(curve.robust(RADII[0]), separate[0])
+    for eps, outcomes in zip(RADII, separate, strict=True):
+        assert abs(int(curve.robust(eps).sum()) - int(outcomes.sum())) <= 1  # other starts, hardly other verdicts
+    assert torch.equal(result.outcomes("attack"), curve.robust(RADII[-1]))
+    assert result.attacks["attack"].stages[-1].standing == counts[-1]
+
+
+def test_minimal_eps() -> None:
+    """Class 0 where four equal pixels s sum to more than 1: an image falls where ε takes s across 1/4."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model.get_parameter("1.weight").copy_(torch.tensor([[1.0, 1, 1, 1], [0, 0, 0, 0]]))
+        model.get_parameter("1.bias").copy_(torch.tensor([0.0, 1.0]))
+    pixels, y = torch.tensor([0.1, 0.3, 0.5, 0.9, 0.9]), torch.tensor([1, 0, 0, 0, 1])
+    x = pixels.reshape(5, 1, 1, 1).repeat(1, 1, 2, 2)
+    result = evaluate(model, x, y, {"pgd": attacks.create("pgd", eps=[0.1, 0.3], step=0.1)}, checks=False)
+    assert result.curves["pgd"].minimal_eps.tolist() == [0.3, 0.1, 0.3, math.inf, 0.0]
+
+
+def test_who_fell_is_spared_the_larger_balls() -> None:
+    model, x, y = problem()
+    together = evaluate(model, x, y, {"pgd": PGD}, eps=RADII, checks=False).cost.backwards
+    apart = sum(evaluate(model, x, y, {"pgd": PGD.at(eps)}, checks=False).cost.backwards for eps in RADII)
+    assert together < 0.9 * apart
+
+
+def test_saved_and_resumed(tmp_path: Path) -> None:
+    model, x, y = problem()
+    several = {"pgd": PGD, "autoattack": QUICK}
+    whole = evaluate(model, x, y, several, eps=RADII, batch_size=8, checks=False)
+
+    class StopError(Exception):
+        pass
+
+    def stop(name: str, done: int, _: int) -> None:
+        if name == "autoattack/square" and done >= 8:
+            raise StopError
+
+    journal = tmp_path / "journal.json"
+    again = partial(evaluate, model, x, y, several, eps=RADII, batch_size=8, checks=False, journal=journal)
+    with pytest.raises(StopError):
+        again(progress=stop)
+    resumed = again()
+    resumed.save(tmp_path / "evaluation.json")
+    loaded = Evaluation.load(tmp_path / "evaluation.json")
+    for name, curve in whole.curves.items():
+        assert torch.equal(curve.fell_at, resumed.curves[name].fell_at)
+        assert torch.equal(curve.fell_at, loaded.curves[name].fell_at)
+        assert loaded.curves[name].eps == RADII
+    assert "ε = 0.005" in str(loaded)
+
+
+def test_trust_checks_look_at_the_largest_ball() -> None:
+    model, x, y = problem()
+    assert evaluate(model, x, y, {"pgd": PGD}, eps=(0.001, 0.002)).flags == ()
+
+
+def test_a_curve_by_hand() -> None:
+    curve = Curve((0.1, 0.2), torch.tensor([0, 1, 2, 3]))
+    assert curve.minimal_eps.tolist() == [0.0, 0.1, 0.2, math.inf]
+    assert [accuracy.correct for accuracy in curve.accuracies] == [2, 1]
+    again = Curve.from_json(curve.to_json(), correct=torch.tensor([False, True, True, True]))
+    assert torch.equal(again.fell_at, curve.fell_at)
+
+
+@pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1]])
+def test_radii_must_increase(radii: list[float]) -> None:
+    with pytest.raises(InputError, match="each larger than the one before"):
+        evaluate(*problem(), {"pgd": PGD}, eps=radii)
+
+
+def test_a_ladder_from_a_list() -> None:
+    ladder = attacks.create("pgd", eps=[0.1, 0.2], step=0.04)
+    assert isinstance(ladder, Ladder)
+    assert [rung.eps for rung in ladder.rungs] == [0.1, 0.2]
+    assert ladder.rungs[0] == attacks.create("pgd", eps=0.1, step=0.02)
+    assert ladder.passes(10) == 2 * attacks.create("pgd", eps=0.1, step=0.02).passes(10)
+
+
+def test_a_function_without_eps_has_no_curve() -> None:
+    with pytest.raises(InputError, match="takes no eps"):
+        evaluate(*problem(), {"still": lambda _model, x, _y: x}, eps=[0.1, 0.2])

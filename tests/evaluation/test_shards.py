@@ -1,0 +1,172 @@
+"""However many processes share an evaluation, and whoever of them dies: the same verdicts."""
+
+import dataclasses
+import os
+import signal
+import socket
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from excite import attacks
+from excite.attacks import Attack
+from excite.errors import ExciteError, InputError
+from excite.evaluation import Evaluation, evaluate
+
+SEVERAL: dict[str, Attack] = {
+    "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True),
+    "autoattack": attacks.create("autoattack", eps=0.01, members=("apgd-ce", "apgd-dlr"), iterations=5),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadly(Attack):
+    """PGD, but the first `deaths` processes that meet batches with a certain image are killed."""
+
+    notes: Path
+    deaths: int
+    eps: float = 0.01
+    norm: Any = "linf"
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        if bool((x[:, 0, 0, 0] == 0.5).any()) and len(list(self.notes.iterdir())) < self.deaths:
+            (self.notes / str(os.getpid())).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return SEVERAL["pgd"](model, x, y, generator)
+
+    def passes(self, classes: int) -> float:
+        return SEVERAL["pgd"].passes(classes)
+
+
+def problem() -> tuple[nn.Module, Tensor, Tensor]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)).eval()
+        x = torch.rand(40, 3, 8, 8)
+    x[17, 0, 0, 0] = 0.5
+    with torch.no_grad():
+        return model, x, model(x).argmax(1)
+
+
+def same(one: Evaluation, other: Evaluation) -> None:
+    assert one.attacks.keys() == other.attacks.keys()
+    for name, result in one.attacks.items():
+        assert torch.equal(result.robust, other.attacks[name].robust)
+        assert [stage.standing for stage in result.stages] == [stage.standing for stage in other.attacks[name].stages]
+        assert result.cost.backwards == other.attacks[name].cost.backwards
+        if result.curve is not None:
+            assert torch.equal(result.curve.fell_at, other.curves[name].fell_at)
+    assert one.flags == other.flags
+
+
+class StopError(Exception):
+    pass
+
+
+@pytest.fixture
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers find this file by the name that pytest gave it."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])
+
+
+@pytest.mark.usefixtures("importable")
+def test_begun_by_one_process_gone_on_by_two_of_which_one_is_killed(tmp_path: Path) -> None:
+    model, x, y = problem()
+    whole = evaluate(model, x, y, SEVERAL, batch_size=8, checks=False)
+    assert 0 < whole.worst.correct < 40
+    told: list[tuple[str, int, int]] = []
+
+    def stop(*words: Any) -> None:
+        told.append(words)
+        if words[:2] == ("pgd", 16):
+            raise StopError
+
+    notes, journal = tmp_path / "notes", tmp_path / "journal.json"
+    notes.mkdir()
+    deadly = {**SEVERAL, "pgd": Deadly(notes, deaths=1)}
+    shared = partial(evaluate, model, x, y, deadly, batch_size=8, checks=False, journal=journal)
+    with pytest.raises(StopError):
+        shared(progress=stop)
+    same(whole, shared(workers=2, progress=lambda *words: told.append(words)))
+    assert len(list(notes.iterdir())) == 1
+    assert [done for name, done, _ in told if name == "pgd"] == [8, 16, 16, 24, 32, 40]
+    assert told[-1][1] == told[-1][2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_number_of_processes_changes_no_verdict(workers: int) -> None:
+    model, x, y = problem()
+    for eps in (None, (0.005, 0.01)):
+        whole, shared = (
+            evaluate(model, x, y, SEVERAL, eps=eps, batch_size=8, checks=False, workers=count) for count in (1, workers)
+        )
+        same(whole, shared)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("importable")
+def test_a_batch_that_kills_every_worker_is_given_up(tmp_path: Path) -> None:
+    model, x, y = problem()
+    with pytest.raises(ExciteError, match="ended 3 times, the last time with code -9"):
+        evaluate(model, x, y, {"deadly": Deadly(tmp_path, deaths=99)}, batch_size=8, checks=False, workers=2)
+
+
+def leaves_the_box(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return x + 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("importable")
+def test_a_workers_error_is_ours() -> None:
+    model, x, y = problem()
+    with pytest.raises(InputError, match=r"outside \[0, 1\]"):
+        evaluate(model, x, y, {"out": leaves_the_box}, batch_size=8, checks=False, workers=2)
+
+
+@pytest.mark.slow
+def test_a_class_that_workers_cannot_find() -> None:
+    with pytest.raises(InputError, match="can be imported"):
+        evaluate(*problem(), {"here": leaves_the_box}, batch_size=8, checks=False, workers=2)
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_verdicts() -> None:
+    pytest.importorskip("ray")
+    model, x, y = problem()
+    whole = evaluate(model, x, y, SEVERAL, batch_size=8, checks=False)
+    same(whole, evaluate(model, x, y, SEVERAL, batch_size=8, checks=False, engine="ray", workers=2))
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"workers": 41}, "pass 1 to 40"),
+        ({"workers": 0}, "pass 1 to 40"),
+        ({"engine": "rai"}, '"ray"'),
+        ({"address": "auto"}, 'engine="ray"'),
+    ],
+)
+def test_errors_carry_the_cure(options: dict[str, Any], cure: str) -> None:
+    with pytest.raises(InputError, match=cure):
+        evaluate(*problem(), SEVERAL, **options)
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    model, x, y = problem()
+    with pytest.raises(InputError, match="top of a module"):
+        evaluate(model, x, y, {"local": lambda _model, x, _y: x}, batch_size=8, workers=2)
+
+
+@pytest.mark.slow
+def test_a_ray_address_that_does_not_answer() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InputError, match="no Ray cluster"):
+            evaluate(*problem(), SEVERAL, engine="ray", address=address)
