@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 from excite.errors import InputError
 from excite.evaluation.batch import Judge, Task, Verdict, device_of
 from excite.evaluation.shards import RETRIES, opened, parcel
+
+SECONDS_TO_ANSWER = 5
 
 
 class OnRay:
@@ -66,11 +69,19 @@ def cluster(address: str | None, cpus: int | None, **options: Any) -> Iterator[N
             ray.init(**local, **quiet, **options)
         else:
             try:
+                _knock(address)
                 ray.init(address=address, **quiet)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise InputError(
                     f'There is no Ray cluster at "{address}" ({error}). Start one with `ray start --head`, or leave '
                     "the address out."
                 ) from error
         stack.callback(ray.shutdown)
         yield
+
+
+def _knock(address: str) -> None:
+    """Whether anybody listens at host:port; Ray itself would keep trying for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=SECONDS_TO_ANSWER).close()
