@@ -254,3 +254,16 @@ def test_objectives_can_be_compared_copied_and_sent(kind: str) -> None:
     objective(dropout_network(), *examples(0))
     assert pickle.loads(pickle.dumps(objective)) == copy.deepcopy(objective) == objective_of(kind)
     assert hash(objective) == hash(objective_of(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_objective_says_what_others_need_to_know(kind: str) -> None:
+    objective = build("objective", OBJECTIVES, kind, KINDS[kind])
+    assert objective.title
+    assert objective.passes >= 3
+    assert objective.needs_pseudo_labels == (kind == "rst")
+
+
+def test_a_step_of_trades_is_ten_gradients_an_answer_to_differ_from_and_two_losses_to_learn_from() -> None:
+    assert OBJECTIVES["trades"](steps=10).passes == 10 * 2 + 1 + 2 * 3
+    assert OBJECTIVES["awp"](on="pgd_at", steps=3).passes == 3 * 2 + 1 + 2 * 3

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from excite.errors import InputError
-from excite.objectives import AWP, PGDAT, RST, Objective, Trades, standard_loss
+from excite.objectives import AWP, PGDAT, RST, Objective, Standard, Trades
 from excite.runs import load
 from excite.runs.assemble import assemble, look_up
 
@@ -53,7 +53,7 @@ def test_sizes_normalisation_and_fractions_are_honoured() -> None:
 @pytest.mark.parametrize(
     ("asked", "built"),
     [
-        ("standard", standard_loss),
+        ("standard", Standard()),
         ("trades", Trades()),
         ('{kind="trades",beta=3.0,eps="4/255",steps=2}', Trades(beta=3.0, eps=4 / 255, steps=2)),
         ('{kind="pgd_at",step="2/255",random_start=true}', PGDAT(step=2 / 255, random_start=True)),

@@ -7,9 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from excite import models
-from excite.objectives import AWP, OBJECTIVES
+from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import load
-from excite.sweeps.work import About, Sizes, Work, count_work, objective_passes
+from excite.sweeps.work import About, Sizes, Work, count_work
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
@@ -51,7 +51,7 @@ def work(*overrides: str, name: str = "mnist-sample") -> Work:
     [*(make() for make in OBJECTIVES.values()), AWP(on="pgd_at", steps=3)],
     ids=lambda objective: str(objective)[:30],
 )
-def test_an_objectives_passes_are_its_flops(objective: Callable[..., torch.Tensor]) -> None:
+def test_an_objectives_passes_are_its_flops(objective: NamedObjective) -> None:
     model = models.create("resnet8", input_shape=(3, 16, 16))
     images, labels = torch.rand(8, 3, 16, 16), torch.arange(8)
     with torch.no_grad(), Flops() as one_pass:
@@ -59,7 +59,7 @@ def test_an_objectives_passes_are_its_flops(objective: Callable[..., torch.Tenso
     objective(model, images, labels)  # the first step prepares a fast model, too
     with Flops() as step:
         torch.autograd.backward(objective(model, images, labels))
-    assert step.total / one_pass.total == pytest.approx(objective_passes(objective), rel=0.02)
+    assert step.total / one_pass.total == pytest.approx(objective.passes, rel=0.02)
 
 
 def test_the_work_of_a_run_is_what_its_stages_take() -> None:

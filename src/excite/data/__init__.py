@@ -7,12 +7,24 @@ from excite.data.self_training.mixture import Mixture
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
 from excite.data.self_training.rst_pickle import load_pseudo_labelled
 from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
-from excite.data.sources.known import DatasetStatus, fetch, from_tensors, listing, load, names, verify
+from excite.data.sources.known import (
+    DATASETS,
+    DatasetStatus,
+    fetch,
+    find,
+    from_tensors,
+    listing,
+    load,
+    names,
+    register,
+    verify,
+)
 from excite.data.sources.store import data_directory
 from excite.randomness import derive_seed
 
 __all__ = [
     "AUGMENTATIONS",
+    "DATASETS",
     "Augmentation",
     "Dataset",
     "DatasetStatus",
@@ -25,6 +37,7 @@ __all__ = [
     "derive_seed",
     "epoch_batches",
     "fetch",
+    "find",
     "from_tensors",
     "listing",
     "load",
@@ -32,6 +45,7 @@ __all__ = [
     "load_pseudo_labelled",
     "load_unlabelled",
     "names",
+    "register",
     "steps_per_epoch",
     "verify",
 ]

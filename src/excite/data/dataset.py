@@ -12,6 +12,7 @@ from torch import Tensor
 from excite.errors import InputError
 from excite.randomness import generator
 
+MOST_CLASSES = 1_000_000
 _IMAGES_AT_ONCE = 4096
 
 
@@ -101,20 +102,35 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Train and test images of one kind, and how many classes their labels count."""
+    """Train and test images of one kind, how many classes their labels count, and what these are called.
+
+    Classes without names are called by their numbers.
+    """
 
     name: str
     train: Split
     test: Split
     num_classes: int
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
             raise InputError(f"Train ({self.train}) and test ({self.test}) images differ in shape.")
-        largest = max(int(self.train.labels.max()), int(self.test.labels.max()))
+        if not 1 <= self.num_classes <= MOST_CLASSES:
+            raise InputError(
+                f"{self.name}: {self.num_classes} classes; 1 to {MOST_CLASSES:,} can be told apart. Labels are class "
+                "numbers from 0."
+            )
+        largest = max(self.train.largest_label, self.test.largest_label)
         if largest >= self.num_classes:
             raise InputError(
                 f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
+            )
+        if not self.class_names:
+            object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
+        if len(self.class_names) != self.num_classes:
+            raise InputError(
+                f"{self.name}: {len(self.class_names)} class names for {self.num_classes} classes; give one each."
             )
 
     def __str__(self) -> str:

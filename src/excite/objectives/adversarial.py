@@ -2,12 +2,12 @@
 
 import abc
 from collections.abc import Callable
-from typing import Generic
+from typing import ClassVar, Generic
 
 import torch
 from torch import Tensor, nn
 
-from excite.objectives.protocol import Perturbation
+from excite.objectives.protocol import TRAINING_PASSES, Perturbation
 
 EPS = 8 / 255
 STEP = 0.007
@@ -22,6 +22,20 @@ class Adversarial(abc.ABC, Generic[Perturbation]):
     `perturb` sees the model in eval mode and leaves modes, batch-norm statistics and `.grad` as they are. It draws
     from `generator`, or from torch's global one.
     """
+
+    title: ClassVar[str]
+    needs_pseudo_labels: ClassVar[bool] = False
+    steps: int  # of the attack
+
+    @property
+    def losses(self) -> int:
+        """How many forward passes of an image a step differentiates to learn from."""
+        raise NotImplementedError
+
+    @property
+    def passes(self) -> int:
+        """A gradient for each step of the attack, the answer it starts from or ends at, and the losses."""
+        return 2 * self.steps + 1 + self.losses * TRAINING_PASSES
 
     @abc.abstractmethod
     def perturb(

@@ -7,7 +7,7 @@ learning rate is said to act too; and it became a part of most strong recipes. M
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class WeightPerturbation(NamedTuple):
 class AWP(Adversarial[WeightPerturbation]):
     """`awp_loss` with its options set."""
 
+    title: ClassVar[str] = "adversarial weight perturbation"
+
     on: Literal["trades", "pgd_at"] = "trades"
     gamma: float = GAMMA
     beta: float = BETA
@@ -74,6 +76,10 @@ class AWP(Adversarial[WeightPerturbation]):
         attack = (self.eps, self.step, self.steps)
         inner: dict[str, Trades | PGDAT] = {"trades": Trades(self.beta, *attack), "pgd_at": PGDAT(*attack)}
         return lookup("objective to perturb weights under", inner, self.on)
+
+    @property
+    def losses(self) -> int:
+        return 2 * self._inner.losses  # once more, to find the weights
 
     def perturb(
         self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None

@@ -1,6 +1,7 @@
 """PGD adversarial training (Madry et al. 2018): cross-entropy at the worst point that PGD finds."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,9 @@ def pgd_at_loss(
 @dataclass(frozen=True)
 class PGDAT(Adversarial[Tensor]):
     """`pgd_at_loss` with its options set."""
+
+    title: ClassVar[str] = "PGD adversarial training"
+    losses: ClassVar[int] = 1
 
     eps: float = EPS
     step: float = STEP

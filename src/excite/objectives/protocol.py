@@ -13,7 +13,28 @@ from torch import Tensor, nn
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> one number or one per example
 
+TRAINING_PASSES = 3  # of a forward pass: a backward pass, to the images and to the weights, does the work of two
+
 Perturbation = TypeVar("Perturbation")
+
+
+class NamedObjective(Protocol):
+    """What `OBJECTIVES` makes: an objective that says what others need to know of it."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def passes(self) -> int:
+        """The work of one step, per image, in forward passes."""
+        ...
+
+    @property
+    def needs_pseudo_labels(self) -> bool:
+        """Whether the second half of every batch must be labelled by a teacher."""
+        ...
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, /) -> Tensor: ...
 
 
 @runtime_checkable

@@ -1,6 +1,7 @@
 """Robust self-training (Carmon et al. 2019): TRADES on batches whose second half is labelled by a teacher."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,9 @@ def rst_loss(
 @dataclass(frozen=True)
 class RST(Trades):
     """`rst_loss` with its options set."""
+
+    title: ClassVar[str] = "robust self-training"
+    needs_pseudo_labels: ClassVar[bool] = True
 
     unlabelled_weight: float = 1.0
 

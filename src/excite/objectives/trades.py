@@ -1,6 +1,7 @@
 """TRADES (Zhang et al. 2019): be right on the image, and answer alike all around it."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,9 @@ def trades_loss(
 @dataclass(frozen=True)
 class Trades(Adversarial[Tensor]):
     """`trades_loss` with its options set."""
+
+    title: ClassVar[str] = "TRADES"
+    losses: ClassVar[int] = 2
 
     beta: float = BETA
     eps: float = EPS

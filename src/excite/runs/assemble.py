@@ -19,7 +19,7 @@ from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.self_training.mixture import Mixture
 from excite.errors import InputError
-from excite.objectives import OBJECTIVES, Objective
+from excite.objectives import OBJECTIVES, NamedObjective
 from excite.quantities import number
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, lookup
@@ -36,10 +36,11 @@ class Parts:
     train: Split
     test: Split
     new_model: Callable[..., nn.Module]  # the same initial weights every time, others for `draw=1`, `draw=2`, …
-    objective: Objective
+    objective: NamedObjective
     schedule: Schedule  # the baseline's γᵏ
     augment: Augmentation
     attacks: Mapping[str, Attack]
+    class_names: tuple[str, ...]
     pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
 
     @cached_property
@@ -158,7 +159,7 @@ class Parts:
 class Named:
     """What an experiment names and what can be had without its data."""
 
-    objective: Objective
+    objective: NamedObjective
     schedule: Schedule
     augment: Augmentation
     attacks: Mapping[str, Attack]
@@ -197,7 +198,17 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         return model.to(place)
 
     new_model()
-    return Parts(experiment, train, test, new_model, named.objective, named.schedule, named.augment, named.attacks)
+    return Parts(
+        experiment,
+        train,
+        test,
+        new_model,
+        named.objective,
+        named.schedule,
+        named.augment,
+        named.attacks,
+        dataset.class_names,
+    )
 
 
 def usable_device(name: str | None) -> torch.device:

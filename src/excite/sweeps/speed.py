@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite import models
+from excite.objectives.protocol import TRAINING_PASSES
 
-TRAINING_PASSES = 3  # a backward pass, to the images and to the weights, does the work of two forward passes
 LONG_ENOUGH = 0.05  # seconds: a shorter step says little
 LARGEST_BATCH = 256
 TOO_LARGE = 10**9  # FLOP of a forward pass; above, a step takes seconds on a CPU and tells no more than FLOPs do

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 from excite import data
 from excite.data.batches import steps_per_epoch
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.sources.known import DATASETS
-from excite.objectives import AWP, PGDAT, Objective, Trades, standard_loss
+from excite.objectives.protocol import TRAINING_PASSES
 from excite.runs.arms import arm_named
 from excite.runs.assemble import look_up
 from excite.runs.experiment import Experiment
 from excite.runs.stages.edge_search import most_steps
 from excite.runs.stages.epoch_accuracies import CLEAN_EXAMPLES
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
-from excite.sweeps.speed import TRAINING_PASSES
 
 WITHSTAND = 0.5  # the guess
 CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each is two training steps
@@ -40,7 +37,7 @@ class Work:
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a data set by its name; only a small one is read for it."""
+    """What is known of a data set by its name; only a user's own file is read for it."""
 
     train: int
     test: int
@@ -49,20 +46,15 @@ class About:
 
     @classmethod
     def of(cls, name: str) -> "About":
-        labelled = HIDDEN_LABELS[name].labelled if name in HIDDEN_LABELS else None
-        name = HIDDEN_LABELS[name].source if name in HIDDEN_LABELS else name
-        if name in DATASETS:
-            known = DATASETS[name]
-            return cls(labelled or known.train_images, known.test_images, known.input_shape, known.num_classes)
-        dataset = data.load(name)
-        return cls(labelled or len(dataset.train), len(dataset.test), dataset.input_shape, dataset.num_classes)
+        known = data.find(name)
+        return cls(known.train_images, known.test_images, known.input_shape, known.num_classes)
 
 
 def count_work(experiment: Experiment, about: About) -> Work:
     """Of one run with all its arms; `about` describes its data."""
     training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment, about)
     arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
-    per_image = objective_passes(named.objective)
+    per_image = named.objective.passes
     attacks = [WITHSTAND * attack.passes(about.num_classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
@@ -82,24 +74,6 @@ def count_work(experiment: Experiment, about: About) -> Work:
         attacking=len(arms) * sizes.test * (1 + sum(attacks)),
         teaching=_teaching(experiment, sizes),
     )
-
-
-def objective_passes(objective: Objective) -> int:
-    """The passes that one step of training takes per image.
-
-    >>> objective_passes(Trades(steps=10))  # ten gradients, the answer to differ from, two losses to learn from
-    27
-    """
-    match objective:
-        case PGDAT():
-            return 2 * objective.steps + 1 + TRAINING_PASSES
-        case Trades():
-            return 2 * objective.steps + 1 + 2 * TRAINING_PASSES
-        case AWP():  # the loss again, to find the weights
-            return 2 * objective.steps + 1 + 2 * (2 if objective.on == "trades" else 1) * TRAINING_PASSES
-    if objective is standard_loss:
-        return TRAINING_PASSES
-    raise TypeError(f"Nobody has counted the passes of {objective}; add them here.")
 
 
 @dataclass(frozen=True)

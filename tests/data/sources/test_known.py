@@ -6,7 +6,9 @@ import torch
 
 from excite import data
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.sources.known import DATASETS, SAMPLE_FILE, SAMPLE_FINGERPRINT
+from excite.data.sources.kinds import Published
+from excite.data.sources.known import DATASETS
+from excite.data.sources.mnist import MNIST_SAMPLE
 from excite.data.sources.store import stored_file, write_stored
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
@@ -22,8 +24,38 @@ KNOWN = {
 
 
 def test_every_data_set_has_its_row() -> None:
-    assert set(KNOWN) == set(DATASETS)
-    assert data.names() == ["mnist-sample", *DATASETS, *HIDDEN_LABELS]
+    assert data.names() == ["mnist-sample", *KNOWN, *HIDDEN_LABELS]
+
+
+def test_what_is_known_of_a_data_set_before_it_is_loaded_is_true(tmp_path: Path) -> None:
+    for name in ("mnist-sample", "mnist-sample-1k+4k"):
+        known, loaded = data.find(name), data.load(name)
+        assert (known.train_images, known.test_images) == (len(loaded.train), len(loaded.test))
+        assert (known.input_shape, known.num_classes) == (loaded.input_shape, loaded.num_classes)
+        assert known.class_names == loaded.class_names == tuple("0123456789")
+
+
+def test_a_data_set_of_a_user_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("excite.data.sources.known.DATASETS", dict(DATASETS))
+    images, labels = torch.zeros(4, 2, 3, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    mine = data.register(data.from_tensors(images, labels, images, labels, name="mine", class_names=["cat", "dog"]))
+    assert data.load("mine") is mine
+    assert "mine" in data.names()
+    assert data.find("mine").class_names == ("cat", "dog")
+    assert [(row.name, row.size) for row in data.listing()][-1] == ("mine", 2 * (4 * 2 * 9 + 4 * 8))
+    assert data.verify("mine") == mine.fingerprint()
+    with pytest.raises(InputError, match="give yours another name"):
+        data.register(data.from_tensors(images, labels, images, labels, name="mnist"))
+
+
+def test_classes_have_names_or_numbers() -> None:
+    assert data.find("cifar10").class_names[3] == "cat"
+    images, labels = torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 2])
+    assert data.from_tensors(images, labels, images, labels).class_names == ("0", "1", "2")
+    with pytest.raises(InputError, match="2 class names for 3 classes; give one each"):
+        data.from_tensors(images, labels, images, labels, num_classes=3, class_names=["a", "b"])
+    with pytest.raises(InputError, match=r"1 to 1,000,000 can be told apart"):
+        data.from_tensors(images, labels + 2**40, images, labels)
 
 
 @pytest.mark.full_data
@@ -68,10 +100,10 @@ def test_the_sample_is_embedded_balanced_and_small() -> None:
     assert str(sample) == "mnist-sample: train 5,000 images 1×28×28, test 1,000 images 1×28×28, 10 classes"
     assert sample.train.labels.bincount().tolist() == [500] * 10
     assert sample.test.labels.bincount().tolist() == [100] * 10
-    assert SAMPLE_FILE.stat().st_size < 1_300_000
-    assert data.verify("mnist-sample") == SAMPLE_FINGERPRINT
-    assert data.fetch("mnist-sample") == SAMPLE_FILE
-    notice = (SAMPLE_FILE.parent / "README.md").read_text()
+    assert MNIST_SAMPLE.path.stat().st_size < 1_300_000
+    assert data.verify("mnist-sample") == MNIST_SAMPLE.fingerprint
+    assert data.fetch("mnist-sample") == MNIST_SAMPLE.path
+    notice = (MNIST_SAMPLE.path.parent / "README.md").read_text()
     assert "LeCun" in notice
     assert "Share Alike 3.0" in notice
 
@@ -116,7 +148,9 @@ def test_the_listing_says_what_is_here(tmp_path: Path) -> None:
 @pytest.mark.full_data
 def test_a_listed_data_set_verifies(full_dataset: Get) -> None:
     mnist = full_dataset("mnist")
-    assert data.verify("mnist") == mnist.fingerprint() == DATASETS["mnist"].fingerprint
+    published = DATASETS["mnist"]
+    assert isinstance(published, Published)
+    assert data.verify("mnist") == mnist.fingerprint() == published.description.fingerprint
 
 
 def test_a_users_own_tensors_count_their_classes() -> None:

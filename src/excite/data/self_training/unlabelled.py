@@ -11,8 +11,8 @@ from torch import Tensor
 from excite.data.dataset import Split
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.self_training.rst_pickle import load_pseudo_labelled
-from excite.data.sources.known import hidden_part
 from excite.data.sources.npz import label_name, load_images, open_npz
+from excite.data.sources.store import data_directory
 from excite.errors import InputError, unknown
 
 _PICKLES = (".pickle", ".pkl")
@@ -44,7 +44,7 @@ def load_unlabelled(source: str | Path) -> Unlabelled:
     """Images by the name of a data set with hidden labels, from an .npz file, or from RST's pickle."""
     name = str(source)
     if name in HIDDEN_LABELS:
-        hidden = hidden_part(name)
+        hidden = HIDDEN_LABELS[name].hidden_part(data_directory())
         return Unlabelled(name, hidden.images, hidden.labels)
     path = Path(source).expanduser()
     if path.suffix == ".npz":

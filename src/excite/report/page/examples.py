@@ -16,14 +16,6 @@ from excite.evaluation.batch import seeded
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 
-CLASS_NAMES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    "fashion-mnist": (
-        *("T-shirt", "trouser", "pullover", "dress", "coat"),
-        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
-    ),
-}
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -90,7 +82,7 @@ def attacked_examples(results: RunFolder, *, count: int = 4) -> Examples:
             moved[arm.name] = attack(model, x, y, seeded(results.experiment.seed, "page", name)).detach()
         before[arm.name], after[arm.name] = _probabilities(model, x), _probabilities(model, moved[arm.name])
     largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
-    names = _class_names(results.experiment.data.name, next(iter(before.values())).shape[1])
+    names = parts.class_names
     examples = tuple(
         Example(
             number=int(numbers[i]),
@@ -155,8 +147,3 @@ def _probabilities(model: nn.Module, x: Tensor) -> Tensor:
 def _prediction(probabilities: Tensor, truth: int, names: Sequence[str]) -> Prediction:
     best = int(probabilities.argmax())
     return Prediction(names[best], float(probabilities[best]), best == truth)
-
-
-def _class_names(dataset: str, classes: int) -> Sequence[str]:
-    known = next((names for name, names in CLASS_NAMES.items() if dataset.startswith(name)), ())
-    return known if len(known) == classes else [str(number) for number in range(classes)]

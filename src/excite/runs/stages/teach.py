@@ -14,8 +14,9 @@ from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
 from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
 from excite.errors import InputError
-from excite.runs.assemble import Parts, assemble
-from excite.runs.experiment import Experiment, Options, Record, Teacher
+from excite.objectives import OBJECTIVES
+from excite.runs.assemble import Parts, assemble, look_up
+from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.once import once
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
@@ -44,23 +45,24 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: "Console", device
 
 def unlabelled_source(experiment: Experiment) -> str | None:
     """Where the unlabelled images of an experiment come from, if it has any; refuses what does not fit together."""
-    name, teacher, objective = experiment.data.name, experiment.teacher, _kind(experiment.training.objective)
+    name, teacher, objective = experiment.data.name, experiment.teacher, look_up(experiment).objective
     source = experiment.data.unlabelled or (name if teacher is not None and name in HIDDEN_LABELS else None)
     if source is None:
         if teacher is not None:
             raise InputError(
                 f"A teacher finds nothing to label in {name}. Set data.unlabelled, or leave out [teacher]."
             )
-        if objective == "rst":
+        if objective.needs_pseudo_labels:
             raise InputError(
-                "The objective rst needs pseudo-labelled images. Set data.unlabelled to a file that has them, or "
-                'data.name to "cifar10-10k+40k" and add a [teacher] section.'
+                f"The objective {_kind(experiment)} needs pseudo-labelled images. Set data.unlabelled to a file that "
+                f'has them, or data.name to "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
             )
         return None
-    if objective != "rst":
+    if not objective.needs_pseudo_labels:
+        fitting = next(kind for kind, make in OBJECTIVES.items() if getattr(make, "needs_pseudo_labels", False))
         raise InputError(
-            f"There are pseudo-labelled images, of which the objective {objective} knows nothing. Train with "
-            'training.objective = { kind = "rst" }, or leave out data.unlabelled and [teacher].'
+            f"There are pseudo-labelled images, of which the objective {_kind(experiment)} knows nothing. Train with "
+            f'training.objective = {{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
         )
     if source in HIDDEN_LABELS and HIDDEN_LABELS[source].source == name:
         raise InputError(f'{name} shows the labels that {source} hides. Set data.name = "{source}".')
@@ -156,5 +158,6 @@ def _labelled_already(parts: Parts, source: str) -> Split:
     return extra
 
 
-def _kind(objective: str | Options) -> str:
+def _kind(experiment: Experiment) -> str:
+    objective = experiment.training.objective
     return objective if isinstance(objective, str) else str(objective.get("kind"))
