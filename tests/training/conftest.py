@@ -11,9 +11,9 @@ from torch import nn
 from excite import data, models
 from excite.objectives import standard_loss
 from excite.schedules import Schedule, constant
-from excite.training import Training, train
+from excite.training import TrainingHistory, train
 
-Train = Callable[..., tuple[nn.Module, Training]]
+Train = Callable[..., tuple[nn.Module, TrainingHistory]]
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +32,7 @@ def train_lenet(digits: data.Split) -> Train:
         schedule: Schedule | None = None,
         folder: Path | None = None,
         **options: Any,
-    ) -> tuple[nn.Module, Training]:
+    ) -> tuple[nn.Module, TrainingHistory]:
         torch.manual_seed(0)
         model = models.create("lenet5", input_shape=(1, 28, 28))
         optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)

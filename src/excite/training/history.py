@@ -25,7 +25,7 @@ class EpochMetrics:
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingHistory:
     """What a finished training leaves behind, beside the trained model."""
 
     epochs: tuple[EpochMetrics, ...]

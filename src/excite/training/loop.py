@@ -17,7 +17,7 @@ from excite.randomness import step_generators
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
-from excite.training.history import EpochMetrics, Training
+from excite.training.history import EpochMetrics, TrainingHistory
 from excite.training.interrupts import stop_requests
 from excite.training.resumable import ResumableRun
 
@@ -68,7 +68,7 @@ def train(
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_step: Callable[[int, int], None] | None = None,
     ranks: Ranks = ALONE,
-) -> Training:
+) -> TrainingHistory:
     """Train `model` in place.
 
     Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,

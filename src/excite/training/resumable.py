@@ -15,7 +15,7 @@ from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
 from excite.training.divergence import diagnose
-from excite.training.history import EpochMetrics, Training
+from excite.training.history import EpochMetrics, TrainingHistory
 
 
 @dataclass
@@ -74,8 +74,8 @@ class ResumableRun:
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
-    def training(self) -> Training:
-        return Training(tuple(self.finished), self.initial_loss or 0.0)
+    def training(self) -> TrainingHistory:
+        return TrainingHistory(tuple(self.finished), self.initial_loss or 0.0)
 
     def save(self) -> None:
         """Keep everything; nobody goes on before it is kept."""

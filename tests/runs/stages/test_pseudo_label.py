@@ -14,10 +14,7 @@ from excite.data import Unlabelled, load_extra, load_unlabelled
 from excite.errors import InputError
 from excite.runs import load
 from excite.runs.procedure import Run
-from excite.runs.stages.pseudo_label import Labelling, choose, label_with_run, predict, pseudo_label
-
-LABELS = torch.tensor([0, 1, 0, 2, 1, 0])
-CONFIDENCES = torch.tensor([0.9, 0.6, 0.95, 0.8, 0.7, 0.5])
+from excite.runs.stages.pseudo_label import label_with, label_with_run
 
 
 class Quiet:
@@ -45,71 +42,14 @@ def grey(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
 
 
-@pytest.mark.parametrize(
-    ("threshold", "balance", "kept"),
-    [(0.0, False, [0, 1, 2, 3, 4, 5]), (0.7, False, [0, 2, 3, 4]), (0.0, True, [2, 3, 4]), (0.65, True, [2, 3, 4])],
-)
-def test_the_confident_ones_are_kept_and_classes_balanced(threshold: float, balance: bool, kept: list[int]) -> None:
-    assert choose(LABELS, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance).tolist() == kept
-
-
-def test_the_most_confident_of_each_class_are_kept_as_many_as_the_rarest_has() -> None:
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(4, (200,), generator=generator)
-    confidences = torch.rand(200, generator=generator)
-    kept = choose(labels, confidences, num_classes=4, threshold=0.2, balance=True)
-    sure = [[c for c, y in zip(confidences.tolist(), labels.tolist(), strict=True) if y == k] for k in range(4)]
-    fewest = min(len([c for c in confident if c >= 0.2]) for confident in sure)
-    for label in range(4):
-        assert sorted(confidences[kept][labels[kept] == label].tolist()) == sorted(sure[label])[-fewest:]
-
-
-@pytest.mark.parametrize(
-    ("threshold", "balance", "message"),
-    [
-        (0.99, False, r"No image has a confidence of 0.99 or more; the largest is 0.9500. Lower the threshold"),
-        (0.75, True, r"No image is left in class 1.*leave out the balance"),
-        (1.5, False, r"between 0 and 1; the threshold is 1.5"),
-    ],
-)
-def test_a_choice_that_keeps_nothing_is_refused(threshold: float, balance: bool, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        choose(LABELS, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance)
-
-
-@pytest.mark.parametrize("batch_size", [2, 100])
-def test_a_model_labels_in_eval_mode_and_is_left_as_it_was(batch_size: int) -> None:
+def test_a_model_labels_in_eval_mode_and_is_left_as_it_was() -> None:
     model = Brightness().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    labels, confidences, classes = predict(model, grey(0, 255, 128, 30, 200), batch_size=batch_size)
-    assert labels.tolist() == [0, 1, 1, 0, 1]
-    assert classes == 2
-    assert confidences[0] == pytest.approx(1 / (1 + np.exp(-8)), rel=1e-4)
-    assert confidences[0] > confidences[3] > confidences[4] > confidences[2]
+    images = Unlabelled("mine.npz", grey(0, 255, 128, 30, 200))
+    labelling = label_with(model, images, source="mine.npz", teacher={})
+    assert labelling.kept.labels.tolist() == [0, 1, 1, 0, 1]
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def label(labels: torch.Tensor | None = None, threshold: float = 0.0) -> Labelling:
-    images = Unlabelled("mine.npz", grey(0, 255, 128, 30), labels)
-    return pseudo_label(Brightness(), images, source="mine.npz", teacher={"run": "r"}, threshold=threshold)
-
-
-def test_the_truth_only_judges_and_is_called_a_diagnostic() -> None:
-    judged = label(torch.tensor([0, 1, 0, 1]))
-    assert judged.kept.labels.tolist() == [0, 1, 1, 0]
-    assert judged.accuracy is not None
-    assert (judged.accuracy.correct, judged.accuracy.total) == (2, 4)
-    assert "diagnostic only: 50.00%" in str(judged)
-    assert "4 of 4 images kept" in str(judged)
-    assert "per class: 2, 2" in str(judged)
-    unjudged = label(threshold=0.9)
-    assert unjudged.accuracy is None
-    assert "diagnostic" not in str(unjudged)
-    assert unjudged.to_json()["kept"] == len(unjudged.kept) == 3
-    assert unjudged.to_json()["mean_confidence"] == pytest.approx(unjudged.kept.confidences.mean().item())
-    assert unjudged.kept.teacher == {"run": "r", "threshold": 0.9, "balance": False}
-    json.dumps(unjudged.to_json())
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +66,8 @@ def test_a_run_labels_what_it_has_not_seen(trained: Run, tmp_path: Path) -> None
     out = tmp_path / "pseudo.npz"
     labelling = label_with_run(trained, "baseline", "mnist-sample-1k+4k", out, threshold=0.9)
     assert labelling.candidates == 4000
-    assert labelling.accuracy is not None
-    assert labelling.accuracy.value > 0.9
+    assert labelling.agreement is not None
+    assert labelling.agreement > 0.9
     assert min(labelling.kept.confidences) >= 0.9
     hidden, extra = load_unlabelled("mnist-sample-1k+4k"), load_extra(out)
     assert torch.equal(extra.images, hidden.images[labelling.kept.indices])
@@ -140,7 +80,7 @@ def test_a_file_of_images_is_labelled(trained: Run, tmp_path: Path) -> None:
     images = load_unlabelled("mnist-sample-1k+4k").images[:30]
     np.savez(tmp_path / "mine.npz", x=images.numpy())
     labelling = label_with_run(trained, "baseline", str(tmp_path / "mine.npz"), tmp_path / "pseudo.npz")
-    assert labelling.accuracy is None
+    assert labelling.agreement is None
     assert torch.equal(load_extra(tmp_path / "pseudo.npz").images, images)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from excite.data import Split
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
+from excite.data.self_training.labelling import check_shape
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
 from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
 from excite.errors import InputError
@@ -20,7 +21,7 @@ from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.once import once
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
-from excite.runs.stages.pseudo_label import check_shape, pseudo_label
+from excite.runs.stages.pseudo_label import label_with
 
 if TYPE_CHECKING:
     from excite.runs.procedure import Console
@@ -120,14 +121,14 @@ class _Stage:
         check_shape(unlabelled, self.parts.train.images.shape[1:])
         model = self._train()
         with self.console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
-            labelling = pseudo_label(
+            labelling = label_with(
                 model,
                 unlabelled,
                 source=self.source,
                 teacher={"run": self.run.path.name, "experiment": self.parts.experiment.to_json()},
                 threshold=self.settings.threshold,
                 balance=self.settings.balance,
-                progress=progress,
+                on_progress=progress,
             )
         labelling.kept.save(self.file)
         self.console.say(f"teacher: {labelling}")
