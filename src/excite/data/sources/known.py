@@ -18,9 +18,8 @@ from excite.data.sources.npz import load_npz
 from excite.data.sources.store import data_directory
 from excite.errors import InputError, unknown
 
-DATASETS: dict[str, Known] = {
-    known.name: known for known in (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
-}
+_OURS: tuple[Known, ...] = (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
+DATASETS: dict[str, Known] = {known.name: known for known in _OURS}
 
 _PSEUDO_LABELLED = "tiny-images-500k"
 
