@@ -178,6 +178,72 @@ def test_not_a_number_stops_and_keeps_the_last_good_checkpoint(train_lenet: Trai
     assert same_weights(kept, good)
 
 
+def spoiled_loss(model: nn.Module, loss: Tensor) -> Tensor:
+    return loss * float("nan")
+
+
+def spoiled_gradient(model: nn.Module, loss: Tensor) -> Tensor:
+    """The same loss, whose gradient is not a number: that of √|x| at 0."""
+    return loss + (0 * next(model.parameters()).flatten()[0]).abs().sqrt()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("spoil", [spoiled_loss, spoiled_gradient, None])
+@pytest.mark.parametrize(
+    "at", [1, 5, 8, 10, 15]
+)  # of three epochs of five steps: the first, middle ones, ends, the last
+def test_a_number_that_is_none_is_never_kept(
+    train_lenet: Train,
+    tmp_path: Path,
+    at: int,
+    spoil: Callable[[nn.Module, Tensor], Tensor] | None,
+    kept: bool,
+) -> None:
+    models_seen: list[nn.Module] = []
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        models_seen.append(model)
+        loss = standard_loss(model, x, y)
+        return spoil(model, loss) if spoil and len(models_seen) == at else loss
+
+    def spoil_parameter(done: int, _total: int) -> None:
+        if spoil is None and done == at:
+            with torch.no_grad():
+                next(models_seen[-1].parameters()).flatten()[0] = float("inf")
+
+    folder = tmp_path if kept else None
+    with pytest.raises(DivergedError, match=r"Training diverged in epoch \d at learning rate 0.1: the "):
+        train_lenet(folder=folder, objective=objective, on_step=spoil_parameter)
+    if not kept:
+        return
+    finished = (at - 1) // 5
+    assert len(read(tmp_path)) == finished
+    resumed, _ = train_lenet(folder=tmp_path)
+    whole, _ = train_lenet()
+    assert same_weights(whole, resumed)
+
+
+def test_a_stop_does_not_save_what_is_no_number(train_lenet: Train, tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        return standard_loss(model, x, y) * (float("nan") if len(calls) == 2 else 1.0)
+
+    with pytest.raises(DivergedError, match="the loss became nan"):
+        train_lenet(folder=tmp_path, objective=objective, on_step=StopAfter(3, signal.SIGTERM))
+    assert same_weights(train_lenet(folder=tmp_path)[0], train_lenet()[0])
+
+
+def test_weights_that_are_no_numbers_from_the_start_are_refused(digits: data.Split, tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    nn.init.constant_(model[1].bias, float("nan"))  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"Before the first step the parameter 1.bias is no longer finite"):
+        train(model, digits, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_rate_far_too_large_is_noticed(train_lenet: Train) -> None:
     with pytest.raises(DivergedError, match="epoch 1 at learning rate 1000"):
         train_lenet(rate=1e3)

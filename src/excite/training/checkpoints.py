@@ -105,8 +105,11 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
+    weights = _with_prefix(tensors, "model.")
+    if broken := [name for name, tensor in weights.items() if bool(tensor.isnan().any())]:
+        raise CorruptFileError(f"{broken[0]} in the checkpoint of {folder} is not a number. Delete it to train again.")
     try:
-        model.load_state_dict(_with_prefix(tensors, "model."))
+        model.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(f"The checkpoint in {folder} belongs to another model: {error}") from error
 

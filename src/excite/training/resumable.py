@@ -14,7 +14,7 @@ from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
-from excite.training.divergence import diagnose
+from excite.training.divergence import broken_number, diagnose
 from excite.training.history import EpochMetrics, TrainingHistory
 
 
@@ -50,6 +50,7 @@ class ResumableRun:
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
         if not folder:
+            self._check_start()
             return
         saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
         found = ranks.gather(saved[0]["weights_sha256"] if saved else None)
@@ -67,6 +68,7 @@ class ResumableRun:
             if recorder:
                 recorder.restore(extra, facts["recorder"])
         else:
+            self._check_start()
             self.save()
 
     @property
@@ -78,7 +80,8 @@ class ResumableRun:
         return TrainingHistory(tuple(self.finished), self.initial_loss or 0.0)
 
     def save(self) -> None:
-        """Keep everything; nobody goes on before it is kept."""
+        """Keep everything, if it is sound; nobody goes on before it is kept."""
+        self.check_weights()
         if not self.folder:
             return
         _, *others = self.ranks.gather(checkpoints.own_state(self.model))
@@ -95,6 +98,8 @@ class ResumableRun:
 
     def gather(self, losses: list[float], seconds: float) -> None:
         """Take in what a part of an epoch measured."""
+        for loss in losses:
+            self.check(loss)
         self.position.losses += losses
         self.position.seconds += seconds
         if self.initial_loss is None:
@@ -104,8 +109,15 @@ class ResumableRun:
         if not math.isfinite(loss):
             raise self.diverged(f"the loss became {loss}")
 
+    def check_weights(self) -> None:
+        """A gradient may break the weights after the last loss that was looked at."""
+        problem = broken_number(self.model, self.optimizer)
+        if self.ranks.agreed(1 if problem else None):
+            raise self.diverged(problem or "another process's weights are no longer finite")
+
     def finish_epoch(self, measure: Callable[[nn.Module], dict[str, float]] | None = None) -> EpochMetrics:
         """Close the epoch, with what `measure` finds in the model."""
+        self.check_weights()
         extra = self.ranks.from_first(partial(measure, self.model)) if measure else {}
         position = self.position
         loss = sum(position.losses) / len(position.losses)
@@ -128,6 +140,10 @@ class ResumableRun:
             f"Training diverged in epoch {self.position.epoch + 1} at learning rate {self.rate:.4g}: {problem}. "
             f"Train at a lower rate.{kept}"
         )
+
+    def _check_start(self) -> None:
+        if problem := broken_number(self.model, self.optimizer):
+            raise InputError(f"Before the first step {problem}. Start from weights that are numbers.")
 
     def interrupted(self, signal_number: int) -> InterruptedRunError:
         kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
