@@ -176,15 +176,77 @@ def test_attach_sets_the_first_rate_at_once() -> None:
     assert scheduler.get_last_lr() == [0.2]
 
 
-def test_parameter_groups_keep_their_ratio_to_the_first() -> None:
+def test_parameter_groups_keep_their_ratio_to_the_leader() -> None:
+    schedule = step(0.4, milestones=(1,), factor=0.5)
     optimizer = sgd(0.1, 0.2, 0.01, 0.0)
-    rates = run(optimizer, attach(optimizer, step(0.4, milestones=(1,), factor=0.5)), 2)
+    rates = run(optimizer, attach(optimizer, schedule, leader=0), 2)
     assert rates == [pytest.approx([0.4, 0.8, 0.04, 0.0]), pytest.approx([0.2, 0.4, 0.02, 0.0])]
+    optimizer = sgd(0.1, 0.2, 0.01, 0.0)
+    rates = run(optimizer, attach(optimizer, schedule, leader=1), 2)
+    assert rates == [pytest.approx([0.2, 0.4, 0.02, 0.0]), pytest.approx([0.1, 0.2, 0.01, 0.0])]
 
 
-def test_a_first_group_without_a_rate_is_refused() -> None:
-    with pytest.raises(InputError, match="first group is 0"):
-        attach(sgd(0.0, 0.1), constant(0.1))
+def test_a_schedule_that_starts_at_a_groups_rate_is_that_groups() -> None:
+    optimizer = sgd(0.01, 0.1)
+    rates = run(optimizer, attach(optimizer, step(0.1, milestones=(1,), factor=0.5)), 2)
+    assert rates == [pytest.approx([0.01, 0.1]), pytest.approx([0.005, 0.05])]
+
+
+def test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed() -> None:
+    optimizer = sgd(0.01, 0.1)
+    ways = r"Pass leader=0 \(0.4, 4\) or leader=1 \(0.04, 0.4\), or start one of the groups at 0.4"
+    with pytest.raises(
+        InputError, match=r"rates 0.01, 0.1; which of them does a schedule that starts at 0.4 mean\? " + ways
+    ):
+        attach(optimizer, constant(0.4))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.1]
+
+
+def test_groups_of_one_rate_all_follow_the_schedule() -> None:
+    optimizer = sgd(0.1, 0.1)
+    attach(optimizer, constant(0.4))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.4, 0.4]
+    frozen = sgd(0.0, 0.1)
+    attach(frozen, constant(0.4))
+    assert [group["lr"] for group in frozen.param_groups] == [0.0, 0.4]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "message"),
+    [
+        (sgd(0.0), {}, "first group is 0"),
+        (sgd(math.nan), {}, "group 0 is nan"),
+        (sgd(0.1, math.inf), {}, "group 1 is inf"),
+        (sgd(0.1, 0.2), {"leader": 2}, "has 2 parameter groups"),
+        (sgd(0.1, 0.2), {"leader": -1}, "at least 0"),
+        (sgd(0.0, 0.2), {"leader": 0}, "first group is 0"),
+    ],
+)
+def test_groups_that_no_schedule_can_drive_are_refused(
+    optimizer: torch.optim.SGD, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        attach(optimizer, constant(0.1), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: attach(sgd(), 0.1), r"pass schedules.constant\(0.1\)"),
+        (lambda: rescale(0.1, 0.2), r"pass schedules.constant\(0.1\)"),
+        (lambda: constant("0.1"), "rate is '0.1'; it must be a number"),
+        (lambda: step(0.1, milestones=5), "several epochs, such as"),
+        (lambda: step(0.1, milestones=(1.5,)), "A milestone is 1.5; it must be a whole number"),
+        (lambda: cosine(0.1, epochs=2.5), "epochs is 2.5; it must be a whole number"),
+        (lambda: exponential(0.1, decay="half"), "decay is 'half'; it must be a number"),
+        (lambda: step(0.1, milestone=(1,)), 'did you mean "milestones"'),
+        (lambda: cosine(0.1, epoch=3), 'did you mean "epochs"'),
+        (lambda: exponential(0.1), "missing a required argument: 'decay'"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_with_the_cure(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call()
 
 
 def test_a_schedule_that_breaks_down_is_refused_when_it_does() -> None:
@@ -198,9 +260,12 @@ def test_a_schedule_that_breaks_down_is_refused_when_it_does() -> None:
 
 @pytest.mark.parametrize("load_optimizer", ["never", "before attach", "after attach", "after loading"])
 @golden
-def test_a_saved_scheduler_resumes_exactly(schedule: Schedule, expected: list[float], load_optimizer: str) -> None:
+@pytest.mark.parametrize("leader", [0, 1])
+def test_a_saved_scheduler_resumes_exactly(
+    schedule: Schedule, expected: list[float], load_optimizer: str, leader: int
+) -> None:
     optimizer = sgd(0.1, 0.3)
-    scheduler = attach(optimizer, schedule)
+    scheduler = attach(optimizer, schedule, leader=leader)
     whole = run(optimizer, scheduler, 5)
     saved = json.dumps(scheduler.state_dict())
     saved_optimizer = optimizer.state_dict()
@@ -209,7 +274,7 @@ def test_a_saved_scheduler_resumes_exactly(schedule: Schedule, expected: list[fl
     fresh = sgd(0.1, 0.3)
     if load_optimizer == "before attach":
         fresh.load_state_dict(saved_optimizer)
-    resumed = attach(fresh, schedule)
+    resumed = attach(fresh, schedule, leader=leader)
     if load_optimizer == "after attach":
         fresh.load_state_dict(saved_optimizer)
     resumed.load_state_dict(json.loads(saved))

@@ -1,6 +1,7 @@
-"""Read numbers as people write them: 8/255 as well as 0.031."""
+"""Read numbers as people write them, 8/255 as well as 0.031, and refuse what is no number of the wanted kind."""
 
 from fractions import Fraction
+from numbers import Integral, Real
 
 from excite.errors import InputError
 
@@ -16,3 +17,22 @@ def number(text: str) -> float:
         return numerator / denominator
     except (ValueError, ZeroDivisionError) as error:
         raise InputError(f'"{text}" is not a number; write for instance 0.031 or 8/255.') from error
+
+
+def check_whole(name: str, value: object, *, least: int | None = None) -> None:
+    """Refuse what is not a whole number, or is below `least`.
+
+    >>> check_whole("epochs", 2.5, least=1)
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: epochs is 2.5; it must be a whole number, at least 1.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and int(value) < least):
+        bound = "" if least is None else f", at least {least}"
+        raise InputError(f"{name} is {value!r}; it must be a whole number{bound}.")
+
+
+def check_number(name: str, value: object) -> None:
+    """Refuse what is not a number at all; whether it is in range is the caller's to say."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")

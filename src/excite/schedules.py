@@ -12,16 +12,20 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
+from excite.quantities import check_number, check_whole
+from excite.registry import named_options
 
 Schedule = Callable[[int], float]
 
 
+@named_options
 def constant(rate: float) -> Schedule:
     """γᵏ = rate."""
     _check_rate(rate)
     return lambda epoch: rate  # noqa: ARG005
 
 
+@named_options
 def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Schedule:
     """γᵏ = rate · factor^(number of milestones reached); a milestone is the first epoch with the new rate.
 
@@ -33,23 +37,31 @@ def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Sche
     """
     _check_rate(rate)
     _check_rate(factor, name="factor")
+    if not isinstance(milestones, Iterable):
+        raise InputError(f"milestones is {milestones!r}; it must be several epochs, such as (50, 100).")
     reached = tuple(milestones)
+    for milestone in reached:
+        check_whole("A milestone", milestone)
     if reached != tuple(sorted(set(reached))) or any(milestone < 1 for milestone in reached):
         raise InputError(f"Milestones {reached} must be epochs from 1 on, each once, in rising order: sort them.")
     return lambda epoch: rate * factor ** sum(milestone <= epoch for milestone in reached)
 
 
+@named_options
 def exponential(rate: float, *, decay: float) -> Schedule:
     """γᵏ = rate · decayᵏ."""
     _check_rate(rate)
+    check_number("decay", decay)
     if not 0 < decay <= 1:
         raise InputError(f"decay={decay} must lie above 0 and at most at 1; 0.95 loses 5% per epoch.")
     return lambda epoch: rate * decay**epoch
 
 
+@named_options
 def cosine(rate: float, *, epochs: int) -> Schedule:
     """γᵏ = rate · ½(1 + cos(kπ/epochs)); 0 from `epochs` on, where the run is over."""
     _check_rate(rate)
+    check_whole("epochs", epochs)
     if epochs < 1:
         raise InputError(f"A cosine over {epochs} epochs has no shape; pass the length of the run, at least 1.")
     return lambda epoch: rate * 0.5 * (1 + math.cos(min(epoch / epochs, 1) * math.pi))
@@ -63,6 +75,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
+@named_options
 def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedule:
     """ηᵏ = η¹ · γᵏ/γ¹: the shape of the baseline `schedule` (γ), started at `first` (η¹).
 
@@ -74,6 +87,7 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     [0.25, 0.25, 0.025, 0.025]
     """
     _check_rate(first, name="first")
+    _check_schedule(schedule)
     baseline_first = schedule(0)  # γ¹
     _check_rate(baseline_first, name="the baseline's first rate")
     for epoch in range(horizon):
@@ -86,26 +100,55 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     return lambda epoch: first * (schedule(epoch) / baseline_first)
 
 
-def attach(optimizer: Optimizer, schedule: Schedule) -> "ScheduledRate":
+@named_options
+def attach(optimizer: Optimizer, schedule: Schedule, *, leader: int | None = None) -> "ScheduledRate":
     """Let `schedule` set the learning rate of `optimizer`, from epoch 0 at once; call `.step()` after each epoch.
 
-    The first parameter group follows the schedule; the others keep the ratio to it that they started with.
+    Where parameter groups have different rates, the schedule is that of the group `leader`, and the others keep the
+    ratio to it that they started with. Without `leader` it is the group that starts at the schedule's first rate; if
+    none does, or several ways are possible, the call is refused.
     """
-    first_group = optimizer.param_groups[0]
-    _check_rate(float(first_group.get("initial_lr", first_group["lr"])), name="lr of the optimizer's first group")
-    return ScheduledRate(optimizer, schedule)
+    _check_schedule(schedule)
+    rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    for number, rate in enumerate(rates):
+        if not (math.isfinite(rate) and rate >= 0):
+            raise InputError(f"lr of the optimizer's group {number} is {rate}; give it a finite rate, such as 0.1.")
+    leader = _leader(rates, _usable(schedule(0), 0)) if leader is None else leader
+    check_whole("leader", leader, least=0)
+    if leader >= len(rates):
+        raise InputError(f"leader={leader}, but the optimizer has {len(rates)} parameter groups, counted from 0.")
+    _check_rate(rates[leader], name=f"lr of the optimizer's {'first group' if leader == 0 else f'group {leader}'}")
+    return ScheduledRate(optimizer, schedule, leader)
+
+
+def _leader(rates: list[float], first: float) -> int:
+    """The group whose rate a schedule that starts at `first` means."""
+    different = sorted(set(rates) - {0.0})
+    if len(different) <= 1:
+        return next((number for number, rate in enumerate(rates) if rate), 0) if rates[0] == 0 and different else 0
+    starting = [number for number, rate in enumerate(rates) if math.isclose(rate, first, rel_tol=1e-9)]
+    if starting:
+        return starting[0]
+    ways = (
+        f"leader={rates.index(rate)} ({', '.join(f'{first * other / rate:.4g}' for other in rates)})"
+        for rate in different
+    )
+    raise InputError(
+        f"The parameter groups have the rates {', '.join(f'{rate:g}' for rate in rates)}; which of them does a "
+        f"schedule that starts at {first:g} mean? Pass {' or '.join(ways)}, or start one of the groups at {first:g}."
+    )
 
 
 class ScheduledRate(LRScheduler):
     """A torch scheduler around a `Schedule`; its state_dict holds no function, loading it sets the rate at once."""
 
-    def __init__(self, optimizer: Optimizer, schedule: Schedule) -> None:
-        self.schedule = schedule
+    def __init__(self, optimizer: Optimizer, schedule: Schedule, leader: int = 0) -> None:
+        self.schedule, self.leader = schedule, leader
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
         rate = _usable(self.schedule(self.last_epoch), self.last_epoch)
-        return [rate * float(base / self.base_lrs[0]) for base in self.base_lrs]
+        return [rate * float(base / self.base_lrs[self.leader]) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
         return {key: value for key, value in super().state_dict().items() if key != "schedule"}
@@ -126,12 +169,21 @@ class ScheduledRate(LRScheduler):
 
 
 def _check_rate(rate: float, *, name: str = "rate") -> None:
+    check_number(name, rate)
     if not (math.isfinite(rate) and rate > 0):
         raise InputError(f"{name} is {rate}; it must be a finite number above 0, such as 0.1.")
 
 
+def _check_schedule(schedule: Schedule) -> None:
+    if not callable(schedule):
+        raise InputError(
+            f"A schedule is a function of the epoch, not {schedule!r}: for one rate, pass schedules.constant(0.1)."
+        )
+
+
 def _usable(rate: float, epoch: int) -> float:
     """A rate that a schedule gave, which may have decayed to 0."""
+    check_number(f"The schedule's rate at epoch {epoch}", rate)
     if not (math.isfinite(rate) and rate >= 0):
         raise InputError(f"The schedule gives the rate {rate} at epoch {epoch}; it must be finite and not negative.")
     return rate

@@ -160,5 +160,5 @@ def test_a_start_outside_the_epoch_is_refused_at_once(start: int) -> None:
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="batch_size is 0"):
+    with pytest.raises(InputError, match="batch_size is 0; it must be a whole number, at least 1"):
         steps_per_epoch(9, 0)

@@ -1,5 +1,6 @@
 import hashlib
 import struct
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,9 @@ LABELS = torch.zeros(4, dtype=torch.int64)
         (IMAGES.float(), LABELS, r"round\(\).to\(torch.uint8\)"),
         (IMAGES.squeeze(1), LABELS, r"unsqueeze\(1\)"),
         (IMAGES[:0], LABELS[:0], "at least one image"),
-        (IMAGES, LABELS.int(), r"labels.long\(\)"),
+        (IMAGES, LABELS.float(), r"labels.long\(\)"),
+        (IMAGES.tolist(), LABELS, "must be a tensor or an array of numbers, not list"),
+        (np.array(["a"]), LABELS, "must be a tensor or an array of numbers, not ndarray"),
         (IMAGES, LABELS[:3], "4 images need as many labels"),
         (IMAGES, LABELS.unsqueeze(1), "in one dimension"),
         (IMAGES, LABELS - 1, "smallest one here is -1"),
@@ -36,6 +39,20 @@ def test_a_split_that_does_not_fit_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(InputError, match=message):
         Split(images, labels)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_arrays_and_whole_numbers_of_any_size_are_taken(kind: type) -> None:
+    split = Split(IMAGES.numpy(), LABELS.numpy().astype(kind))  # type: ignore[arg-type]
+    assert torch.equal(split.images, IMAGES)
+    assert split.labels.dtype == torch.int64
+
+
+def test_a_dataset_that_cannot_be_learned_is_refused() -> None:
+    with pytest.raises(InputError, match=r"x: the labels are of 1 classes; 2 to 1,000,000"):
+        Dataset("x", Split(IMAGES, LABELS), Split(IMAGES, LABELS), 1)
+    with pytest.raises(InputError, match=r"no training image is of class 1, .*Leave them out"):
+        Dataset("x", Split(IMAGES, LABELS), Split(IMAGES, LABELS + 1), 2)
 
 
 def test_a_dataset_that_does_not_fit_is_refused() -> None:
@@ -61,6 +78,12 @@ def test_subset_draws_without_replacement_and_repeats() -> None:
     assert len(set(large.labels.tolist())) == 50
     assert not torch.equal(split.subset(10, seed=4).labels, small.labels)
     assert torch.equal(split.subset(100).labels.sort().values, split.labels)
+
+
+@pytest.mark.parametrize(("n", "seed"), [(2.5, 0), ("2", 0), (True, 0), (2, -1), (2, 0.5), (2, None)])
+def test_a_subset_is_drawn_by_whole_numbers(n: Any, seed: Any) -> None:
+    with pytest.raises(InputError, match="must be a whole number"):
+        random_split(5).subset(n, seed)
 
 
 @pytest.mark.parametrize("n", [0, -1, 6])
@@ -92,14 +115,14 @@ def test_channel_mean_std_of_half_black_half_white() -> None:
 
 def test_fingerprint_is_the_documented_hash() -> None:
     train = Split(torch.tensor([[[[1, 2]]], [[[3, 4]]]], dtype=torch.uint8), torch.tensor([0, 300]))
-    test = Split(torch.tensor([[[[5, 6]]]], dtype=torch.uint8), torch.tensor([7]))
+    test = Split(torch.tensor([[[[5, 6]]]], dtype=torch.uint8), torch.tensor([300]))
     expected = hashlib.sha256(
         struct.pack("<4q", 2, 1, 1, 2)
         + bytes([1, 2, 3, 4])
         + struct.pack("<2q", 0, 300)
         + struct.pack("<4q", 1, 1, 1, 2)
         + bytes([5, 6])
-        + struct.pack("<q", 7)
+        + struct.pack("<q", 300)
     ).hexdigest()
     assert Dataset("x", train, test, 301).fingerprint() == expected
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -202,3 +203,19 @@ def test_options_and_shapes_that_do_not_fit_are_refused() -> None:
         create("resnet8", num_classes=0)
     with pytest.raises(InputError, match="a shape such as"):
         create("resnet8", input_shape=(0, 32, 32))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_clases": 5}, 'no option of create "num_clases"; did you mean "num_classes"'),
+        ({"num_classes": 2.5}, "num_classes is 2.5; it must be a whole number"),
+        ({"num_classes": "10"}, "num_classes is '10'; it must be a whole number"),
+        ({"input_shape": (1, "28", 28)}, "A side of input_shape is '28'"),
+        ({"input_shape": (1, 28)}, "a shape such as"),
+        ({"activaton": "relu"}, 'did you mean "activation"'),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_cure(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        create("lenet5", **({"input_shape": DIGITS} | options))

@@ -266,10 +266,57 @@ def test_labels_out_of_range_are_refused(train_lenet: Train) -> None:
         train_lenet(data=data.Split(images, labels))
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch_size": 0}, {"steps": -1}])
-def test_lengths_below_one_are_refused(train_lenet: Train, wrong: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="at least 1"):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0; it must be a whole number, at least 1"),
+        ({"epochs": 1.5}, "epochs is 1.5"),
+        ({"epochs": True}, "epochs is True"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "64"}, "batch_size is '64'"),
+        ({"steps": -1}, "steps is -1"),
+        ({"steps": 0}, "steps is 0"),
+        ({"seed": -1}, "seed is -1; it must be a whole number, at least 0"),
+        ({"seed": 0.5}, "seed is 0.5"),
+        ({"schedule": 0.1}, r"pass schedules.constant\(0.1\)"),
+        ({"objective": "trades"}, "An objective is a function"),
+        ({"data": data.load("mnist-sample")}, r"pass dataset.train"),
+        ({"data": torch.zeros(4, 1, 28, 28)}, r"not Tensor: make one of uint8 images"),
+        ({"epoch": 1}, 'no option of train "epoch"; did you mean "epochs"'),
+    ],
+)
+def test_what_cannot_be_trained_with_is_refused_with_the_cure(
+    train_lenet: Train, wrong: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
         train_lenet(**wrong)
+
+
+def test_an_optimizer_of_another_model_is_refused(digits: data.Split) -> None:
+    model, other = (nn.Sequential(nn.Flatten(), nn.Linear(784, 10)) for _ in range(2))
+    both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    for optimizer, foreign in ((torch.optim.SGD(other.parameters(), lr=0.1), "2 of the 2"), (both, "2 of the 4")):
+        with pytest.raises(InputError, match=rf"{foreign} tensors .*torch.optim.SGD\(model.parameters\(\), lr=…\)"):
+            train(model, digits, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64)
+    some = torch.optim.SGD([model[1].bias], lr=0.1)  # the rest is left as it is, on purpose
+    assert train(model, digits, standard_loss, some, constant(0.1), epochs=1, batch_size=64).epochs
+    with pytest.raises(InputError, match="use SGD or Adam"):
+        train(
+            model, digits, standard_loss, torch.optim.LBFGS(model.parameters()), constant(1.0), epochs=1, batch_size=64
+        )
+
+
+def test_a_batch_of_one_image_is_refused_where_batch_norm_cannot_take_it(digits: data.Split) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model[2].running_mean.clone()
+    for images, batch_size in ((1, 64), (65, 64), (64, 1)):
+        with pytest.raises(InputError, match="Choose a batch size that leaves more"):
+            train(
+                model, digits.subset(images), standard_loss, optimizer, constant(0.1), epochs=1, batch_size=batch_size
+            )
+    assert torch.equal(model[2].running_mean, before)
+    train(model, digits.subset(65), standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64, steps=1)
 
 
 def test_steps_cut_every_epoch_short(train_lenet: Train) -> None:

@@ -9,7 +9,9 @@ from torch import Tensor
 from excite.data.augment import Augmentation, none
 from excite.data.dataset import unit_floats
 from excite.errors import InputError
+from excite.quantities import check_whole
 from excite.randomness import generator
+from excite.registry import named_options
 
 
 class TrainingData(Protocol):
@@ -36,18 +38,19 @@ class TrainingData(Protocol):
         ...
 
 
+@named_options
 def steps_per_epoch(images: int, batch_size: int, most: int | None = None) -> int:
     """How many batches an epoch of so many images takes, the last perhaps a smaller one; `most` cuts it short.
 
     >>> steps_per_epoch(100, 32), steps_per_epoch(100, 32, most=2)
     (4, 2)
     """
-    if batch_size < 1:
-        raise InputError(f"A batch needs at least one image; batch_size is {batch_size}.")
+    check_whole("batch_size", batch_size, least=1)
     whole = -(-images // batch_size)
     return whole if most is None else min(whole, most)
 
 
+@named_options
 def epoch_batches(
     data: TrainingData,
     *,
@@ -69,6 +72,7 @@ def epoch_batches(
     Of `world` processes, number `rank` gets its share of every batch, see `share`. A batch is augmented before it is
     shared out, so the shares together are the very images that a single process sees.
     """
+    check_whole("seed", seed, least=0)
     steps = steps_per_epoch(data.epoch_images, batch_size)
     if not 0 <= start <= steps:
         raise InputError(f"An epoch of {steps} batches cannot start at step {start}; pass 0 to {steps}.")

@@ -10,20 +10,26 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.quantities import check_whole
 from excite.randomness import generator
 
 MOST_CLASSES = 1_000_000
+_WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images, uint8, N×C×H×W; labels, int64, N."""
+    """Images, uint8, N×C×H×W; labels, int64, N. Arrays become tensors, labels of other whole numbers int64."""
 
     images: Tensor
     labels: Tensor
 
     def __post_init__(self) -> None:
+        for name in ("images", "labels"):
+            object.__setattr__(self, name, _tensor(getattr(self, name), name))
+        if self.labels.dtype in _WHOLE_NUMBERS:
+            object.__setattr__(self, "labels", self.labels.long())
         if self.images.dtype != torch.uint8:
             raise InputError(
                 f"Images must be uint8 values 0 to 255, not {self.images.dtype}. "
@@ -37,7 +43,7 @@ class Split:
         if self.images.numel() == 0:
             raise InputError(f"A split needs at least one image; these have shape {tuple(self.images.shape)}.")
         if self.labels.dtype != torch.int64:
-            raise InputError(f"Labels must be int64, not {self.labels.dtype}. Convert them: labels.long().")
+            raise InputError(f"Labels must be whole numbers, not {self.labels.dtype}. Convert them: labels.long().")
         if self.labels.shape != self.images.shape[:1]:
             raise InputError(
                 f"{self.images.shape[0]} images need as many labels in one dimension; "
@@ -55,6 +61,7 @@ class Split:
 
     def subset(self, n: int, seed: int = 0) -> "Split":
         """`n` images drawn without replacement; with one seed, a smaller subset is the beginning of a larger one."""
+        check_whole("n", n), check_whole("seed", seed, least=0)
         if not 1 <= n <= len(self):
             raise InputError(f"A subset of {n} images cannot be drawn from {len(self)}; pass 1 to {len(self)}.")
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
@@ -116,15 +123,20 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
             raise InputError(f"Train ({self.train}) and test ({self.test}) images differ in shape.")
-        if not 1 <= self.num_classes <= MOST_CLASSES:
+        if not 2 <= self.num_classes <= MOST_CLASSES:
             raise InputError(
-                f"{self.name}: {self.num_classes} classes; 1 to {MOST_CLASSES:,} can be told apart. Labels are class "
-                "numbers from 0."
+                f"{self.name}: the labels are of {self.num_classes} classes; 2 to {MOST_CLASSES:,} can be told apart. "
+                "Labels are class numbers from 0."
             )
         largest = max(self.train.largest_label, self.test.largest_label)
         if largest >= self.num_classes:
             raise InputError(
                 f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
+            )
+        if unseen := set(self.test.labels.unique().tolist()) - set(self.train.labels.unique().tolist()):
+            raise InputError(
+                f"{self.name}: no training image is of class {min(unseen)}, of which there are test images. "
+                "Leave them out, or split the images anew."
             )
         if not self.class_names:
             object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
@@ -159,6 +171,14 @@ class Dataset:
 def unit_floats(images: Tensor) -> Tensor:
     """uint8 images as float32 in [0, 1]: exactly images / 255."""
     return images.float().div_(255)
+
+
+def _tensor(value: object, name: str) -> Tensor:
+    if isinstance(value, np.ndarray) and value.dtype.kind in "uifb":
+        return torch.from_numpy(value)
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name.capitalize()} must be a tensor or an array of numbers, not {type(value).__name__}.")
+    return value
 
 
 def _mean_std(counts: list[int]) -> tuple[float, float]:

@@ -5,17 +5,19 @@ as keyword-only arguments, besides the number of classes and the shape of an ima
 """
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 
 from torch import nn
 
-from excite.errors import InputError
+from excite.errors import InputError, unknown
 from excite.models import resnet
 from excite.models.densenet import DenseNet
 from excite.models.lenet import LeNet5
 from excite.models.normalize import Normalize
 from excite.models.resnet import ResNet
 from excite.models.wide_resnet import WideResNet
+from excite.quantities import check_whole
 from excite.registry import build
 
 __all__ = ["MODELS", "DenseNet", "LeNet5", "Normalize", "ResNet", "WideResNet", "create"]
@@ -33,6 +35,8 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "wrn-28-10": partial(WideResNet, 28, 10),
     "wrn-34-10": partial(WideResNet, 34, 10),
 }
+
+OWN_OPTIONS = ("num_classes", "input_shape", "normalize")  # of `create`; all others are the model's
 
 
 def create(
@@ -52,11 +56,17 @@ def create(
         normalize: (mean, std), one number per channel each; becomes the first layer, so inputs stay in [0, 1].
         options: for instance `activation="tanh"` for `lenet5` or `batch_norm=False` for the ResNets.
     """
+    check_whole("num_classes", num_classes)
+    for side in input_shape:
+        check_whole("A side of input_shape", side)
     if len(input_shape) != 3 or min(input_shape) < 1 or num_classes < 1:
         raise InputError(
             f"num_classes={num_classes} and input_shape={input_shape} do not describe a classifier of images; "
             "give a positive number and a shape such as (3, 32, 32)."
         )
+    for option in options:
+        if get_close_matches(option, OWN_OPTIONS, cutoff=0.8):
+            raise unknown("option of create", option, OWN_OPTIONS)
     network = build("model", MODELS, name, options, num_classes=num_classes, input_shape=input_shape)
     if normalize is None:
         return network

@@ -18,11 +18,12 @@ from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial
 from excite.objectives.pgd_at import PGDAT
 from excite.objectives.trades import BETA, Trades
 from excite.randomness import undisturbed
-from excite.registry import lookup
+from excite.registry import lookup, named_options
 
 GAMMA = 0.005
 
 
+@named_options
 def awp_loss(
     model: nn.Module,
     x: Tensor,

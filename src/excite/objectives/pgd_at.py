@@ -10,8 +10,10 @@ from torch.nn.functional import cross_entropy
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.registry import named_options
 
 
+@named_options
 def pgd_at_loss(
     model: nn.Module,
     x: Tensor,

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from excite.errors import InputError
 from excite.objectives.adversarial import EPS, STEP, STEPS, Forward
 from excite.objectives.trades import BETA, Trades
+from excite.registry import named_options
 
 
+@named_options
 def rst_loss(
     model: nn.Module,
     x: Tensor,

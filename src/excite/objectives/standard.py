@@ -7,8 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.objectives.protocol import TRAINING_PASSES
+from excite.registry import named_options
 
 
+@named_options
 def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Mean cross-entropy on the images as they are."""
     return cross_entropy(model(x), y)

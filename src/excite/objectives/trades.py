@@ -11,11 +11,13 @@ from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.errors import InputError
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.registry import named_options
 
 BETA = 6.0
 NOISE = 0.001  # where the attack starts: KL is flat at the image itself
 
 
+@named_options
 def trades_loss(
     model: nn.Module,
     x: Tensor,

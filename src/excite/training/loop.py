@@ -7,13 +7,16 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from excite.data.augment import Augmentation, none
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
+from excite.data.dataset import Dataset
 from excite.errors import InputError
 from excite.objectives import Objective, frozen
-from excite.randomness import step_generators
+from excite.quantities import check_whole
+from excite.randomness import device_of, step_generators, undisturbed
+from excite.registry import named_options
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
@@ -24,6 +27,7 @@ from excite.training.resumable import ResumableRun
 STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
 
 
+@named_options
 def descend(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -50,6 +54,7 @@ def descend(
         yield value.detach()
 
 
+@named_options
 def train(
     model: nn.Module,
     data: TrainingData,
@@ -84,10 +89,13 @@ def train(
     Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
     finish the step, save, and raise InterruptedRunError.
     """
-    if min(epochs, batch_size, steps or 1) < 1:
-        raise InputError(f"epochs, batch_size and steps must be at least 1, not {epochs}, {batch_size}, {steps}.")
+    for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
+        check_whole(name, number, least=1)
+    check_whole("seed", seed, least=0)
+    _check_kinds(data, objective, optimizer)
+    _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
-    _check_fit(model, data)
+    _check_fit(model, data, data.epoch_images % batch_size if length * batch_size > data.epoch_images else batch_size)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
@@ -133,14 +141,42 @@ def train(
     return run.training
 
 
-def _check_fit(model: nn.Module, data: TrainingData) -> None:
+def _check_kinds(data: object, objective: object, optimizer: object) -> None:
+    """Refuse what is easily mixed up."""
+    if isinstance(data, Dataset):
+        raise InputError(f"{data.name} is a data set of two splits; train on one of them: pass dataset.train.")
+    if not hasattr(data, "order"):
+        raise InputError(
+            f"Training data are a Split or a Mixture, not {type(data).__name__}: make one of uint8 images and labels, "
+            "excite.data.Split(images, labels)."
+        )
+    if not callable(objective):
+        raise InputError(
+            f"An objective is a function (model, x, y) -> loss, not {objective!r}: pass "
+            "excite.objectives.standard_loss, or one of excite.objectives.OBJECTIVES made, such as Trades()."
+        )
+    if isinstance(optimizer, LBFGS):
+        raise InputError("LBFGS evaluates the loss several times a step, which this loop does not; use SGD or Adam.")
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+    """Refuse an optimizer that would train something else."""
+    own = {id(parameter) for parameter in model.parameters()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = sum(id(parameter) not in own for parameter in held)
+    if foreign:
+        raise InputError(
+            f"{foreign} of the {len(held)} tensors that the optimizer moves are not this model's, as after copying or "
+            "rebuilding the model. Make the optimizer anew: torch.optim.SGD(model.parameters(), lr=…)."
+        )
+
+
+def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> None:
     """Refuse data that the model cannot take, before anything is trained."""
-    images, _ = data.probe(2, 2)
-    device = next(model.parameters()).device
-    model.eval()
+    images = data.probe(2, 2)[0][:1].to(device_of(model))
     try:
-        with torch.no_grad():
-            logits = model(images[:1].to(device))
+        with undisturbed(model, images.device), torch.no_grad():
+            logits = model.eval()(images)
     except RuntimeError as error:
         shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
@@ -150,3 +186,12 @@ def _check_fit(model: nn.Module, data: TrainingData) -> None:
             f"The labels reach {largest}, the model's output has shape {tuple(logits.shape)}. "
             f"Build the model with num_classes={largest + 1} or more."
         )
+    if smallest_batch == 1:
+        try:
+            with undisturbed(model, images.device), torch.no_grad():
+                model.train()(images)
+        except ValueError as error:  # batch-norm's
+            raise InputError(
+                f"A batch of an epoch holds one image, of which batch-norm has no statistics ({error}). "
+                "Choose a batch size that leaves more."
+            ) from error

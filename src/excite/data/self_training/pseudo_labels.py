@@ -17,6 +17,7 @@ from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
 from excite.data.sources.npz import open_npz
 from excite.errors import CorruptFileError, InputError
 from excite.files import atomic
+from excite.registry import named_options
 
 _KEYS = ("indices", "y", "confidence", "facts")
 
@@ -88,6 +89,7 @@ class PseudoLabels:
         return Split(unlabelled.images[self.indices], self.labels)
 
 
+@named_options
 def load_extra(source: str | Path) -> Split:
     """Images that come with labels to train on: a file of pseudo-labels, RST's pickle, an .npz with labels."""
     path = Path(source).expanduser()

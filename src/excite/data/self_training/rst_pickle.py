@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from excite.data.dataset import Split
 from excite.errors import CorruptFileError, InputError
+from excite.registry import named_options
 
 _WHOLE_NUMBERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 
 
+@named_options
 def load_pseudo_labelled(path: str | Path) -> Split:
     """The images and pseudo-labels of `ti_500K_pseudo_labeled.pickle` (data set `tiny-images-500k`).
 

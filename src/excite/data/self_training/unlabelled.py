@@ -14,6 +14,7 @@ from excite.data.self_training.rst_pickle import load_pseudo_labelled
 from excite.data.sources.npz import label_name, load_images, open_npz
 from excite.data.sources.store import data_directory
 from excite.errors import InputError, unknown
+from excite.registry import named_options
 
 _PICKLES = (".pickle", ".pkl")
 
@@ -40,6 +41,7 @@ class Unlabelled:
         return digest.hexdigest()
 
 
+@named_options
 def load_unlabelled(source: str | Path) -> Unlabelled:
     """Images by the name of a data set with hidden labels, from an .npz file, or from RST's pickle."""
     name = str(source)

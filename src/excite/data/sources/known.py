@@ -17,6 +17,7 @@ from excite.data.sources.mnist import FASHION_MNIST, MNIST, MNIST_SAMPLE
 from excite.data.sources.npz import load_npz
 from excite.data.sources.store import data_directory
 from excite.errors import InputError, unknown
+from excite.registry import named_options
 
 _OURS: tuple[Known, ...] = (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
 DATASETS: dict[str, Known] = {known.name: known for known in _OURS}
@@ -61,6 +62,7 @@ def find(name: str | Path) -> Known:
     raise unknown("data set", name, [*names(), "the path of an .npz file"])
 
 
+@named_options
 def register(dataset: Dataset) -> Dataset:
     """Make a data set of your own known by its name, in this process: experiments may then name it."""
     if dataset.name in DATASETS and not isinstance(DATASETS[dataset.name], InMemory):
@@ -69,6 +71,7 @@ def register(dataset: Dataset) -> Dataset:
     return dataset
 
 
+@named_options
 def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
     """A data set by name, or a user's own from the path of an .npz file; where labels are hidden, what is left of it.
 
@@ -78,6 +81,7 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
     return find(name).load(data_directory(data_dir), download=download)
 
 
+@named_options
 def from_tensors(
     train_images: Tensor,
     train_labels: Tensor,
@@ -95,11 +99,13 @@ def from_tensors(
     return Dataset(name, train, test, num_classes, tuple(class_names))
 
 
+@named_options
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Make sure that the data set is in the data directory, whole; its file."""
     return find(name).fetch(data_directory(data_dir))
 
 
+@named_options
 def verify(name: str, data_dir: str | Path | None = None) -> str:
     """The fingerprint of the data set in the data directory; an error if it is missing or not the published one."""
     return find(name).verify(data_directory(data_dir))
