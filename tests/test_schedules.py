@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -226,27 +227,29 @@ def test_groups_that_no_schedule_can_drive_are_refused(
     optimizer: torch.optim.SGD, options: dict[str, int], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        attach(optimizer, constant(0.1), **options)  # type: ignore[arg-type]
+        attach(optimizer, constant(0.1), **options)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: attach(sgd(), 0.1), r"pass schedules.constant\(0.1\)"),
-        (lambda: rescale(0.1, 0.2), r"pass schedules.constant\(0.1\)"),
-        (lambda: constant("0.1"), "rate is '0.1'; it must be a number"),
-        (lambda: step(0.1, milestones=5), "several epochs, such as"),
-        (lambda: step(0.1, milestones=(1.5,)), "A milestone is 1.5; it must be a whole number"),
-        (lambda: cosine(0.1, epochs=2.5), "epochs is 2.5; it must be a whole number"),
-        (lambda: exponential(0.1, decay="half"), "decay is 'half'; it must be a number"),
-        (lambda: step(0.1, milestone=(1,)), 'did you mean "milestones"'),
-        (lambda: cosine(0.1, epoch=3), 'did you mean "epochs"'),
-        (lambda: exponential(0.1), "missing a required argument: 'decay'"),
-    ],
-)
-def test_what_is_no_schedule_is_refused_with_the_cure(call: Callable[[], object], message: str) -> None:
+NO_SCHEDULES: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], str]] = [
+    (attach, (sgd(), 0.1), {}, r"pass schedules.constant\(0.1\)"),
+    (rescale, (0.1, 0.2), {}, r"pass schedules.constant\(0.1\)"),
+    (constant, ("0.1",), {}, "rate is '0.1'; it must be a number"),
+    (step, (0.1,), {"milestones": 5}, "several epochs, such as"),
+    (step, (0.1,), {"milestones": (1.5,)}, "A milestone is 1.5; it must be a whole number"),
+    (cosine, (0.1,), {"epochs": 2.5}, "epochs is 2.5; it must be a whole number"),
+    (exponential, (0.1,), {"decay": "half"}, "decay is 'half'; it must be a number"),
+    (step, (0.1,), {"milestone": (1,)}, 'did you mean "milestones"'),
+    (cosine, (0.1,), {"epoch": 3}, 'did you mean "epochs"'),
+    (exponential, (0.1,), {}, "missing a required argument: 'decay'"),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "options", "message"), NO_SCHEDULES)
+def test_what_is_no_schedule_is_refused_with_the_cure(
+    call: Callable[..., object], arguments: tuple[Any, ...], options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
-        call()
+        call(*arguments, **options)
 
 
 def test_a_schedule_that_breaks_down_is_refused_when_it_does() -> None:

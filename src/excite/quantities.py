@@ -27,12 +27,12 @@ def check_whole(name: str, value: object, *, least: int | None = None) -> None:
         ...
     excite.errors.InputError: epochs is 2.5; it must be a whole number, at least 1.
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or (least is not None and int(value) < least):
+    if type(value) is bool or not isinstance(value, Integral) or (least is not None and int(value) < least):
         bound = "" if least is None else f", at least {least}"
         raise InputError(f"{name} is {value!r}; it must be a whole number{bound}.")
 
 
 def check_number(name: str, value: object) -> None:
     """Refuse what is not a number at all; whether it is in range is the caller's to say."""
-    if not isinstance(value, Real) or isinstance(value, bool):
+    if type(value) is bool or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")

@@ -298,7 +298,7 @@ def test_an_optimizer_of_another_model_is_refused(digits: data.Split) -> None:
     for optimizer, foreign in ((torch.optim.SGD(other.parameters(), lr=0.1), "2 of the 2"), (both, "2 of the 4")):
         with pytest.raises(InputError, match=rf"{foreign} tensors .*torch.optim.SGD\(model.parameters\(\), lr=…\)"):
             train(model, digits, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64)
-    some = torch.optim.SGD([model[1].bias], lr=0.1)  # the rest is left as it is, on purpose
+    some = torch.optim.SGD([model.get_parameter("1.bias")], lr=0.1)  # the rest is left as it is, on purpose
     assert train(model, digits, standard_loss, some, constant(0.1), epochs=1, batch_size=64).epochs
     with pytest.raises(InputError, match="use SGD or Adam"):
         train(
@@ -309,13 +309,13 @@ def test_an_optimizer_of_another_model_is_refused(digits: data.Split) -> None:
 def test_a_batch_of_one_image_is_refused_where_batch_norm_cannot_take_it(digits: data.Split) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    before = model[2].running_mean.clone()
+    before = model.get_buffer("2.running_mean").clone()
     for images, batch_size in ((1, 64), (65, 64), (64, 1)):
         with pytest.raises(InputError, match="Choose a batch size that leaves more"):
             train(
                 model, digits.subset(images), standard_loss, optimizer, constant(0.1), epochs=1, batch_size=batch_size
             )
-    assert torch.equal(model[2].running_mean, before)
+    assert torch.equal(model.get_buffer("2.running_mean"), before)
     train(model, digits.subset(65), standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64, steps=1)
 
 

@@ -61,7 +61,8 @@ class Split:
 
     def subset(self, n: int, seed: int = 0) -> "Split":
         """`n` images drawn without replacement; with one seed, a smaller subset is the beginning of a larger one."""
-        check_whole("n", n), check_whole("seed", seed, least=0)
+        check_whole("n", n)
+        check_whole("seed", seed, least=0)
         if not 1 <= n <= len(self):
             raise InputError(f"A subset of {n} images cannot be drawn from {len(self)}; pass 1 to {len(self)}.")
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
@@ -133,7 +134,7 @@ class Dataset:
             raise InputError(
                 f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
             )
-        if unseen := set(self.test.labels.unique().tolist()) - set(self.train.labels.unique().tolist()):
+        if unseen := set(self.test.labels.tolist()) - set(self.train.labels.tolist()):
             raise InputError(
                 f"{self.name}: no training image is of class {min(unseen)}, of which there are test images. "
                 "Leave them out, or split the images anew."

@@ -54,7 +54,7 @@ def test_classes_have_names_or_numbers() -> None:
     assert data.from_tensors(images, labels, images, labels).class_names == ("0", "1", "2")
     with pytest.raises(InputError, match="2 class names for 3 classes; give one each"):
         data.from_tensors(images, labels, images, labels, num_classes=3, class_names=["a", "b"])
-    with pytest.raises(InputError, match=r"1 to 1,000,000 can be told apart"):
+    with pytest.raises(InputError, match=r"2 to 1,000,000 can be told apart"):
         data.from_tensors(images, labels + 2**40, images, labels)
 
 
