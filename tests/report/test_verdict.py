@@ -9,6 +9,8 @@ import torch
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report import table
+from excite.report.against_trainings import standing
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder
@@ -32,15 +34,68 @@ def arms(baseline: int, poe: int, **more: object) -> dict[str, dict[str, object]
 @pytest.mark.parametrize(
     ("right", "headline", "tone"),
     [
+        (60, "1/L may have helped", "unclear"),
+        (20, "1/L may have hurt", "unclear"),
+        (41, "1/L made no clear difference", "unclear"),
+        (40, "1/L made no clear difference", "unclear"),
+    ],
+)
+def test_after_one_training_the_headline_says_maybe(write_run: WriteRun, right: int, headline: str, tone: str) -> None:
+    found = conclude(by_seed([write_run(arms(40, right))]))
+    assert (found.headline, found.tone) == (headline, tone)
+    assert ONE_TRAINING in found.cautions
+    assert any(caution.startswith("A second seed costs about 2 s") for caution in found.cautions)
+
+
+@pytest.mark.parametrize(
+    ("right", "headline", "tone"),
+    [
         (60, "1/L helped", "helped"),
         (20, "1/L hurt", "hurt"),
         (41, "1/L made no clear difference", "unclear"),
         (40, "1/L made no clear difference", "unclear"),
     ],
 )
-def test_the_headline_says_what_the_interval_says(write_run: WriteRun, right: int, headline: str, tone: str) -> None:
-    found = conclude(by_seed([write_run(arms(40, right))]))
+def test_over_seeds_the_headline_says_what_the_interval_says(
+    write_run: WriteRun, right: int, headline: str, tone: str
+) -> None:
+    found = conclude(by_seed([write_run(arms(40, right), changes=[f"seed={seed}"]) for seed in range(3)]))
     assert (found.headline, found.tone) == (headline, tone)
+    assert not any("second seed" in caution for caution in found.cautions)
+
+
+def test_a_training_that_diverges_at_2_over_l_is_held_against_l(write_run: WriteRun) -> None:
+    """L = 3.53 is "identified", and then training diverges at 2/L = 0.566."""
+    sure = LipschitzEstimate(2 / 0.566, (3.0, 4.0), "edge", True, "8 short trainings")
+    run = write_run(
+        arms(40, 60, largest={"rate": 0.566, "problem": "Training diverged in epoch 2"}),
+        estimate=sure,
+    )
+    said = "L is off: training diverged at 0.566, so 2/L = 0.566 is too high."
+    assert said in conclude(by_seed([run])).cautions
+    assert conclude(by_seed([run])).headline == "1/L may have helped, 2/L diverged"
+    assert said in table(run)
+    assert "largest convergent" not in table(run)
+    converged = write_run(arms(40, 60, largest={"rate": 0.566}), estimate=sure)
+    assert "off" not in str(conclude(by_seed([converged])))
+    assert "largest convergent" in table(converged)
+
+
+@pytest.mark.parametrize(
+    ("rate", "problem", "words"),
+    [
+        (0.5, None, "yes: identified"),
+        (1.5, None, "no: training converged at 1.5, so 2/L = 0.5 is too low"),  # beyond 2/3, the interval's end
+        (0.4, "Training diverged", "no: training diverged at 0.4, so 2/L = 0.5 is too high"),
+        (0.7, "Training diverged", "yes: identified"),
+    ],
+)
+def test_an_estimate_that_is_off_is_not_trusted(
+    write_run: WriteRun, rate: float, problem: str | None, words: str
+) -> None:
+    estimate = LipschitzEstimate(4.0, (3.0, 5.0), "edge", True, "8 short trainings")
+    run = write_run({"baseline": {"rate": rate, "problem": problem}})
+    assert str(standing(estimate, run.arms)) == words
 
 
 def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(write_run: WriteRun) -> None:
@@ -48,7 +103,7 @@ def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(writ
     found = conclude(by_seed([run]))
     low, high = compare_arms(by_seed([run])[0])[0].interval
     assert found.sentence == (
-        f"1/L helped, 2/L diverged: accuracy under {ATTACK} is 40.0% with the baseline, 60.0% with 1/L "
+        f"1/L may have helped, 2/L diverged: accuracy under {ATTACK} is 40.0% with the baseline, 60.0% with 1/L "
         f"(+20.0 points, 95% interval {signed(low)} to {signed(high)})."
     )
     assert 0.1 < low < 0.2 < high < 0.3
@@ -65,7 +120,7 @@ def test_with_warnings_the_comparison_is_not_to_be_trusted(write_run: WriteRun) 
     flags = (Flag("vanishing gradients", "every gradient is zero"),)
     run = write_run({"baseline": {"evaluation": evaluation(40)}, "poe": {"evaluation": evaluation(60, flags)}})
     found = conclude(by_seed([run]))
-    assert found.headline == "Not to be trusted yet; as measured, 1/L helped"
+    assert found.headline == "Not to be trusted yet; as measured, 1/L may have helped"
     assert found.tone == "warning"
     assert found.cautions[0] == "Trust checks warn: “vanishing gradients” (1/L)."
 
@@ -84,7 +139,7 @@ def test_attacks_that_disagree_are_mentioned(write_run: WriteRun) -> None:
         assert arm.evaluation
         attacks = dict(arm.evaluation.attacks) | {"other": evaluation(right).attacks[ATTACK]}
         object.__setattr__(arm.evaluation, "attacks", attacks)
-    assert "The attacks disagree: under other, 1/L hurt (−40.0)." in conclude(by_seed([run])).cautions
+    assert "The attacks disagree: under other, 1/L may have hurt (−40.0)." in conclude(by_seed([run])).cautions
 
 
 def test_several_seeds_are_paired_by_seed_and_image(write_run: WriteRun) -> None:
@@ -140,7 +195,10 @@ def test_a_sweep_is_counted(write_run: WriteRun) -> None:
     rights = {32: 60, 64: 41, 128: 20, 256: 39}
     runs = [write_run(arms(40, right), changes=[f"training.batch_size={size}"]) for size, right in rights.items()]
     found = conclude(by_seed(runs))
-    assert found.headline == "Over 4 settings, 1/L made no clear difference in 2, helped in 1 and hurt in 1"
+    assert (
+        found.headline
+        == "Over 4 settings, 1/L made no clear difference in 2, may have helped in 1 and may have hurt in 1"
+    )
     assert "range from −20.0 points (1/L) to +20.0 points (1/L)" in found.evidence
     assert found.tone == "unclear"
 
@@ -156,4 +214,4 @@ def test_nothing_to_compare_yet(write_run: WriteRun, trained: dict[str, dict[str
 
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
-    assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates helped"
+    assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates may have helped"

@@ -41,7 +41,7 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
         needed_trace(run, "baseline")
         found = open_run(folder, device).estimates()
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in found.items()}
-        show(as_json, values, estimates_table(found))
+        show(as_json, values, estimates_table(found, run.arms))
     else:
         show(as_json, answer.to_json(), str(answer))
 

@@ -3,7 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from excite.runs.arms import arm_named
 from excite.runs.experiment import Experiment, flattened
+from excite.runs.folder import ArmFolder
+
+SHORT_TITLES = {"poe": "1/L", "largest": "2/L"}
+POE = "PoE: persistency of excitation, which the paper's theorem promises at rates up to 1/L."
 
 # What every table shows in a column of its own, or what does not change what a training is.
 SHOWN = ("name", "summary", "seed", "arms", "sweep", "data.name", "data.train_examples", "model", "attacks", "record")
@@ -26,6 +31,26 @@ def objective(experiment: Experiment) -> str:
     """The name of the training's loss, whether it was given alone or with its options."""
     given: str | Mapping[str, Any] = experiment.training.objective
     return given if isinstance(given, str) else str(given["kind"])
+
+
+def arm_title(arms: Sequence[ArmFolder]) -> str:
+    """What an arm is called, over its seeds: 2/L at which a training diverged is not "largest convergent"."""
+    return short_title(arms[0]) if any(arm.problem for arm in arms) else arms[0].title
+
+
+def short_title(arm: ArmFolder) -> str:
+    rates = arm_named(arm.name).rates
+    return f"the grid of {rates} rates" if rates else SHORT_TITLES.get(arm.name, arm.title)
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(41.4), duration(150), duration(5000)
+    ('41 s', '2.5 minutes', '1.4 hours')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.2g} minutes" if seconds < 3600 else f"{seconds / 3600:.2g} hours"
 
 
 def apart(experiments: Sequence[Experiment]) -> list[str]:

@@ -8,14 +8,15 @@ from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.paired import paired_difference
-from excite.runs.arms import arm_named
+from excite.report.against_trainings import standing
+from excite.report.labels import duration, short_title
 from excite.runs.collection import Group, by_seed
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import RunFolder
 
 BASELINE = "baseline"
-SHORT = {"poe": "1/L", "largest": "2/L"}
 
 HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
+MAYBE = {HELPED: "may have helped", HURT: "may have hurt"}  # after one training
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
 
 NOTHING = "There is nothing to compare yet"
@@ -81,10 +82,11 @@ def conclude(groups: Sequence[Group]) -> Verdict:
     findings = [found for group in groups if (found := compare_arms(group))]
     if not any(finding.compared for found in findings for finding in found):
         diverged = [finding.arm for found in findings for finding in found if finding.effect == DIVERGED]
-        return Verdict(f"{_listed(diverged)} diverged" if diverged and len(groups) == 1 else NOTHING)
+        headline = f"{_listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
+        return Verdict(headline, cautions=tuple(_refuted(groups)))
     warnings = [warning for group in groups for warning in distrusted(group)]
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
-    cautions = (*_disagreements(groups), *_cautions(groups))
+    cautions = (*_refuted(groups), *_disagreements(groups), *_cautions(groups))
     if warnings:
         doubt = f"Trust checks warn: {', '.join(warnings)}."
         headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
@@ -110,11 +112,6 @@ def distrusted(group: Group) -> tuple[str, ...]:
         for flag in arm.evaluation.flags
     }
     return tuple(flagged)
-
-
-def short_title(arm: ArmFolder) -> str:
-    rates = arm_named(arm.name).rates
-    return f"the grid of {rates} rates" if rates else SHORT.get(arm.name, arm.title)
 
 
 def percent(share: float) -> str:
@@ -147,10 +144,11 @@ def _compare(group: Group, name: str, attack: str) -> Finding:
     pairs = list(by_seed.values())
     found = paired_difference(pairs, attack)
     low, high = found.interval
+    effect = HELPED if low > 0 else HURT if high < 0 else UNCLEAR
     return Finding(
         name=name,
         arm=title,
-        effect=HELPED if low > 0 else HURT if high < 0 else UNCLEAR,
+        effect=MAYBE.get(effect, effect) if found.seeds == 1 else effect,
         attack=attack,
         baseline=fmean(_share(first, attack) for first, _ in pairs),
         value=fmean(_share(second, attack) for _, second in pairs),
@@ -206,14 +204,14 @@ def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
 def _tone(compared: Iterable[Finding]) -> str:
     """A word only where the arms agree; one that helps beside one that hurts is not clear."""
     effects = {finding.effect for finding in compared} - {UNCLEAR}
-    return effects.pop() if len(effects) == 1 else "unclear"
+    return effects.pop() if len(effects) == 1 and effects <= {HELPED, HURT} else "unclear"
 
 
 def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
     """Where another attack of the same experiment says the opposite."""
     for group in groups if len(groups) == 1 else ():
         first, *others = group.experiment.attacks or ["clean"]
-        opposite = {HELPED: HURT, HURT: HELPED}
+        opposite = {HELPED: HURT, HURT: HELPED, MAYBE[HELPED]: MAYBE[HURT], MAYBE[HURT]: MAYBE[HELPED]}
         told = {finding.arm: finding.effect for finding in compare_arms(group, first)}
         for attack in others:
             turned = [
@@ -231,6 +229,11 @@ def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
     cautions = []
     if all(len(group.runs) == 1 for group in groups):
         cautions.append(ONE_TRAINING)
+        if len(groups) == 1:
+            cautions.append(
+                f"A second seed costs about {duration(_seconds(runs[0]))}: run it again with --set seed="
+                f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
+            )
     elif len(groups) == 1:
         cautions.append(
             f"Paired by test image and by seed: the intervals cover the luck of both, over {len(runs)} seeds."
@@ -240,6 +243,25 @@ def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
     if any(run.estimate and not run.estimate.identified for run in runs):
         cautions.append(NOT_IDENTIFIED)
     return tuple(cautions)
+
+
+def _refuted(groups: Sequence[Group]) -> Iterable[str]:
+    """What trainings have shown against the L that their rates came from."""
+    runs = [run for group in groups for run in group.runs]
+    against = [
+        found.words
+        for run in runs
+        if run.estimate and not (found := standing(run.estimate, run.arms)).trusted and run.estimate.identified
+    ]
+    if against:
+        more = f" (and so in {len(against)} of {len(runs)} runs)" if len(runs) > 1 else ""
+        yield f"L is off: {against[0]}{more}."
+
+
+def _seconds(run: RunFolder) -> float:
+    """What a run took: its estimate, its trainings, its attacks."""
+    attacks = sum(arm.evaluation.cost.seconds for arm in run.arms if arm.evaluation)
+    return run.estimate_seconds + sum(arm.seconds for arm in run.arms) + attacks
 
 
 def _plural(effect: str, number: int) -> str:

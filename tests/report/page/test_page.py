@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from excite.files import write_json
+from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import write_page
 from excite.report.page.page import page
 from excite.report.verdict import verdict
@@ -220,3 +221,25 @@ def test_colours_have_contrast(theme: int) -> None:
         for line in (name for name in known if name.startswith("arm-")):
             assert contrast(known[line], known[ground]) >= 3, (line, ground)  # graphics, WCAG 1.4.11
     assert sum(name.startswith("arm-") for name in known) == 7
+
+
+def test_a_page_of_baselines_claims_nothing_that_was_not_done(write_run: WriteRun) -> None:
+    text = page([write_run({"baseline": {}})])
+    assert "is estimated: how fast" not in text
+    assert "trained again" not in text
+    assert "how robust is a network?" in text
+
+
+def test_what_was_changed_is_told_instead_of_the_catalogues_summary(write_run: WriteRun) -> None:
+    text = page([write_run({"baseline": {}}, changes=["training.epochs=3"])])
+    assert "the whole procedure in a minute or two" not in text.split("Configuration")[0]
+    assert "The catalogue&#39;s mnist-sample, changed: training.epochs = 3, other attacks." in text
+
+
+def test_the_methods_are_explained_and_one_that_is_off_is_not_trusted(write_run: WriteRun) -> None:
+    off = LipschitzEstimate(4.0, (3.0, 5.0), "edge", True, "8 short trainings")
+    text = page([write_run({"baseline": {}, "largest": {"rate": 0.5, "problem": "Training diverged"}}, estimate=off)])
+    assert "2 over the largest rate at which short trainings converge" in text
+    assert "no: training diverged at 0.5, so 2/L = 0.5 is too high" in text
+    assert "L is off" in text
+    assert "largest convergent, 2/L" not in text

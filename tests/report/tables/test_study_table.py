@@ -118,7 +118,7 @@ def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: W
     marks = {row.arm: [cell.mark for cell in row.cells if cell.mark] for row in table.rows}
     assert marks == {"baseline": ["best"], "poe": ["best"], "largest": [], "grid-2": []}
     assert cells(table, "largest")["seeds"] == "1 of 2 (1 diverged)"
-    assert "lenet5 relu, largest convergent, 2/L: Training diverged in epoch 2" in table.warnings
+    assert "lenet5 relu, 2/L: Training diverged in epoch 2" in table.warnings
 
 
 def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFolder]) -> None:

@@ -1,4 +1,4 @@
-"""Write one self-contained HTML page: the verdict first, then all it rests on, with the file each figure is from."""
+"""Write one self-contained HTML page: the verdict first, then all it rests on, with the file each number is from."""
 
 import base64
 import hashlib
@@ -12,14 +12,16 @@ from typing import Any
 import excite
 from excite.errors import ExciteError
 from excite.files import write_text
-from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, METHODS, LipschitzEstimate, estimate_lipschitz
 from excite.report import labels
+from excite.report.against_trainings import Standing, standing
 from excite.report.page import repeat
 from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
 from excite.report.page.examples import Examples, attacked_examples
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_table import Column, Row, StudyTable, study_table
 from excite.report.verdict import Finding, compare_arms, conclude, signed
+from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
@@ -62,6 +64,7 @@ class TrainedArm:
     """One arm of one run: what its training and its attacks cost, and what the trust checks said."""
 
     arm: ArmFolder
+    title: str
     run: str
     source: str
 
@@ -75,6 +78,7 @@ class EstimateRow:
     seconds: float | None
     source: str
     used: bool
+    standing: Standing | None
 
 
 def write_page(runs: RunFolder | Sequence[RunFolder], path: Path | None = None) -> Path:
@@ -102,19 +106,24 @@ def page(runs: Sequence[RunFolder]) -> str:
     styles = arm_styles(groups)
     assets = resources.files("excite.report.page")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    titles = {arm.name: arm.title for run in runs for arm in run.arms}
+    arms: dict[str, list[ArmFolder]] = {}
+    for arm in (arm for run in runs for arm in run.arms):
+        arms.setdefault(arm.name, []).append(arm)
     return environment.get_template("page.html.j2").render(
         **_examples(runs[0]),
         policy=_policy(style, script),
         style=style,
         script=script,
         title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
-        summary=" ".join(dict.fromkeys(group.experiment.summary for group in groups)),
+        summary=" ".join(dict.fromkeys(repeat.summary(group.experiment) for group in groups)),
         facts=_facts(groups),
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
-        legend=[(titles[name], number) for name, number in styles.items()],
+        legend=[(labels.arm_title(arms[name]), number) for name, number in styles.items()],
+        multiples=[found for name in arms if (found := arm_named(name)).multiple],
+        searches=[found for name in arms if (found := arm_named(name)).rates],
+        methods=ESTIMATORS,
         table=_table(study_table(groups), groups, base),
         settings=[_setting(group, words, styles, base) for group, words in zip(groups, _apart(groups), strict=True)],
         drawn=MOST_DRAWN,
@@ -222,7 +231,7 @@ def _label(run: RunFolder, base: Path) -> str:
 
 def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
     label = _label(run, base)
-    return TrainedArm(arm, label.rstrip("/"), f"{label}{arm.name}/")
+    return TrainedArm(arm, labels.arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/")
 
 
 def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
@@ -231,7 +240,14 @@ def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
         if run.estimate:
             label = _label(run, base)
             yield EstimateRow(
-                label.rstrip("/"), run.estimate.method, run.estimate, "", run.estimate_seconds, label + ESTIMATE, True
+                run=label.rstrip("/"),
+                method=run.estimate.method,
+                estimate=run.estimate,
+                problem="",
+                seconds=run.estimate_seconds,
+                source=label + ESTIMATE,
+                used=True,
+                standing=standing(run.estimate, run.arms),
             )
     baseline = runs[0].arm("baseline")
     trace = baseline.trace()
@@ -245,7 +261,9 @@ def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
             estimate = estimate_lipschitz(trace, method)
         except ExciteError as error:
             problem = str(error)
-        yield EstimateRow("", method, estimate, problem, None, f"baseline/{baseline.trace_file.name}", False)
+        source = f"baseline/{baseline.trace_file.name}"
+        found = standing(estimate, runs[0].arms) if estimate else None
+        yield EstimateRow("", method, estimate, problem, None, source, False, found)
 
 
 def _examples(run: RunFolder) -> dict[str, Examples | str | None]:

@@ -34,6 +34,23 @@ def commands(group: Group) -> list[str]:
     return [shlex.join(words + (["--set", f"seed={seed}"] if seed != shipped.seed else [])) for seed in seeds]
 
 
+def summary(experiment: Experiment) -> str:
+    """What the experiment says of itself; where it was changed from the catalogue's, what was changed instead."""
+    if experiment.name not in catalogue():
+        return experiment.summary
+    shipped, given = (flattened(without_plan(one).to_json()) for one in (load(experiment.name), experiment))
+    changed = [key for key in shipped.keys() | given.keys() if shipped.get(key) != given.get(key) and key != "seed"]
+    if not changed:
+        return experiment.summary
+    told = {key: f"{key} = {toml_value(given[key])}" for key in given if key in changed and not _of_attacks(key)}
+    words = [*told.values(), *(["other attacks"] if any(map(_of_attacks, changed)) else [])]
+    return f"The catalogue's {experiment.name}, changed: {', '.join(words)}."
+
+
+def _of_attacks(key: str) -> bool:
+    return key.startswith("attacks.")
+
+
 def _changes(shipped: Experiment, experiment: Experiment) -> list[str] | None:
     """What --set must be given besides the seed; None where it cannot say it, say for a name with a dot in it."""
     seedless = msgspec.structs.replace(without_plan(experiment), seed=shipped.seed)

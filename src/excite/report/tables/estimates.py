@@ -1,22 +1,27 @@
 """Every answer to "how large is L?" side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from excite.lipschitz import LipschitzEstimate
+from excite.report.against_trainings import standing
 from excite.report.tables.text import text_table
+from excite.runs.folder import ArmFolder
 
-COLUMNS = ["method", "L", "interval", "1/L", "2/L", "p", "identified"]
+COLUMNS = ["method", "L", "interval", "1/L", "2/L", "p", "to be trusted"]
 
 
-def estimates_table(estimates: Mapping[str, LipschitzEstimate | str]) -> str:
-    """A row per method, then what each rests on; a method without an answer says why."""
+def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], arms: Sequence[ArmFolder] = ()) -> str:
+    """A row per method, then what each rests on; a method without an answer says why.
+
+    `arms` are the run's trainings: a method whose 2/L they contradict is not to be trusted.
+    """
     answers = {name: answer for name, answer in estimates.items() if isinstance(answer, LipschitzEstimate)}
     notes = [f"{name}: {estimates[name] if name not in answers else answers[name].basis}." for name in estimates]
-    rows = [_row(name, estimate) for name, estimate in answers.items()]
+    rows = [_row(name, estimate, arms) for name, estimate in answers.items()]
     return "\n".join([text_table(COLUMNS, rows), "", *(note.replace("..", ".") for note in notes)])
 
 
-def _row(name: str, estimate: LipschitzEstimate) -> list[str]:
+def _row(name: str, estimate: LipschitzEstimate, arms: Sequence[ArmFolder]) -> list[str]:
     low, high = estimate.interval
     return [
         name,
@@ -25,5 +30,5 @@ def _row(name: str, estimate: LipschitzEstimate) -> list[str]:
         f"{estimate.learning_rate():.3g}",
         f"{estimate.learning_rate(2):.3g}",
         "–" if estimate.p_value is None else f"{estimate.p_value:.2g}",
-        "yes" if estimate.identified else "no",
+        str(standing(estimate, arms)),
     ]

@@ -1,8 +1,10 @@
 """The table of a run: a row per arm, with intervals, and where the time went."""
 
 from excite.evaluation import Accuracy
+from excite.report import labels
 from excite.report.tables.text import text_table
 from excite.report.verdict import verdict
+from excite.runs.arms import arm_named
 from excite.runs.folder import ArmFolder, RunFolder
 
 
@@ -12,7 +14,9 @@ def table(results: RunFolder) -> str:
     notes = [verdict(results), f"Accuracies on {examples} test images, in brackets their 95% interval (Wilson)."]
     if results.estimate:
         notes.append(f"{results.estimate} Estimated in {results.estimate_seconds:.1f} s.")
-    notes += [f"{arm.title}: {arm.problem}" for arm in results.arms if arm.problem]
+    if any(arm_named(arm.name).multiple for arm in results.arms):
+        notes.append(labels.POE)
+    notes += [f"{labels.arm_title([arm])}: {arm.problem}" for arm in results.arms if arm.problem]
     notes += [
         f"{arm.title}, do not trust this yet: {flag}"
         for arm in results.arms
@@ -33,7 +37,7 @@ def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
     if evaluation:
         verdicts = [_percent(evaluation.clean), *map(_percent, evaluation.robust.values())]
     attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
-    return [arm.title, f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
+    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
 
 
 def _percent(accuracy: Accuracy) -> str:

@@ -1,4 +1,4 @@
-"""Tables 1 and 2: a row per experiment and arm, over its seeds, beside the paper's figures."""
+"""Tables 1 and 2: a row per experiment and arm, over its seeds, beside the paper's numbers."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -11,8 +11,10 @@ from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
+from excite.report.against_trainings import standing
 from excite.report.tables.formats import Cell, Mark, Value, comma_separated, latex, markdown
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.runs.arms import arm_named
 from excite.runs.collection import Group
 from excite.runs.folder import ArmFolder
 
@@ -41,7 +43,7 @@ class Row:
 class StudyTable:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    legend: tuple[str, ...]  # what the figures mean
+    legend: tuple[str, ...]  # what the numbers mean
     warnings: tuple[str, ...]  # what went wrong, or is not to be trusted
 
     @property
@@ -53,7 +55,7 @@ class StudyTable:
         return [column.title for column in self.columns]
 
     def markdown(self) -> str:
-        """The table and, below it, what its figures mean and what to distrust."""
+        """The table and, below it, what its numbers mean and what to distrust."""
         return "\n\n".join([markdown(self.titles, [row.cells for row in self.rows]), *self.notes])
 
     def latex(self) -> str:
@@ -120,7 +122,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
 
     The best accuracy under each attack is marked in every group, and the second; an arm that diverged at one of its
     seeds is left out of that, for the seeds that remain are the lucky ones. The difference to the baseline is paired
-    by test image and seed: see `paired.paired_difference`. The paper's figures stand beside the experiments whose name
+    by test image and seed: see `paired.paired_difference`. The paper's numbers stand beside the experiments whose name
     says that they repeat a row of its tables.
     """
     apart = labels.apart([group.experiment for group in groups])
@@ -147,12 +149,12 @@ def _arms(group: Group, apart: str) -> list[_Arm]:
     found = []
     for name in trained:
         results = tuple(result for run in group.runs for result in run.arms if result.name == name)
-        found.append(_Arm(name, results[0].title, group, apart, results, published))
+        found.append(_Arm(name, labels.arm_title(results), group, apart, results, published))
     return found
 
 
 def _columns(arms: Sequence[_Arm]) -> dict[Column, Callable[[_Arm], Cell]]:
-    """What is the same everywhere, or nowhere, gets no column: objective, settings, the paper's figures."""
+    """What is the same everywhere, or nowhere, gets no column: objective, settings, the paper's numbers."""
     attacks = list(dict.fromkeys(name for arm in arms for ev in arm.evaluations.values() for name in ev.attacks))
     columns: dict[Column, Callable[[_Arm], Cell]] = {
         Column("data", ("data",)): lambda arm: _text(labels.data_set(arm.group.experiment)),
@@ -220,8 +222,10 @@ def _constant(arm: _Arm) -> Cell:
         return NOTHING
     cell = _range([estimate.constant for estimate in estimates])
     identified = all(estimate.identified for estimate in estimates)
+    trusted = all(standing(run.estimate, run.arms).trusted for run in arm.group.runs if run.estimate)
     value = cell.value if isinstance(cell.value, dict) else {}
-    return Cell(cell.text if identified else f"{cell.text} ?", value | {"identified": identified}, cell.order)
+    facts = {"identified": identified, "trusted": trusted}
+    return Cell(cell.text if trusted else f"{cell.text} ?", value | facts, cell.order)
 
 
 def _method(arm: _Arm) -> Cell:
@@ -330,7 +334,7 @@ def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
         "the luck of both (of the images alone where there is one seed)."
     )
     if any("?" in _constant(arm).text for arm in arms):
-        yield "L with a question mark: its method says that the data do not identify it."
+        yield "L with a question mark: the data do not identify it, or a training has shown that 2/L is off."
     yield from dict.fromkeys(
         f"Paper: its Table {arm.published.table}, {arm.published.attack}, 5 seeds." for arm in arms if arm.published
     )
@@ -338,9 +342,11 @@ def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
     small = [name for name in published if name.endswith("-small")]
     if small:
         yield (
-            f"{', '.join(small)}: a small twin, not the paper's scale; the paper's figures stand beside it for "
+            f"{', '.join(small)}: a small twin, not the paper's scale; the paper's numbers stand beside it for "
             "orientation, not for comparison."
         )
+    if any(arm_named(arm.name).multiple for arm in arms):
+        yield labels.POE
     if any(arm.flags for arm in arms):
         yield f"{DAGGER}: the attack's trust checks warn that the true accuracy may be lower."
 
@@ -349,4 +355,10 @@ def _warnings(arms: Sequence[_Arm]) -> Iterable[str]:
     for arm in arms:
         who = f"{labels.network(arm.group.experiment)}, {arm.title}"
         yield from (f"{who}, do not trust this yet: {flag}" for flag in arm.flags)
+    for group in dict.fromkeys(arm.group for arm in arms):
+        for run in group.runs:
+            if run.estimate and run.estimate.identified and not (found := standing(run.estimate, run.arms)).trusted:
+                yield f"{labels.network(group.experiment)}, seed {run.experiment.seed}, L is off: {found.words}."
+    for arm in arms:
+        who = f"{labels.network(arm.group.experiment)}, {arm.title}"
         yield from dict.fromkeys(f"{who}: {result.problem}" for result in arm.results if result.problem)

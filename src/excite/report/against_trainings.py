@@ -1,0 +1,34 @@
+"""Does an estimate of L agree with the trainings of its run? They should converge up to 2/L and not far beyond."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.runs.folder import ArmFolder
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether an estimate is to be trusted, and why not."""
+
+    trusted: bool
+    words: str
+
+    def __str__(self) -> str:
+        return f"{'yes' if self.trusted else 'no'}: {self.words}"
+
+
+def standing(estimate: LipschitzEstimate, arms: Iterable[ArmFolder]) -> Standing:
+    """What the data say by themselves, unless a training of the run has shown that 2/L is off."""
+    trained = list(arms)
+    edge = estimate.learning_rate(2)
+    diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
+    if diverged:
+        return Standing(False, f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high")
+    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else edge
+    converged = [arm.rate for arm in trained if not arm.problem and arm.rate > highest * (1 + ROUNDING)]
+    if converged:
+        return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
+    return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
