@@ -31,14 +31,14 @@ REFUSED = {
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
-    "run": "--arms --seeds --out --set --device --json",
-    "sweep": "--arms --seeds --engine --out --set --device --json",
-    "train": "--arm --out --set --device --json",
+    "run": "--arms --seeds --out --set --device -q -v --json",
+    "sweep": "--arms --seeds --engine --out --set --device -q -v --json",
+    "train": "--arm --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
     "certify": "--arm --json",
-    "batch-size": "--try --threshold --out --set --device --json",
-    "attack": "--with --device --json",
-    "pseudo-label": "--arm --data --out --threshold --balance --device --json",
+    "batch-size": "--try --threshold --out --set --device -q -v --json",
+    "attack": "--with --device -q -v --json",
+    "pseudo-label": "--arm --data --out --threshold --balance --device -q -v --json",
     "report": "--format",
     "figure": "--out",
     "list": "--device --json",

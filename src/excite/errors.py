@@ -43,13 +43,16 @@ class InterruptedRunError(ExciteError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a registry, with the nearest one that is.
+    """The error for a name that is not in a registry, with a near one that is, if there is any.
 
     >>> print(unknown("model", "resnet", ["lenet5", "resnet20"]))
     There is no model "resnet"; did you mean "resnet20"? Known: lenet5, resnet20.
+    >>> print(unknown("model", "vit", ["lenet5", "resnet20"]))
+    There is no model "vit". Known: lenet5, resnet20.
     """
     known = list(known)
-    nearest = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
-    if not nearest:
+    if not known:
         return InputError(f'There is no {kind} "{name}", nor any other: leave it out.')
-    return InputError(f'There is no {kind} "{name}"; did you mean "{nearest[0]}"? Known: {", ".join(known)}.')
+    nearest = difflib.get_close_matches(name.lower(), known, n=1)
+    suggestion = f'; did you mean "{nearest[0]}"?' if nearest else "."
+    return InputError(f'There is no {kind} "{name}"{suggestion} Known: {", ".join(known)}.')

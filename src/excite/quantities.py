@@ -15,7 +15,7 @@ def number(text: str) -> float:
         numerator, *denominators = [float(Fraction(part.strip())) for part in text.split("/")]
         (denominator,) = denominators or [1.0]
         return numerator / denominator
-    except (ValueError, ZeroDivisionError) as error:
+    except (ValueError, ArithmeticError) as error:
         raise InputError(f'"{text}" is not a number; write for instance 0.031 or 8/255.') from error
 
 

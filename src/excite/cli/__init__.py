@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import excite
-from excite.cli import attacks, data, estimates, reports, runs, verify
+from excite.cli import attacks, completion, data, estimates, reports, runs, verify
 from excite.errors import DivergedError, ExciteError, InterruptedRunError
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -28,6 +28,7 @@ COMMANDS: tuple[click.Command, ...] = (
     reports.list_,
     verify.verify,
     data.data,
+    completion.completion,
 )
 
 EPILOG = """\b

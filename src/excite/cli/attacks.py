@@ -5,8 +5,17 @@ from typing import Any
 
 import click
 
-from excite.cli.opening import open_run
-from excite.cli.options import NUMBER, SHARE, arm_option, device_option, json_option, refuse_ignored, run_argument
+from excite.cli.opening import console, open_run
+from excite.cli.options import (
+    NUMBER,
+    SHARE,
+    arm_option,
+    device_option,
+    json_option,
+    refuse_ignored,
+    run_argument,
+    verbosity_options,
+)
 from excite.cli.output import show
 
 
@@ -25,6 +34,7 @@ from excite.cli.output import show
 @click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Data for a stranger's model.")
 @device_option
+@verbosity_options
 @json_option
 def attack(
     target: Path | None,
@@ -44,7 +54,7 @@ def attack(
     Without --with the run's own attacks are made, or their verdict is read. Attacks named with --with go into a file of
     their own beside it; one that was stopped goes on from there.
     """
-    from excite.console import Console
+    from excite.runs.arms import arm_named
     from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
 
     if examples is None:
@@ -64,14 +74,14 @@ def attack(
     elif target is None or target.is_file():
         raise click.UsageError("Name a run folder, or --model, --weights and --with for a model of yours.")
     elif names:
-        chosen = arm_of_run(open_run(target, device), arm)
+        chosen = arm_of_run(open_run(target, device), arm_named(arm).name)
     else:
-        evaluation = open_run(target, device).attack(arm)
+        evaluation = open_run(target, device).attack(arm_named(arm).name)
         show(as_json, evaluation.to_json(), str(evaluation))
         return
     options["random_start"] = True if options["restarts"] else None
     evaluation = attack_target(
-        chosen, named_attacks(names, options), console=Console(), examples=examples, subset_seed=subset_seed
+        chosen, named_attacks(names, options), console=console(), examples=examples, subset_seed=subset_seed
     )
     show(as_json, evaluation.to_json(), str(evaluation))
 
@@ -87,6 +97,7 @@ def attack(
 @click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="The least confidence to keep.")
 @click.option("--balance", is_flag=True, help="Keep equally many of each class, the most confident ones.")
 @device_option
+@verbosity_options
 @json_option
 def pseudo_label(
     folder: Path,
@@ -99,7 +110,9 @@ def pseudo_label(
     as_json: bool,
 ) -> None:
     """Label images that have no labels with a trained arm, for self-training: data.unlabelled takes the file."""
+    from excite.runs.arms import arm_named
     from excite.runs.stages.pseudo_label import label_with_run
 
-    labelling = label_with_run(open_run(folder, device), arm, source, out, threshold=threshold, balance=balance)
+    named = arm_named(arm).name
+    labelling = label_with_run(open_run(folder, device), named, source, out, threshold=threshold, balance=balance)
     show(as_json, labelling.to_json() | {"file": str(out)}, f"{labelling}\nPseudo-labels: {out}")

@@ -14,6 +14,7 @@ from excite.cli.options import (
     refuse_ignored,
     run_argument,
     set_option,
+    verbosity_options,
 )
 from excite.cli.output import show
 
@@ -53,10 +54,11 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
 def certify(folder: Path, arm: str, as_json: bool) -> None:
     """Was a training persistently excited? Per epoch: acuteness, the proof's inequality, rates against 1/L and 2/L."""
     from excite.report import excitation_facts, excitation_table
+    from excite.runs.arms import arm_named
     from excite.runs.missing import needed_estimate, needed_trace
 
     run = read_run(folder)
-    trace, found = needed_trace(run, arm), needed_estimate(run)
+    trace, found = needed_trace(run, arm_named(arm).name), needed_estimate(run)
     show(as_json, excitation_facts(trace, found), excitation_table(trace, found))
 
 
@@ -68,6 +70,7 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @out_option
 @set_option
 @device_option
+@verbosity_options
 @json_option
 def batch_size(
     experiment: str,

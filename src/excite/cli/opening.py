@@ -1,14 +1,28 @@
 """Open the run folder that a command names: a new one for an experiment, or one that is there."""
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from excite.cli.options import VERBOSITY
+
 if TYPE_CHECKING:
+    from excite.console import Console
     from excite.runs import Experiment
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
+
+
+def console() -> "Console":
+    """Where progress goes, as much of it as -q and -v ask for."""
+    from excite.console import Console, Verbosity
+
+    wanted = click.get_current_context().meta.get(VERBOSITY, "normal")
+    if wanted == "quiet":
+        logging.getLogger("excite").setLevel(logging.ERROR)
+    return Console(Verbosity[wanted.upper()])
 
 
 def described(experiment: str, changes: tuple[str, ...], out: Path | None) -> "tuple[Experiment, Path]":
@@ -27,19 +41,17 @@ def described(experiment: str, changes: tuple[str, ...], out: Path | None) -> "t
 
 def run_of(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
     """The run of an experiment, in a folder that is made where it is not there."""
-    from excite.console import Console
     from excite.runs.procedure import Run
 
     description, folder = described(experiment, changes, out)
-    return Run(folder, description, console=Console(), device=device)
+    return Run(folder, description, console=console(), device=device)
 
 
 def open_run(folder: Path, device: str | None) -> "Run":
     """The run in a folder, to go on with."""
-    from excite.console import Console
     from excite.runs.procedure import Run
 
-    return Run.open(folder, console=Console(), device=device)
+    return Run.open(folder, console=console(), device=device)
 
 
 def read_run(folder: Path) -> "RunFolder":

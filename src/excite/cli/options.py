@@ -1,15 +1,17 @@
 """Arguments and options that several commands share."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from excite.errors import InputError
 from excite.quantities import number
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Number(click.ParamType[float]):
@@ -32,8 +34,22 @@ class Number(click.ParamType[float]):
 
 NUMBER = Number()
 SHARE = Number(0, 1)
+VERBOSITY = "excite.verbosity"  # where a command's context keeps it
 
-experiment_argument = click.argument("experiment", default="mnist-sample")
+
+def _experiments(_context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
+    from excite.runs import catalogue
+
+    return [name for name in catalogue() if name.startswith(begun)]
+
+
+def _arms(_context: click.Context, _option: click.Parameter, begun: str) -> list[str]:
+    from excite.runs.arms import ARMS
+
+    return [name for name in ARMS if name.startswith(begun)]
+
+
+experiment_argument = click.argument("experiment", default="mnist-sample", shell_complete=_experiments)
 run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
 run_argument = click.argument("folder", metavar="RUN", type=run_folder)
 runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
@@ -43,32 +59,39 @@ set_option = click.option(
 )
 device_option = click.option("--device", help="cpu, cuda, mps; by default an accelerator if there is one.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
-
-
-def _arm_names(_context: click.Context, _option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    from excite.runs.arms import arm_names
-
-    return arm_names(value) if value else ()
-
-
-def _arm_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
-    from excite.runs.arms import arm_named
-
-    return arm_named(value).name
-
-
 arm_option = click.option(
-    "--arm", callback=_arm_name, default="baseline", show_default=True, help="baseline, poe, largest or grid:K."
+    "--arm",
+    default="baseline",
+    show_default=True,
+    shell_complete=_arms,
+    help="baseline, poe, largest or grid:K.",
 )
 arms_option = click.option(
     "--arms",
-    callback=_arm_names,
     metavar="ARM,…",
     help="Of baseline, poe (1/L), largest (2/L) and grid:K (a grid search over K rates); by default the experiment's.",
 )
 seeds_option = click.option(
     "--seeds", type=click.IntRange(min=1), help="Repeat everything for the seeds 0, 1, … in a folder each."
 )
+
+
+def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> None:
+    if given and VERBOSITY in context.meta:
+        raise click.UsageError("-q and -v contradict each other: give one.")
+    if given:
+        context.meta[VERBOSITY] = option.name
+
+
+def verbosity_options(command: Command) -> Command:
+    """-q and -v, which `opening.console` heeds."""
+    quiet = click.option(
+        *("-q", "--quiet"), is_flag=True, expose_value=False, callback=_verbosity, help="Only the answer, and errors."
+    )
+    verbose = click.option(
+        *("-v", "--verbose"), is_flag=True, expose_value=False, callback=_verbosity, help="Also every epoch's losses."
+    )
+    return quiet(verbose(command))
 
 
 def refuse_ignored(parameters: Collection[str], cure: str) -> None:

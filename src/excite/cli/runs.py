@@ -1,10 +1,11 @@
 """Commands that train: run, sweep, train."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from excite.cli.opening import described, run_of
+from excite.cli.opening import console, described, run_of
 from excite.cli.options import (
     arm_option,
     arms_option,
@@ -15,6 +16,7 @@ from excite.cli.options import (
     refuse_ignored,
     seeds_option,
     set_option,
+    verbosity_options,
 )
 from excite.cli.output import show, show_results, show_study
 from excite.errors import ExciteError
@@ -27,10 +29,11 @@ from excite.errors import ExciteError
 @out_option
 @set_option
 @device_option
+@verbosity_options
 @json_option
 def run(
     experiment: str,
-    arms: tuple[str, ...],
+    arms: str | None,
     seeds: int | None,
     out: Path | None,
     changes: tuple[str, ...],
@@ -42,13 +45,16 @@ def run(
     EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to go on with. A stage that is finished is not
     run again: a stopped run goes on, and arms and seeds can be added.
     """
-    from excite.console import Console
+    from excite.runs.arms import arm_names
     from excite.runs.procedure import Run
     from excite.sweeps.sweep import run_folders
 
+    chosen = () if arms is None else arm_names(arms)
     description, folder = described(experiment, changes, out)
-    for path, each in run_folders(description, folder, seeds).items():
-        Run(path, each, console=Console(), device=device).all(arms)
+    speaking, folders = console(), run_folders(description, folder, seeds)
+    for count, (path, each) in enumerate(folders.items(), 1):
+        with speaking.place(f"seed {count} of {seeds}") if seeds else nullcontext():
+            Run(path, each, console=speaking, device=device).all(chosen)
     if seeds is None:
         show_results(folder, as_json)
     else:
@@ -67,10 +73,11 @@ def run(
 )
 @set_option
 @device_option
+@verbosity_options
 @json_option
 def sweep(
     experiment: str,
-    arms: tuple[str, ...],
+    arms: str | None,
     seeds: int | None,
     engine: str,
     workers: int | None,
@@ -87,8 +94,8 @@ def sweep(
     """
     from functools import partial
 
-    from excite.console import Console
     from excite.runs import load
+    from excite.runs.arms import arm_names
     from excite.sweeps import engines
     from excite.sweeps.sweep import combinations
     from excite.sweeps.sweep import sweep as sweep_runs
@@ -105,8 +112,8 @@ def sweep(
         engine=partial(engines.run_locally, workers=workers, device=device)
         if engine == "local"
         else partial(engines.run_on_ray, address=address, workers=workers, device=device),
-        console=Console(),
-        arms=arms,
+        console=console(),
+        arms=() if arms is None else arm_names(arms),
         device=device,
     )
     show_study(folder, as_json, finished)
@@ -121,14 +128,17 @@ def sweep(
 @out_option
 @set_option
 @device_option
+@verbosity_options
 @json_option
 def train(
     experiment: str, arm: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool
 ) -> None:
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
+    from excite.runs.arms import arm_named
     from excite.runs.folder import RunFolder
     from excite.training.distributed import launched
 
+    arm = arm_named(arm).name
     with launched() as ranks:
         opened = run_of(experiment, out, changes, device)
         opened.train(arm, ranks)

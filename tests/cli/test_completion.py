@@ -1,0 +1,29 @@
+"""A shell that asks gets commands, options, experiments and arms."""
+
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+from excite.cli import cli
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_gets_its_script(shell: str) -> None:
+    answer = CliRunner().invoke(cli, ["completion", shell])
+    assert answer.exit_code == 0
+    assert "_EXCITE_COMPLETE" in answer.stdout
+    assert shell in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "expected"),
+    [
+        ([], "est", ["estimate"]),
+        (["run"], "mnist-s", ["mnist-sample"]),
+        (["train", "--arm"], "po", ["poe"]),
+        (["run"], "--see", ["--seeds"]),
+    ],
+)
+def test_what_is_begun_is_completed(words: list[str], begun: str, expected: list[str]) -> None:
+    found = ShellComplete(cli, {}, "excite", "_EXCITE_COMPLETE").get_completions(words, begun)
+    assert [item.value for item in found][: len(expected)] == expected

@@ -1,0 +1,64 @@
+"""What a run says of itself: lines in a log, a bar with the time left on a terminal, as much as is asked for."""
+
+import io
+
+import pytest
+from rich.console import Console as RichConsole
+
+from excite import console
+from excite.console import Console, Verbosity
+
+
+def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    with Console().task("training") as progress:
+        progress(1, 4)
+    first, line, last = capsys.readouterr().err.splitlines()
+    assert first == "training"
+    assert line.startswith("training: 1 of 4, about ")
+    assert line.endswith(" s left")
+    assert last.startswith("training, done in ")
+
+
+def test_places_stand_before_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    speaking = Console()
+    with speaking.place("seed 1 of 2"), speaking.place("stage 3 of 7"), speaking.task("poe"):
+        pass
+    with speaking.task("report"):
+        pass
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "seed 1 of 2, stage 3 of 7: poe"
+    assert lines[2] == "report"
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "expected"),
+    [(Verbosity.QUIET, ""), (Verbosity.NORMAL, "said\n"), (Verbosity.VERBOSE, "said\ndetail\n")],
+)
+def test_as_much_as_is_asked_for(capsys: pytest.CaptureFixture[str], verbosity: Verbosity, expected: str) -> None:
+    speaking = Console(verbosity)
+    speaking.say("said")
+    speaking.detail("detail")
+    assert capsys.readouterr().err == expected
+
+
+def test_quiet_tasks_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console(Verbosity.QUIET).task("training") as progress:
+        progress(1, 2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_UPDATES", 0.0)
+    speaking, screen = Console(), io.StringIO()
+    speaking.rich = RichConsole(file=screen, force_terminal=True, width=100, _environ={})
+    with speaking.task("training") as progress:
+        progress(30, 100)
+        speaking.say("an epoch ended")
+    shown = screen.getvalue()
+    assert "━" in shown
+    assert "30/100" in shown
+    assert "-:--:--" in shown or "0:00:0" in shown
+    assert "an epoch ended" in shown
