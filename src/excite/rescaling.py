@@ -49,35 +49,40 @@ def rescale_scheduler(
     >>> optimizer.param_groups[0]["lr"]
     0.125
     """
+    _multiply(scheduler, estimate.learning_rate(multiple) / first_rate(scheduler, horizon=horizon))
+    return scheduler
+
+
+def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
+    """γ¹, the largest of the groups' first rates, of a scheduler that can be rescaled; the others are refused."""
     _refuse_what_has_no_shape(scheduler)
+    kind = type(scheduler).__name__
     steps = max(getattr(part, "last_epoch", 0) for part in _parts(scheduler))
     if steps > 0:
         raise InputError(
-            f"This {type(scheduler).__name__} has already stepped {steps} times. Rescale a new one; to "
-            "resume a run, load its state after rescaling, or do not rescale at all: the state holds the new rates."
+            f"This {kind} has already stepped {steps} times. Rescale a new one; to resume a run, load its state after "
+            "rescaling, or do not rescale at all: the state holds the new rates."
         )
-    first = max(_rates(scheduler))  # γ¹
-    if not (math.isfinite(first) and first > 0):
-        raise InputError(f"The first rate is {first}, which has no multiple at 1/L; start from a rate above 0.")
-    factor = estimate.learning_rate(multiple) / first
+    first = max(_rates(scheduler))
     before, after = _twin(scheduler), _twin(scheduler)
-    _multiply(after, factor)
-    for step, rates, new_rates in zip(range(horizon), _future(before, horizon), _future(after, horizon), strict=False):
+    _multiply(after, 2.0)
+    for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
         if max(rates) > first * (1 + ROUNDING):
             raise InputError(
-                f"This {type(scheduler).__name__} rises above its first rate: {first:g} at step 0, {max(rates):g} at "
-                f"step {step}. Below 1/L only a schedule that starts at its largest rate is safe: drop the warm-up."
+                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Below "
+                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up."
             )
         if any(
-            not math.isclose(new, factor * old, rel_tol=ROUNDING, abs_tol=ROUNDING * factor * first)
-            for old, new in zip(rates, new_rates, strict=True)
+            not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)
+            for old, new in zip(rates, doubled, strict=True)
         ):
             raise InputError(
-                f"{type(scheduler).__name__} holds rates in absolute terms, so it does not keep its shape when "
-                "rescaled. Build it anew, from an optimizer made with lr=estimate.learning_rate()."
+                f"{kind} holds rates in absolute terms, so it does not keep its shape when rescaled. Build it anew, "
+                "from an optimizer made with lr=estimate.learning_rate()."
             )
-    _multiply(scheduler, factor)
-    return scheduler
+    if not (math.isfinite(first) and first > 0):
+        raise InputError(f"The first rate is {first}, which has no multiple at 1/L; start from a rate above 0.")
+    return first
 
 
 def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:

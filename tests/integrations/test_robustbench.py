@@ -12,9 +12,14 @@ from torch import Tensor, nn
 import excite
 from excite import data, models
 from excite.attacks.protocol import AttackWarning
+from excite.console import Console
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError
-from excite.integrations.robustbench import Record, load_model, model_card, save_model
+from excite.integrations.robustbench import Record, export, load_model, model_card, save_model
+from excite.runs.assemble import assemble
+from excite.runs.experiment import from_values
+from excite.runs.folder import RunFolder
+from excite.runs.procedure import Run
 
 KEYS = {
     "link", "name", "authors", "additional_data", "number_forward_passes", "dataset", "venue", "architecture", "eps",
@@ -133,3 +138,49 @@ def test_changed_weights_are_refused(saved: tuple[Path, nn.Module]) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="excite export"):
         load_model(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A baseline of LeNet-5, trained for a moment and attacked."""
+    folder = tmp_path_factory.mktemp("run")
+    experiment = from_values(
+        {
+            "name": "moment",
+            "data": {"name": "mnist-sample", "train_examples": 160, "test_examples": 24},
+            "model": {"name": "lenet5", "normalize": True},
+            "training": {"epochs": 1, "batch_size": 32, "schedule": {"kind": "constant", "rate": 0.2}},
+            "attacks": {"PGD": {"kind": "pgd", "eps": "8/255", "step": "2/255", "steps": 5, "random_start": True}},
+            "arms": ["baseline"],
+        }
+    )
+    Run(folder, experiment, console=Console()).all()
+    return RunFolder(folder)
+
+
+def test_an_exported_arm_attacks_to_the_same_verdicts(run: RunFolder, tmp_path: Path) -> None:
+    folder = export(run, "baseline", tmp_path / "model")
+    parts = assemble(run.experiment, device="cpu")
+    again = excite.evaluate(load_model(folder), parts.test.floats(), parts.test.labels, parts.attacks, seed=0)
+    before = run.arm("baseline").evaluation
+    assert before is not None
+    for name in ("clean", "PGD"):
+        assert torch.equal(again.outcomes(name), before.outcomes(name))
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert str(before.robust["PGD"]) in card
+    assert "Intended use" in card
+
+
+def test_the_row_of_an_exported_arm(run: RunFolder, tmp_path: Path) -> None:
+    folder = export(run, "baseline", tmp_path / "model")
+    record = json.loads((folder / "model_info/mnist-sample/Linf/moment-baseline.json").read_text())
+    evaluation = run.arm("baseline").evaluation
+    assert evaluation is not None
+    assert record.keys() == KEYS
+    assert record["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
+    assert (record["eps"], record["autoattack_acc"], record["additional_data"]) == ("8/255", None, False)
+
+
+def test_an_arm_that_was_not_trained_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="excite train --arm poe"):
+        export(run, "poe", tmp_path)

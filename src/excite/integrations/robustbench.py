@@ -1,5 +1,6 @@
 """RobustBench's arguments and answer, its leaderboard's records, and model folders that attack to the same verdicts."""
 
+import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from excite.attacks.protocol import AttackWarning, pixels
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
-from excite.files import read_json, sha256, write_bytes, write_json, write_text
+from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
+from excite.runs.assemble import Parts, assemble
+from excite.runs.folder import RunFolder
 
 NORMS = {"Linf": "linf", "L2": "l2"}
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -142,7 +145,7 @@ class Record:
     def write(self, folder: Path, model_name: str) -> Path:
         """To <folder>/<dataset>/<threat model>/<model_name>.json, where RobustBench looks for it."""
         path = folder / self.dataset / self.threat_model / f"{model_name}.json"
-        write_json(path, self.to_json())
+        write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
         return path
 
 
@@ -163,7 +166,6 @@ def save_model(
     write_json(
         folder / CONFIG,
         {
-            "format": 1,
             "excite": excite.__version__,
             "model": name,
             "options": dict(options),
@@ -190,7 +192,7 @@ def load_model(folder: str | Path) -> nn.Module:
     if not (folder / CONFIG).exists():
         raise InputError(f"{folder} has no {CONFIG}: name a folder that `excite export` wrote.")
     config = read_json(folder / CONFIG)
-    try:
+    with expected(folder / CONFIG):
         model = models.create(
             config["model"],
             num_classes=config["num_classes"],
@@ -198,13 +200,83 @@ def load_model(folder: str | Path) -> nn.Module:
             normalize=tuple(config["normalize"]) if config["normalize"] else None,
             **config["options"],
         )
-        whole = sha256(folder / WEIGHTS) == config["weights_sha256"]
-    except (KeyError, TypeError, FileNotFoundError) as error:
-        raise CorruptFileError(f"{folder} is not a whole exported model ({error!r}); export it again.") from error
-    if not whole:
-        raise CorruptFileError(f"{folder / WEIGHTS} does not match the SHA-256 in {CONFIG}; export it again.")
+        weights = config["weights_sha256"]
+    if not (folder / WEIGHTS).exists() or sha256(folder / WEIGHTS) != weights:
+        raise CorruptFileError(
+            f"{folder / WEIGHTS} is missing or does not match the SHA-256 in {CONFIG}; export it again."
+        )
     model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
     return model.eval()
+
+
+def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
+    """Write a trained arm as a model folder with its card, and its row for the leaderboard under model_info/.
+
+    Args:
+        run: the run folder.
+        arm: baseline, poe, largest or grid-K.
+        destination: the folder to write; by default exports/<experiment>-<arm>.
+
+    Returns:
+        The folder, which `load_model` reads. `autoattack_acc` of the row is null where the experiment has no
+        AutoAttack of the standard version.
+    """
+    experiment, trained = run.experiment, run.arm(arm)
+    if not trained.has_checkpoint:
+        raise InputError(
+            f"{trained.path} holds no trained model; `excite run` or `excite train --arm {arm}` makes one."
+        )
+    parts = assemble(experiment, device="cpu")
+    dataset = data.load(experiment.data.name)
+    folder = destination or Path("exports") / f"{experiment.name}-{arm}"
+    about = (
+        f"{experiment.model.name}, trained on {experiment.data.name} by `excite` {excite.__version__}, experiment "
+        f"`{experiment.name}`, arm {trained.title}: first learning rate {trained.rate:.4g}."
+    )
+    if run.estimate is not None:
+        about += f" {run.estimate}"
+    save_model(
+        folder,
+        trained.load_into(parts.new_model()),
+        experiment.model.name,
+        options=experiment.model.options,
+        num_classes=dataset.num_classes,
+        input_shape=dataset.input_shape,
+        card=model_card(
+            f"{experiment.name}, {trained.title}",
+            about=about,
+            evaluation=trained.evaluation,
+            dataset=experiment.data.name,
+            folder=str(folder),
+        ),
+    )
+    if trained.evaluation is not None and parts.attacks:
+        _record(parts, trained.evaluation).write(folder / "model_info", f"{experiment.name}-{arm}")
+    return folder
+
+
+def _record(parts: Parts, evaluation: Evaluation) -> Record:
+    """The row of an evaluated arm, at the radius of its AutoAttack, or of its first attack where it met none."""
+    experiment, given = parts.experiment, {"kind", "eps", "norm"}
+    standard = [
+        name
+        for name, options in experiment.attacks.items()
+        if options["kind"] == "autoattack" and (options.keys() <= given or options.get("version") == "standard")
+    ]
+    name = next(iter([*standard, *parts.attacks]))
+    attack: Any = parts.attacks[name]
+    images = len(evaluation.correct)
+    return Record(
+        dataset=experiment.data.name,
+        threat_model={norm: threat for threat, norm in NORMS.items()}[attack.norm],
+        eps=attack.eps,
+        clean=evaluation.clean.value,
+        autoattack=evaluation.robust[name].value if standard else None,
+        unreliable=bool(evaluation.flags),
+        additional_data=experiment.data.unlabelled is not None,
+        architecture=experiment.model.name,
+        footnote=f"on {images} test images" if images < 10_000 else None,
+    )
 
 
 def model_card(title: str, *, about: str, evaluation: Evaluation | None, dataset: str, folder: str) -> str:

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ class LipschitzEstimate:
             basis=f"the largest of {len(estimates)} seeds, L from {min(constants):.3g}; {largest.basis}",
             details=largest.details | {"constants": constants},
         )
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """1/L, 2/L and the runs behind them over the learning rate; needs a display only if you show it."""
+        from excite.lipschitz.plotting import plot_estimate
+
+        return plot_estimate(self, axes)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"interval": list(self.interval)}
