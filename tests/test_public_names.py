@@ -1,5 +1,6 @@
 """What `import excite` promises: every public name is there, is listed, and hides no module."""
 
+import contextlib
 import importlib
 import pkgutil
 import subprocess
@@ -34,11 +35,11 @@ def test_every_station_is_there_after_importing_excite_alone() -> None:
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_function_hides_a_module_of_its_name(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except MissingExtraError as error:
-        pytest.skip(str(error))
     parent, _, own = name.rpartition(".")
+    with contextlib.suppress(MissingExtraError):
+        importlib.import_module(name)
+    if name.startswith("excite.integrations.") and not hasattr(excite.integrations, own):
+        pytest.skip("the package it needs is not installed")
     assert isinstance(getattr(importlib.import_module(parent), own), ModuleType)
 
 
