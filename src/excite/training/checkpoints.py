@@ -15,6 +15,7 @@ from excite.files import expected, read_json, sha256, write_bytes, write_json
 from excite.randomness import device_of, restore_tensors, state_tensors
 
 FACTS = "checkpoint.json"
+_MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
 
 
 def save(
@@ -61,12 +62,18 @@ def restore(
         return None
     facts, tensors = _read(folder)
     _load_model(model, tensors, folder)
-    _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
     own = _with_prefix(tensors, f"rank{rank}." if rank else "")
-    restore_tensors(_with_prefix(own, "random."), device_of(model))
-    with torch.no_grad():
-        for name, value in _with_prefix(own, "buffer.").items():
-            model.get_buffer(name).copy_(value)
+    try:
+        _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
+        restore_tensors(_with_prefix(own, "random."), device_of(model))
+        with torch.no_grad():
+            for name, value in _with_prefix(own, "buffer.").items():
+                model.get_buffer(name).copy_(value)
+    except _MALFORMED as error:
+        raise CorruptFileError(
+            f"The checkpoint in {folder} does not hold what this training needs ({error}). Use the optimizer it was "
+            f"saved with, or delete {folder} to train again from the start."
+        ) from error
     return facts, _with_prefix(tensors, "extra.")
 
 
@@ -101,7 +108,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{weights} is missing or does not match the SHA-256 in {FACTS}. "
             f"Put the original file back, or delete {folder} to train again from the start."
         )
-    return facts, safetensors.torch.load_file(weights)
+    try:
+        return facts, safetensors.torch.load_file(weights)
+    except _MALFORMED as error:
+        raise CorruptFileError(
+            f"{weights} is no file of tensors ({error}). Delete {folder} to train again from the start."
+        ) from error
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InputError, InterruptedRunError
+from excite.files import expected
 from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
@@ -61,12 +62,14 @@ class ResumableRun:
             )
         if saved:
             facts, extra = saved
-            self.position = Position(**facts["position"])
-            self.initial_loss = facts["initial_loss"]
+            with expected(folder / checkpoints.FACTS):
+                self.position = Position(**facts["position"])
+                self.initial_loss = facts["initial_loss"]
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
-            scheduler.load_state_dict(facts["scheduler"])
-            if recorder:
-                recorder.restore(extra, facts["recorder"])
+            with expected(folder / checkpoints.FACTS):
+                scheduler.load_state_dict(facts["scheduler"])
+                if recorder:
+                    recorder.restore(extra, facts["recorder"])
         else:
             self._check_start()
             self.save()

@@ -1,5 +1,7 @@
 import os
 import pickle
+import resource
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +130,33 @@ def test_floats_are_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         data.load_pseudo_labelled(tmp_path / "ti.pickle")
+
+
+LARGE = 2**40
+CLAIMS = {
+    "bytes of 1 TB": b"\x80\x04\x8e" + struct.pack("<Q", LARGE) + b"x.",
+    "text of 1 TB": b"\x80\x04\x8d" + struct.pack("<Q", LARGE) + b"x.",
+    "a frame of 1 TB": b"\x80\x04\x95" + struct.pack("<Q", LARGE) + b"N.",
+    "a bytearray of 1 TB": b"\x80\x05\x96" + struct.pack("<Q", LARGE) + b"x.",
+    "a number of 2 GB": b"\x80\x04\x8b" + struct.pack("<i", 2**31 - 1) + b"x.",
+    "four thousand million memories": b"\x80\x04Nr" + struct.pack("<I", 2**32 - 1) + b".",
+    "lists in lists": b"\x80\x04" + b"(" * 200_000 + b"l" * 200_000 + b".",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_claims_that_a_file_cannot_keep_are_refused_in_little_memory(claim: str, tmp_path: Path) -> None:
+    path = tmp_path / "ti.pickle"
+    path.write_bytes(CLAIMS[claim])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((CorruptFileError, InputError), match=r"ti\.pickle"):
+        data.load_pseudo_labelled(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+
+
+def test_text_cannot_be_made_bytes_again_and_again(tmp_path: Path) -> None:
+    path = tmp_path / "ti.pickle"
+    text = b"X" + struct.pack("<I", 1000) + b"a" * 1000 + b"q\x010"  # remembered as 1
+    path.write_bytes(b"\x80\x02" + text + b"(" + b"c_codecs\nencode\n(h\x01U\x06latin1tR" * 10 + b"l.")
+    with pytest.raises(CorruptFileError, match="would grow to more bytes than it has"):
+        data.load_pseudo_labelled(path)

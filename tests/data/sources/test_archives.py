@@ -1,10 +1,11 @@
+import gzip
 import io
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from excite.data.sources.archives import tar_reader
+from excite.data.sources.archives import decompress, tar_reader
 from excite.errors import CorruptFileError
 
 
@@ -47,3 +48,13 @@ def test_a_truncated_archive_is_named(keep: int) -> None:
     noise = bytes((i * i * 31 + i // 7) % 256 for i in range(20_000))
     with pytest.raises(CorruptFileError, match=r"x\.tgz is damaged"):
         tar_reader(archive([(tarfile.TarInfo("a"), noise)])[:keep], "x.tgz")
+
+
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("excite.data.sources.archives.LARGEST", 10_000)
+    bomb = gzip.compress(bytes(10_001))
+    with pytest.raises(CorruptFileError, match=r"x\.gz was refused: it would grow to more than 10,000 bytes"):
+        decompress(bomb, "x.gz")
+    with pytest.raises(CorruptFileError, match="was refused"):
+        tar_reader(bomb, "x.tgz")
+    assert decompress(gzip.compress(bytes(10_000)), "x.gz") == bytes(10_000)

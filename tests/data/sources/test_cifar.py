@@ -112,5 +112,5 @@ def test_a_damaged_sheet_is_refused(png: bytes) -> None:
 def test_a_sheet_of_another_shape_is_refused() -> None:
     buffer = io.BytesIO()
     Image.fromarray(np.zeros((2, 1024), np.uint8)).save(buffer, "PNG")
-    with pytest.raises(CorruptFileError, match="expected N×1024×3"):
+    with pytest.raises(CorruptFileError, match="expected 1024×N of RGB"):
         parse_sheet(buffer.getvalue())

@@ -1,3 +1,6 @@
+import resource
+import struct
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +88,64 @@ def test_a_damaged_file_is_named(keep: int, tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no file .*absent\.npz"):
         data.load(tmp_path / "absent.npz")
+
+
+def header(shape: str, kind: str = "|u1") -> bytes:
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+MEMBERS = {
+    "no array": (b"just text", "x_train in .* is no numpy array"),
+    "nothing": (b"", "x_train in .* is no numpy array"),
+    "a header of 784 TB": (
+        header("(1000000000000, 28, 28)") + bytes(784),
+        r"claims 784,000,000,000,000 bytes and has 784",
+    ),
+    "a header below zero": (header("(-1, 28, 28)") + bytes(784), "x_train in .*"),
+    "a header that is code": (header("__import__('os').getpid()"), "x_train in .* is no numpy array"),
+    "too few bytes": (header("(2, 28, 28)") + bytes(784), "claims 1,568 bytes and has 784"),
+    "a version of the future": (b"\x93NUMPY\x09\x00" + bytes(100), "x_train in .* is no numpy array"),
+}
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_members_that_are_no_arrays_are_refused_in_little_memory(name: str, tmp_path: Path) -> None:
+    contents, message = MEMBERS[name]
+    path = tmp_path / "mine.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x_train.npy", contents)
+        for key, array in (("y_train", LABELS), ("x_test", NHWC), ("y_test", LABELS)):
+            with archive.open(f"{key}.npy", "w") as file:
+                np.save(file, array)
+    with pytest.raises(CorruptFileError, match=message):
+        data.load(path)
+
+
+def test_a_bomb_is_refused_unopened(tmp_path: Path) -> None:
+    path = tmp_path / "mine.npz"
+    piece = bytes(2**20)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x_train.npy", "w") as file:
+        file.write(header(f"({300 * 2**20}, 1, 1)"))
+        for _ in range(300):
+            file.write(piece)
+    np.savez(tmp_path / "rest.npz", y_train=LABELS, x_test=NHWC, y_test=LABELS)
+    with zipfile.ZipFile(tmp_path / "rest.npz") as rest, zipfile.ZipFile(path, "a") as archive:
+        for member in rest.namelist():
+            archive.writestr(member, rest.read(member))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CorruptFileError, match="as no real images do: it was refused"):
+        data.load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
+
+
+def test_what_does_not_fit_into_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("excite.data.sources.npz.largest_array", lambda: 100)
+    with pytest.raises(InputError, match="more than half of this machine's memory"):
+        data.load(save(tmp_path / "mine.npz"))
+
+
+def test_labels_beyond_all_counting_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can be told apart"):
+        data.load(save(tmp_path / "mine.npz", labels=LABELS.astype(np.int64) + 2**40))

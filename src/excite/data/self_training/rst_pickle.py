@@ -1,7 +1,9 @@
 """RST's 500,000 pseudo-labelled tiny images, read from its pickle without letting the pickle run anything."""
 
 import pickle
+import pickletools
 from pathlib import Path
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from excite.data.dataset import Split
 from excite.errors import CorruptFileError, InputError
 from excite.registry import named_options
 
+_NO_PICKLE = (EOFError, ValueError, TypeError, AttributeError, LookupError, MemoryError, OverflowError, RecursionError)
 _WHOLE_NUMBERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 
 
@@ -39,12 +42,24 @@ def load_pseudo_labelled(path: str | Path) -> Split:
 def _unpickle(path: Path) -> object:
     try:
         with path.open("rb") as file:
-            contents: object = _ArraysOnly(file).load()
+            size = path.stat().st_size
+            _check_claims(file, size)
+            file.seek(0)
+            contents: object = _ArraysOnly(file, allowance=size).load()
     except pickle.UnpicklingError as error:
         raise CorruptFileError(f"{path} was refused: {error}. Only a pickle of plain numpy arrays is read.") from error
-    except (EOFError, ValueError, TypeError, AttributeError, LookupError) as error:
+    except _NO_PICKLE as error:
         raise CorruptFileError(f"{path} is no whole pickle of numpy arrays ({error}). Download it again.") from error
     return contents
+
+
+def _check_claims(file: BinaryIO, size: int) -> None:
+    """Refuse a pickle whose parts claim more bytes, or more places for what is to be remembered, than it has."""
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > number:
+            raise pickle.UnpicklingError(f"it wants to remember {argument:,} things, and has made {number:,}")
+        if opcode.name == "FRAME" and int(argument or 0) > size:
+            raise pickle.UnpicklingError(f"it claims {argument:,} bytes and has {size:,}")
 
 
 def _array(value: object) -> NDArray[np.generic]:
@@ -94,7 +109,12 @@ class _ArrayFromBuffer(_Array):
 class _Latin1(bytes):
     """Stands in for `_codecs.encode`, by which pickles of protocol 2 make bytes."""
 
+    allowance: ClassVar[list[int]]
+
     def __new__(cls, text: str, encoding: str) -> "_Latin1":  # noqa: ARG004
+        cls.allowance[0] -= len(text)
+        if cls.allowance[0] < 0:
+            raise pickle.UnpicklingError("it would grow to more bytes than it has")
         return super().__new__(cls, text.encode("latin1"))
 
     def __setstate__(self, state: object) -> None:
@@ -104,16 +124,21 @@ class _Latin1(bytes):
 _STAND_INS: dict[tuple[str, str], type] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _DType,
-    ("_codecs", "encode"): _Latin1,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _ArrayFromBuffer for core in ("core", "_core")},
 }
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """No name in the pickle is imported: it has a stand-in above or is refused."""
+    """No name in the pickle is imported: it has a stand-in or is refused. Text becomes at most `allowance` bytes."""
+
+    def __init__(self, file: BinaryIO, allowance: int) -> None:
+        super().__init__(file)
+        self._latin1 = type("_Latin1Here", (_Latin1,), {"allowance": [allowance]})
 
     def find_class(self, module: str, name: str) -> type:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
         if (module, name) not in _STAND_INS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return _STAND_INS[module, name]

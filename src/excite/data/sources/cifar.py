@@ -18,6 +18,7 @@ _CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
 _CIFAR100_ARCHIVE = "cifar-100-binary.tar.gz"
 _IMAGE_SHAPE = (3, 32, 32)
 _IMAGE_BYTES = 3 * 32 * 32
+_MOST_ROWS = 60_000
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
@@ -58,11 +59,11 @@ def parse_sheet(png: bytes) -> Tensor:
 
     try:
         with Image.open(io.BytesIO(png), formats=["PNG"]) as sheet:
+            if sheet.size[0] != 1024 or sheet.size[1] > _MOST_ROWS or sheet.mode != "RGB":
+                raise CorruptFileError(f"a sheet of images is {sheet.size} of {sheet.mode}, expected 1024×N of RGB")
             rows = np.array(sheet)
-    except (OSError, SyntaxError) as error:  # Pillow calls a broken PNG a syntax error
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # a broken PNG is a syntax error to Pillow
         raise CorruptFileError(f"a sheet of images is damaged ({error})") from error
-    if rows.shape[1:] != (1024, 3):
-        raise CorruptFileError(f"a sheet of images has shape {rows.shape}, expected N×1024×3")
     return torch.from_numpy(rows.transpose(0, 2, 1).reshape(-1, *_IMAGE_SHAPE))
 
 

@@ -1,8 +1,7 @@
 """MNIST and Fashion-MNIST: four idx files each; a sample of MNIST is part of the package."""
 
-import gzip
+import math
 import struct
-import zlib
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from excite.data.dataset import Split
+from excite.data.sources.archives import decompress
 from excite.data.sources.description import Description, OfficialFile, ReadFile, Splits
 from excite.data.sources.kinds import Embedded, Published
 from excite.data.sources.places import Folder, NpmPackage
@@ -33,16 +33,13 @@ def decode_idx_files(read: ReadFile, *, before: str = "", after: str = ".gz") ->
 def parse_idx(contents: bytes, name: str) -> Tensor:
     """An idx file of unsigned bytes, gzipped or not, as a uint8 tensor of the shape it states."""
     if contents[:2] == b"\x1f\x8b":
-        try:
-            contents = gzip.decompress(contents)
-        except (EOFError, OSError, zlib.error) as error:
-            raise CorruptFileError(f"{name} is damaged ({error})") from error
+        contents = decompress(contents, name)
     if contents[:3] != b"\x00\x00\x08" or len(contents) < 4 + 4 * contents[3]:
         raise CorruptFileError(f"{name} is not an idx file of unsigned bytes")
     dimensions = contents[3]
     shape = struct.unpack_from(f">{dimensions}I", contents, 4)
     values = np.frombuffer(contents, np.uint8, offset=4 + 4 * dimensions)
-    if values.size != np.prod(shape):
+    if values.size != math.prod(shape):
         raise CorruptFileError(f"{name} is cut short or too long: {values.size} bytes for shape {shape}")
     return torch.from_numpy(values.reshape(shape).copy())
 

@@ -1,6 +1,9 @@
 """A user's own data are .npz files: a data set with x_train, y_train, x_test and y_test, or images alone."""
 
 import contextlib
+import lzma
+import math
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +21,10 @@ _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _IMAGES = ("x", "x_train", "images", "image")
 _LABELS = ("y", "y_train", "labels", "label")
 _CHANNELS = (1, 3)
+
+SUSPICIOUS_BYTES, SUSPICIOUS_RATIO = 2**28, 200  # larger and better compressed than any real images
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 def load_npz(path: Path, *, name: str | None = None) -> Dataset:
@@ -56,20 +63,68 @@ def label_name(archive: Mapping[str, object]) -> str | None:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Mapping[str, NDArray[np.generic]]]:
-    """The arrays of a file, each read when it is asked for; pickles are refused."""
+    """The arrays of a file, each read when it is asked for; pickles and bombs are refused."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     if not zipfile.is_zipfile(path):
         raise CorruptFileError(f"{path} is damaged or no .npz file. Make it again.")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+        with zipfile.ZipFile(path) as archive:
+            yield _Arrays(archive, path)
+    except _DAMAGE as error:
         raise CorruptFileError(f"{path} is damaged ({error}). Make it again.") from error
-    except InputError:
-        raise
-    except ValueError as error:
-        raise InputError(f"{path} was refused ({error}). Save plain numpy arrays; pickles are never read.") from error
+
+
+class _Arrays(Mapping[str, NDArray[np.generic]]):
+    """What an archive holds; an array is read only if the archive has as many bytes as the array's header claims."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self._archive, self._path = archive, path
+        self._members = {
+            member.filename.removesuffix(".npy"): member
+            for member in archive.infolist()
+            if member.filename.endswith(".npy")
+        }
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, key: str) -> NDArray[np.generic]:
+        member = self._members[key]
+        self._check_size(key, member)
+        try:
+            with self._archive.open(member) as file:
+                shape, _, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
+                claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+        except (ValueError, KeyError) as error:
+            raise CorruptFileError(f"{key} in {self._path} is no numpy array ({error}). Make it again.") from error
+        if dtype.hasobject:
+            raise InputError(f"{key} in {self._path} was refused. Save plain numpy arrays; pickles are never read.")
+        if claimed != there or min(shape, default=0) < 0:
+            raise CorruptFileError(f"{key} in {self._path} claims {claimed:,} bytes and has {there:,}. Make it again.")
+        with self._archive.open(member) as file:
+            array: NDArray[np.generic] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
+
+    def _check_size(self, key: str, member: zipfile.ZipInfo) -> None:
+        if member.file_size > SUSPICIOUS_BYTES and member.file_size > SUSPICIOUS_RATIO * member.compress_size:
+            raise CorruptFileError(
+                f"{key} in {self._path} would grow from {member.compress_size:,} to {member.file_size:,} bytes, as no "
+                "real images do: it was refused. Save them uncompressed, with numpy.savez, if they are real."
+            )
+        if member.file_size > largest_array():
+            raise InputError(
+                f"{key} in {self._path} has {member.file_size:,} bytes, more than half of this machine's memory. "
+                "Save fewer or smaller images."
+            )
+
+
+def largest_array() -> int:
+    """Half of this machine's memory, in bytes."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _images(array: NDArray[np.generic], key: str, path: Path) -> Tensor:
