@@ -118,8 +118,8 @@ def options(model: nn.Module, x: Tensor, y: Tensor, rounds: int) -> None:
     fast = refolded(last, x_last)
     seconds = in_turn(
         {
-            "the model, NCHW": partial(input_gradient, FastModel(model, None), x, y),
-            "the model, channels_last": partial(input_gradient, FastModel(last, None), x_last, y),
+            "the model, NCHW": partial(input_gradient, FastModel(model), x, y),
+            "the model, channels_last": partial(input_gradient, FastModel(last), x_last, y),
             "folded, channels_last": partial(input_gradient, fast, x_last, y),
             "and bfloat16": partial(in_bfloat16, fast, x_last, y),
             "and torch.compile": partial(input_gradient, fast_inference(last, compile=True), x_last, y),

@@ -3,6 +3,9 @@
     python benchmarks/attacks.py verdicts    every example's verdict against the direct call (an hour and more)
     python benchmarks/attacks.py speed       ratios, each round measuring all of them in turn (a quarter of an hour)
     python benchmarks/attacks.py tricks      what folding, channels_last and torch.compile bring, one by one
+    python benchmarks/attacks.py fooled      AutoAttack where most fall at once and where most withstand, and verdicts
+    python benchmarks/attacks.py curve       four radii in one evaluation against four evaluations
+    python benchmarks/attacks.py shards      two processes against one, and against one with two threads
 
 Needs CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResNet-18 is the one pyautoattack ships.
 """
@@ -10,6 +13,7 @@ Needs CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResN
 import argparse
 import copy
 import importlib.util
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -71,12 +75,12 @@ def plain_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return x_adv.detach()
 
 
-def direct_autoattack(members: list[str] | None, *, shorter: bool = False) -> Direct:
+def direct_autoattack(members: list[str] | None, *, eps: float = EPS, shorter: bool = False) -> Direct:
     """The package called as its documentation shows; `shorter` takes a tenth of its iterations and queries."""
 
     def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         version = "standard" if members is None else "custom"
-        adversary = pyautoattack.AutoAttack(model, attacks=members, eps=EPS, seed=0, version=version)
+        adversary = pyautoattack.AutoAttack(model, attacks=members, eps=eps, seed=0, version=version)
         adversary.apgd.n_restarts = 1  # "custom" begins with five
         if shorter:
             for attack in (adversary.apgd, adversary.apgd_targeted):
@@ -170,13 +174,97 @@ def speed(only: str) -> None:
                 print_ratios(title, in_turn(candidates, rounds=2))
 
 
+def fooled(only: str) -> None:
+    """The whole of AutoAttack where images fall at once; a tenth of it where most withstand."""
+    model = resnet18()
+    for eps, count, shorter in ((8 / 255, 16, False), (4 / 255, 16, False), (0.1 / 255, 8, True)):
+        title = f"ResNet-18, {'a tenth of ' if shorter else ''}AutoAttack standard at {255 * eps:g}/255, {count} images"
+        if only not in title:
+            continue
+        x, y = test_images(count)
+        effort = {"iterations": 10, "queries": 500} if shorter else {}
+        began = time.process_time()
+        theirs = direct_autoattack(None, eps=eps, shorter=shorter)(model, x, y)
+        halfway = time.process_time()
+        ours = evaluate(
+            model, x, y, {"attack": attacks.create("autoattack", eps=eps, **effort)}, batch_size=count, checks=False
+        )
+        ended = time.process_time()
+        print_ratios(title, {"pyautoattack": halfway - began, "ours": ended - halfway})
+        with torch.no_grad():
+            different = int(((model(theirs).argmax(1) == y) != ours.outcomes("attack")).sum())
+        print(f"  {ours.worst.correct} withstand; verdicts that differ: {different}", flush=True)
+
+
+def curve(only: str) -> None:
+    """Two small networks, one that falls early and one at radii at which most withstand."""
+    model = trained("resnet20", epochs=2)
+    x, y = test_images(200)
+    for title, radii in (
+        ("falls early, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
+        ("withstands long, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
+    ):
+        effort = {"members": ("apgd-ce", "apgd-t"), "iterations": 20}
+        for attack in (
+            attacks.create("pgd", eps=radii[-1], step=radii[-1] / 8),
+            attacks.create("autoattack", eps=radii[-1], **effort),
+        ):
+            if only not in f"{title} {attack}":
+                continue
+            judge = partial(evaluate, model, x, y, batch_size=100, checks=False)
+            began = time.process_time()
+            apart = [judge({"attack": attack.at(eps)}).worst.correct for eps in radii]
+            halfway = time.process_time()
+            together = judge({"attack": attack}, eps=radii).curves["attack"]
+            ended = time.process_time()
+            print_ratios(
+                f"ResNet-20 {title}, {attack}", {"four evaluations": halfway - began, "a curve": ended - halfway}
+            )
+            print(f"  of 200 withstand {[a.correct for a in together.accuracies]}, apart {apart}", flush=True)
+
+
+def shards(only: str) -> None:
+    """Wall time, and CPU time with that of the workers: on a busy machine only the latter says anything."""
+    model = trained("resnet20", epochs=2)
+    effort = {"iterations": 10, "queries": 500}
+    for title, count, attack in (
+        ("PGD-20", 1600, attacks.create("pgd", eps=EPS, step=STEP)),
+        ("a tenth of AutoAttack standard", 128, attacks.create("autoattack", eps=EPS, **effort)),
+    ):
+        if only not in title:
+            continue
+        x, y = test_images(count)
+        print(f"\nResNet-20, {title} on {count} images, batches of {count // 16}")
+        found: dict[str, Tensor] = {}
+        for name, threads, workers in (
+            ("one process, one thread", 1, 1),
+            ("one process, two threads", 2, 1),
+            ("two processes, one thread each", 1, 2),
+        ):
+            torch.set_num_threads(threads)
+            wall, cpu = time.perf_counter(), cpu_seconds()
+            result = evaluate(model, x, y, {"a": attack}, batch_size=count // 16, checks=False, workers=workers)
+            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
+            found[name] = result.outcomes("a")
+            print(f"  {name:32} wall {wall:8.2f} s   CPU {cpu:8.2f} s   {result.worst.correct} withstand", flush=True)
+        torch.set_num_threads(1)
+        same = torch.equal(found["one process, one thread"], found["two processes, one thread each"])
+        print(f"  verdicts of one and two processes are {'the same' if same else 'DIFFERENT'}", flush=True)
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 def tricks(only: str) -> None:
     for name, model, count in (("ResNet-18", resnet18(), 32), ("ResNet-20", models.create("resnet20").eval(), 100)):
         if only not in name:
             continue
         x, y = test_images(count)
         folded = fold(model)
-        assert folded is not None
+        assert isinstance(folded, nn.Module)
         for parameter in folded.parameters():
             parameter.data = parameter.data.contiguous()
         last = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -207,9 +295,18 @@ def print_ratios(title: str, seconds: dict[str, float]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["verdicts", "speed", "tricks"])
+    sections = {
+        "verdicts": verdicts,
+        "speed": speed,
+        "tricks": tricks,
+        "fooled": fooled,
+        "curve": curve,
+        "shards": shards,
+    }
+    parser.add_argument("what", nargs="+", choices=sections)
     parser.add_argument("--only", default="", help="a part of a case's name, e.g. APGD-T or 'ResNet-18, a tenth'")
     parser.add_argument("--threads", type=int, default=1, help="of torch; waiting threads burn CPU time too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    {"verdicts": verdicts, "speed": speed, "tricks": tricks}[arguments.what](arguments.only)
+    for what in arguments.what:
+        sections[what](arguments.only)

@@ -151,13 +151,23 @@ class Uncopyable(nn.Module):
         return self.inner(x.flatten(1))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("kind", [Noisy, StraightThrough, Branching, Uncopyable])
+REASONS = {
+    Noisy: "its traced copy gives other logits",
+    StraightThrough: "its traced copy gives other gradients",
+    Branching: "it cannot be traced (TraceError",
+    Uncopyable: "it cannot be traced (RuntimeError: no copies",
+}
+
+
+@pytest.mark.parametrize("kind", REASONS)
 def test_models_that_cannot_be_traced_answer_themselves(kind: type[nn.Module], images: Tensor) -> None:
     model = kind()
     fast = fast_inference(model)
     torch.manual_seed(0)
     fast(images)
     assert not fast.folded
+    assert fast.why_plain is not None
+    assert fast.why_plain.startswith(REASONS[kind])
     torch.manual_seed(1)
     ours = logits_and_gradient(fast, images)
     torch.manual_seed(1)

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 PROBES = 4
+NOT_ASKED = "nobody asked for a faster copy"
 OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU that sits at its kink; a wrong gradient is off by far more
 
@@ -28,7 +29,7 @@ def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
     if isinstance(model, FastModel):
         return model
     folded = fold(model)
-    if folded is not None and compile:
+    if compile and not isinstance(folded, str):
         folded.compile()
     return FastModel(model, folded)
 
@@ -54,7 +55,7 @@ class Refolded:
     def __init__(self) -> None:
         self._traced: weakref.ref[nn.Module] | None = None
         self._layout: object = None
-        self._folded: _Folded | None = None
+        self._folded: _Folded | str = NOT_ASKED
 
     def __call__(self, model: nn.Module, x: Tensor) -> "FastModel":
         """`model` as it is now; `x` is the batch to come."""
@@ -62,27 +63,27 @@ class Refolded:
             return model
         layout = _layout(model)
         if self._traced is not None and self._traced() is model and self._layout == layout:
-            if self._folded is not None:
+            if isinstance(self._folded, _Folded):
                 self._folded.refresh(model)
             return FastModel(model, self._copy, compared=True)
         self._traced, self._layout = weakref.ref(model, self._forget), layout
         with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces once more
             self._folded = _trace(model)
-            if self._folded is not None and self._folded.holds_constants(model):
-                self._folded = None
+            if isinstance(self._folded, _Folded) and self._folded.holds_constants(model):
+                self._folded = "its trace holds tensors computed from parameters or buffers, which training changes"
             fast = FastModel(model, self._copy)
             fast.compare(x)
-        if not fast.folded:
-            self._folded = None
+        if fast.why_plain is not None:
+            self._folded = fast.why_plain
         return fast
 
     @property
-    def _copy(self) -> nn.Module | None:
-        return None if self._folded is None else self._folded.module
+    def _copy(self) -> nn.Module | str:
+        return self._folded if isinstance(self._folded, str) else self._folded.module
 
     def _forget(self, reference: weakref.ref[nn.Module]) -> None:
         if self._traced is reference:
-            self._traced = self._layout = self._folded = None
+            self._traced, self._layout, self._folded = None, None, NOT_ASKED
 
     def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
         return Refolded, ()  # a copy of whatever holds this traces for itself
@@ -99,14 +100,15 @@ class FastModel(nn.Module):
 
     Its first batch decides whether the folded copy is used: where that copy's logits or input gradients differ from
     the model's own (random layers, hand-written backward passes, control flow that tracing cannot see), the plain
-    model answers instead.
+    model answers instead, and `why_plain` says why.
     """
 
-    def __init__(self, model: nn.Module, folded: nn.Module | None, *, compared: bool = False) -> None:
+    def __init__(self, model: nn.Module, folded: nn.Module | str = NOT_ASKED, *, compared: bool = False) -> None:
         super().__init__()
         self._plain = [model]  # in a list, so that it is not registered: nothing done to this module reaches it
-        self._folded = folded
-        self._compared = compared or folded is None
+        self.why_plain = folded if isinstance(folded, str) else None
+        self._folded = None if isinstance(folded, str) else folded
+        self._compared = compared or self._folded is None
         self.forwards = 0
         self.backwards = 0
         self.training = False
@@ -128,7 +130,8 @@ class FastModel(nn.Module):
         """Let `x` decide, unless a batch before it has, in full precision even where training mixes precisions."""
         if not self._compared:
             with torch.autocast(x.device.type, enabled=False):
-                if not same_function(self._plain_forward, self._answer, x[:PROBES]):
+                self.why_plain = difference(self._plain_forward, self._answer, x[:PROBES])
+                if self.why_plain is not None:
                     self._folded = None
             self._compared = True
 
@@ -164,10 +167,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def fold(model: nn.Module) -> nn.Module | None:
-    """A traced, frozen, channels-last copy with every batch-norm that follows a convolution folded into it."""
+def fold(model: nn.Module) -> nn.Module | str:
+    """A traced, frozen, channels-last copy with every batch-norm that follows a convolution folded into it.
+
+    Where there can be none, why not.
+    """
     folded = _trace(model)
-    return None if folded is None else folded.module
+    return folded if isinstance(folded, str) else folded.module
 
 
 class _Folded:
@@ -201,12 +207,13 @@ class _Folded:
         return not names.issuperset([*read, *(name for name, _ in self._copied)])
 
 
-def _trace(model: nn.Module) -> _Folded | None:
+def _trace(model: nn.Module) -> _Folded | str:
+    """The folded copy, or why there is none."""
     try:
         with eval_mode(model):
             traced = fx.symbolic_trace(copy.deepcopy(model))
-    except Exception:  # whatever a stranger's forward raises under tracing, the plain model still works
-        return None
+    except Exception as error:  # a stranger's forward may raise anything under tracing; the plain model still works
+        return f"it cannot be traced ({_first_line(error)})"
     modules = dict(traced.named_modules())
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     pairs: dict[str, str] = {}
@@ -245,20 +252,23 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def same_function(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether two functions give the same logits, with and without grad mode, and the same input gradients at `x`."""
+def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> str | None:
+    """How `other` differs from `one` at `x`: in its logits, with or without grad mode, or in its input gradients."""
     logits, gradient = _logits_and_gradient(one, x)
     try:
         other_logits, other_gradient = _logits_and_gradient(other, x)
         with torch.no_grad():
             quiet_logits = other(x)
-    except Exception:  # a trace can be wrong in ways that only show when it runs
-        return False
-    return (
-        _close(other_logits, logits, OUTPUT_TOLERANCE)
-        and _close(quiet_logits, logits, OUTPUT_TOLERANCE)
-        and _close(other_gradient, gradient, GRADIENT_TOLERANCE)
-    )
+    except Exception as error:  # a trace can be wrong in ways that only show when it runs
+        return f"its traced copy does not run ({_first_line(error)})"
+    same = _close(other_logits, logits, OUTPUT_TOLERANCE) and _close(quiet_logits, logits, OUTPUT_TOLERANCE)
+    if not same:
+        return "its traced copy gives other logits"
+    return None if _close(other_gradient, gradient, GRADIENT_TOLERANCE) else "its traced copy gives other gradients"
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def _logits_and_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:

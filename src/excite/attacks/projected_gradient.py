@@ -61,7 +61,7 @@ def pgd(
     x = x.detach()
     if len(x) == 0 or eps == 0:
         return x.clone()
-    model = fast_inference(model) if fast else FastModel(model, None)
+    model = fast_inference(model) if fast else FastModel(model)
     target = _clean_log_probabilities(model, x) if loss == "kl" else y
     found = _Found(x)
     for restart in range(restarts):

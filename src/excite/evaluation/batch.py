@@ -53,7 +53,7 @@ class Judge:
         self, model: nn.Module, x: Tensor, y: Tensor, attacks: Mapping[str, Attack], *, seed: int, fast: bool
     ) -> None:
         self.model, self.x, self.y, self.attacks, self.seed, self.fast = model, x, y, attacks, seed, fast
-        self.attacked = fast_inference(model) if fast else FastModel(model, None)
+        self.attacked = fast_inference(model) if fast else FastModel(model)
         self.attacked.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
 
     def __call__(self, task: Task) -> Verdict:

@@ -107,7 +107,7 @@ def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackR
 
 
 def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[trust.Flag], Cost]:
-    plain, began = FastModel(judge.model, None), judge.spent()
+    plain, began = FastModel(judge.model), judge.spent()
     flags = distrust(
         plain,
         judge.attacked,
