@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -189,6 +189,13 @@ def test_the_edge_of_short_trainings_is_the_largest_over_its_draws() -> None:
     assert found.constant == pytest.approx(5.0, rel=0.04)
     assert ESTIMATORS["edge"](seeds=3, runs=40).most_steps(1000) == 3 * 40 * 40  # type: ignore[call-arg]
     assert ESTIMATORS["edge"](runs=10, budget=0.5).most_steps(10_000) == 5_000  # type: ignore[call-arg]
+
+
+def test_what_the_recorder_objected_to_is_part_of_the_conclusion(trace: Trace) -> None:
+    odd = replace(trace, facts=trace.facts | {"problems": ["The step used 0.1 times the gradient."]})
+    plain, warned = (estimate_lipschitz(recorded, "curvature") for recorded in (trace, odd))
+    assert warned.constant == plain.constant
+    assert "The step used 0.1 times the gradient. 1/L" in str(warned)
 
 
 def test_importing_does_not_import_scipy_stats() -> None:

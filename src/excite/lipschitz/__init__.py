@@ -1,5 +1,6 @@
 """How large is L: one estimator per file; `estimate_lipschitz` looks one up and hands it its evidence."""
 
+from dataclasses import replace
 from typing import Any
 
 from excite.errors import InputError
@@ -63,7 +64,9 @@ def estimate_lipschitz(
             f'The estimator "{method}" needs {_CURES[chosen.needs]}, not {type(evidence).__name__}. Estimators that '
             f"read a trace: {', '.join(name for name, kind in ESTIMATORS.items() if kind.needs == 'trace')}."
         )
-    return chosen(evidence)
+    estimate = chosen(evidence)
+    problems = evidence.facts.get("problems", ()) if isinstance(evidence, Trace) else ()
+    return replace(estimate, basis=". ".join([estimate.basis, *(text.removesuffix(".") for text in problems)]))
 
 
 _CURES = {

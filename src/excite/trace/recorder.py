@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -18,9 +20,11 @@ from excite.errors import InputError
 from excite.randomness import random_state, set_random_state, undisturbed
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import Moments
+from excite.trace.optimizers import caveat, check_optimizer
 from excite.trace.probe import Loss, Objective, Probe
 from excite.trace.trace import Trace
-from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, project, project_gradient
+from excite.trace.used_gradient import BackwardPasses, objection, standing_at
+from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, dense, project, project_gradient
 
 Gradient = Literal["epoch_mean", "probe", "input"]
 Storage = Literal["auto", "exact", "sketch"]
@@ -81,7 +85,7 @@ class Recorder:
     ) -> None:
         self._model = model
         self._parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._check(optimizer, gradient, storage)
+        self._check(optimizer, gradient, storage, slopes_per_epoch)
         self._device = self._parameters[0].device
         self._probe: Probe | None = None
         if probe is not None:
@@ -109,8 +113,15 @@ class Recorder:
         self._forward: _FirstForward | None = None  # there while the coming step is a sampled one
         self._forward_handle: RemovableHandle | None = None
         self._parameters_before: Tensor | None = None
+        self._copies: list[Tensor] | None = None  # of the parameters before a step whose gradient is to be checked
+        self._passes: BackwardPasses | None = None
         self._sampled: _SampledStep | None = None
+        self._both_ends: bool | None = None  # None until the first sampled step told whether .grad can be used
+        self._early = False  # after_step was called before any step
+        self._problems: list[str] = []
         self._average: Callable[[Tensor], Tensor] | None = None  # over processes, where several train together
+        if isinstance(model, DistributedDataParallel):
+            self._average = _mean_over(model)
         self._keeps = True
         self._facts = {
             "gradient": gradient,
@@ -120,6 +131,8 @@ class Recorder:
             "batch_size": batch_size,
             "seed": seed,
         }
+        if optimizer is not None and (warning := caveat(optimizer)):
+            self._complain(warning)
         if storage == "auto":
             logger.info("storage=auto keeps %s", self._projection.description)
         self._handles: list[RemovableHandle] = []
@@ -142,25 +155,31 @@ class Recorder:
         """At a sampled step, measure how much the gradient changed per length of the step; else return at once.
 
         `closure` recomputes the loss that the step descended (same batch, same mode) and returns it, without a
-        backward pass. The gradient before the step is the one in `.grad` when the step was taken; if that was clipped
-        or accumulated over other batches, it is not this loss's, and the slope means nothing.
-        A change of the gradient that is lost in rounding gives no slope.
+        backward pass. The gradient before the step is the one in `.grad` when the step was taken. At the first sampled
+        step, and wherever something else than one backward pass wrote to `.grad` (clipping, accumulation), the closure
+        is evaluated there too, which costs a pass more: if the two differ, the closure's is used, and `problems` says
+        what was done and what to do. A change of the gradient that is lost in rounding gives no slope.
         """
+        if self._handles and self._step_of_epoch == 0 and not self._moments:
+            self._early = True
         start, self._sampled = self._sampled, None
         if start is None or start.step != self._step:
             return
         self._expect_step(paused=True)
-        with undisturbed(self._model, self._device):
-            if start.random is not None:
-                set_random_state(start.random, self._device)  # the dropout masks that the step saw
-            gradient = project_gradient(self._projection, self._parameters, closure)
-        if self._average is not None:
-            gradient = self._average(gradient)
+        before = start.gradient
+        if start.copies is not None:
+            with standing_at(self._parameters, start.copies):
+                own = self._gradient_of(closure, start)
+            problem = objection(before, own, passes=start.passes, early=self._early)
+            self._both_ends = problem is not None
+            if problem is not None:
+                self._complain(problem)
+                before = own
+        after = self._gradient_of(closure, start)
         self._expect_step()
         parameters = project(self._projection, self._parameters)
-        rise, run = (gradient - start.gradient).norm(), (parameters - start.parameters).norm()
-        rounding = 32 * torch.finfo(self._parameters[0].dtype).eps * start.gradient.norm()
-        if torch.isfinite(rise) and run > 0 and rise > rounding:
+        rise, run = (after - before).norm(), (parameters - start.parameters).norm()
+        if torch.isfinite(rise) and run > 0 and rise > start.rounding * before.norm():
             self._slopes.append((float(rise / run), self._step, self._rate))
 
     def record(self) -> None:
@@ -174,6 +193,11 @@ class Recorder:
             self._epoch_length = self._epoch_length or self._step_of_epoch
         self._step_of_epoch = 0
         self._expect_step()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What stands between this loop and an L to be trusted, and what to do about it; each was logged too."""
+        return tuple(self._problems)
 
     @property
     def trace(self) -> Trace:
@@ -191,7 +215,7 @@ class Recorder:
             curvatures=np.array([value for value, _, _ in self._curvatures]),
             curvature_residuals=np.array([residual for _, residual, _ in self._curvatures]),
             curvature_steps=np.array([step for _, _, step in self._curvatures], dtype=np.int64),
-            facts=self._facts,
+            facts=self._facts | ({"problems": list(self._problems)} if self._problems else {}),
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -211,6 +235,8 @@ class Recorder:
             "moments": [[step, _json_number(rate)] for step, rate in self._moments],
             "slopes": [list(slope) for slope in self._slopes],
             "curvatures": [[_json_number(value), _json_number(error), step] for value, error, step in self._curvatures],
+            "both_ends": self._both_ends,
+            "problems": list(self._problems),
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -232,6 +258,7 @@ class Recorder:
         self._moments = [(step, _number(rate)) for step, rate in facts["moments"]]
         self._slopes = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
         self._curvatures = [(_number(value), _number(error), step) for value, error, step in facts["curvatures"]]
+        self._both_ends, self._problems = facts["both_ends"], list(facts["problems"])
         self._expect_step()
 
     def close(self) -> None:
@@ -245,9 +272,12 @@ class Recorder:
         """Prepare for the coming step: a sampled one must remember the random state of its first forward pass."""
         if self._forward_handle is not None:
             self._forward_handle.remove()
-        self._forward = self._forward_handle = None
+        if self._passes is not None:
+            self._passes.close()
+        self._forward = self._forward_handle = self._passes = None
         if self._handles and not paused and self._is_sampled():
             self._forward = _FirstForward(self._device)
+            self._passes = BackwardPasses(self._parameters)
             self._forward_handle = self._model.register_forward_pre_hook(self._forward)
 
     def _is_sampled(self) -> bool:
@@ -261,8 +291,11 @@ class Recorder:
         return position == phase and turn < self._slopes_per_epoch
 
     def _before_step(self, *_: object) -> None:
-        if self._forward is not None:
-            self._parameters_before = project(self._projection, self._parameters)
+        if self._forward is None or self._passes is None:
+            return
+        self._parameters_before = project(self._projection, self._parameters)
+        unsure = self._both_ends is not False or (self._average is None and self._passes.touched)
+        self._copies = [parameter.detach().clone() for parameter in self._parameters] if unsure else None
 
     # After the step, not before it: where a closure computes the gradients (Lightning), there are none before.
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
@@ -274,17 +307,33 @@ class Recorder:
             with torch.no_grad():
                 for index, gradient in enumerate(gradients):
                     if gradient is not None:
-                        self._projection.add(self._gradient_sum, index, gradient)
+                        self._projection.add(self._gradient_sum, index, dense(gradient))
             self._steps_summed += 1
-        if self._forward is not None and self._parameters_before is not None:
+        if self._forward is not None and self._passes is not None and self._parameters_before is not None:
             self._sampled = _SampledStep(
                 step=self._step,
                 parameters=self._parameters_before,
+                copies=self._copies,
                 gradient=project(self._projection, gradients),
+                passes=self._passes.times,
                 random=self._forward.random,
+                rounding=_rounding(self._forward.autocast, self._parameters[0].dtype),
             )
-            self._parameters_before = None
+            self._parameters_before = self._copies = None
         self._expect_step()
+
+    def _gradient_of(self, closure: Callable[[], Tensor], start: "_SampledStep") -> Tensor:
+        """The closure's gradient where the parameters stand now, with the dropout masks that the step saw."""
+        with undisturbed(self._model, self._device), _own_gradients(self._model, self._parameters):
+            if start.random is not None:
+                set_random_state(start.random, self._device)
+            gradient = project_gradient(self._projection, self._parameters, lambda: _loss(closure))
+        return gradient if self._average is None else self._average(gradient)
+
+    def _complain(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._problems.append(problem)
+            logger.warning(problem)
 
     def _keep_moment(self, number: int) -> None:
         self._gradient_moments.append(self._moment_gradient())
@@ -315,7 +364,7 @@ class Recorder:
             raise InputError("Probe gradients, input gradients and curvatures need examples: pass probe=(x, y).")
         return self._probe
 
-    def _check(self, optimizer: Optimizer | None, gradient: Gradient, storage: Storage) -> None:
+    def _check(self, optimizer: Optimizer | None, gradient: Gradient, storage: Storage, slopes: int) -> None:
         if not self._parameters:
             raise InputError("No parameter of the model requires a gradient; there is nothing to record.")
         if gradient not in get_args(Gradient) or storage not in get_args(Storage):
@@ -325,6 +374,9 @@ class Recorder:
             )
         if gradient == "epoch_mean" and optimizer is None:
             raise InputError('Epoch means come from the optimizer\'s steps: pass it, or use gradient="probe".')
+        if optimizer is not None:
+            watches_steps = slopes > 0 or gradient == "epoch_mean"
+            check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
 
 
 def input_gradient(model: nn.Module, probe: Probe) -> Tensor:
@@ -344,18 +396,75 @@ class _FirstForward:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self.random: dict[str, Any] | None = None
+        self.autocast: torch.dtype | None = None
 
     def __call__(self, module: nn.Module, _: object) -> None:
         if self.random is None and module.training:
             self.random = random_state(self._device)
+            if torch.is_autocast_enabled(self._device.type):
+                self.autocast = torch.get_autocast_dtype(self._device.type)
 
 
 @dataclass(frozen=True, eq=False)
 class _SampledStep:
     step: int
     parameters: Tensor
+    copies: list[Tensor] | None
     gradient: Tensor
+    passes: int
     random: dict[str, Any] | None
+    rounding: float  # the relative change of a gradient that is lost in rounding
+
+
+def _rounding(autocast: torch.dtype | None, own: torch.dtype) -> float:
+    """Long sums of the parameters' own precision lose some digits; autocast sums in float32 and rounds once a layer."""
+    return max(32 * torch.finfo(own).eps, 0.0 if autocast is None else 4 * torch.finfo(autocast).eps)
+
+
+@contextmanager
+def _own_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
+    """Keep `.grad` away from the closure, and a wrapped model's processes from waiting for each other's."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    alone = model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+    try:
+        with alone:
+            yield
+        if any(parameter.grad is not None for parameter in parameters):
+            raise _calls_backward()
+    except RuntimeError as error:
+        if any(parameter.grad is not None for parameter in parameters):
+            raise _calls_backward() from error
+        raise
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+def _calls_backward() -> InputError:
+    return InputError(
+        "The closure of after_step calls backward(). Let it return the loss only: `def closure(): return "
+        "loss_fn(model(x), y)`; the recorder takes the gradient itself."
+    )
+
+
+def _loss(closure: Callable[[], Tensor]) -> Tensor:
+    loss = closure()
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"The closure of after_step must return the loss, one number as a tensor, not {what}.")
+    if not loss.requires_grad:
+        raise InputError("The loss of the closure has no gradient: do not detach it or compute it under no_grad().")
+    return loss.reshape(())
+
+
+def _mean_over(model: DistributedDataParallel) -> Callable[[Tensor], Tensor]:
+    def average(vector: Tensor) -> Tensor:
+        torch.distributed.all_reduce(vector, group=model.process_group)
+        return vector / torch.distributed.get_world_size(model.process_group)
+
+    return average
 
 
 def _projection(parameters: list[Tensor], storage: Storage, entries: int, seed: int) -> Projection:

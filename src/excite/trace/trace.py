@@ -75,10 +75,11 @@ class Trace:
         return norms
 
     def __str__(self) -> str:
-        return (
+        facts = (
             f"{len(self)} moments, {len(self.slopes)} local slopes and {len(self.curvatures)} curvatures; "
             f"{self.facts.get('gradient', 'unknown')} gradients, {self.facts.get('storage', 'unknown storage')}."
         )
+        return " ".join([facts, *self.facts.get("problems", ())])
 
     def save(self, path: Path) -> None:
         """One safetensors file, the facts as JSON in its header, with a hash over both."""

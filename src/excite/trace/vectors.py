@@ -82,13 +82,18 @@ class CountSketch:
         vector += unrolled[: self.entries] + unrolled[self.entries :]
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """The same tensor with its zeros: embeddings may give sparse gradients."""
+    return tensor.to_dense() if tensor.is_sparse else tensor
+
+
 def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
     """The vector of `tensors`; None counts as zeros."""
     vector = projection.zeros()
     with torch.no_grad():
         for index, tensor in enumerate(tensors):
             if tensor is not None:
-                projection.add(vector, index, tensor.detach())
+                projection.add(vector, index, dense(tensor.detach()))
     return vector
 
 
@@ -101,8 +106,8 @@ def project_gradient(
     def take(index: int) -> Callable[[Tensor], Tensor]:
         def hook(gradient: Tensor) -> Tensor:
             with torch.no_grad():
-                projection.add(total, index, gradient)
-            return gradient.new_zeros(()).expand_as(gradient)  # lets go of the gradient itself
+                projection.add(total, index, dense(gradient))
+            return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # lets go of it
 
         return hook
 

@@ -1,0 +1,305 @@
+"""The recorder in other people's loops: the slopes are right, or it says in a sentence why not and what to do.
+
+Each row of the table in docs/recorder.md is one of ROWS, and says what its loop's recorder answers here.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+from excite.errors import InputError
+from excite.trace import Recorder
+
+STEPS = 6
+TABLE = Path(__file__).parents[2] / "docs" / "recorder.md"
+Optimizers = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def vectors(step: int) -> tuple[Any, Tensor]:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(16, 5, generator=generator), torch.randint(0, 3, (16,), generator=generator)
+
+
+def classifier() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def frozen() -> nn.Module:
+    model = classifier()
+    for parameter in next(model.children()).parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+class TakesDict(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = classifier()
+
+    def forward(self, *, features: Tensor, scale: float) -> Tensor:
+        logits: Tensor = self.inner(features * scale)
+        return logits
+
+
+class Text(nn.Module):
+    """Token numbers in, classes out; the embedding's gradient is sparse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(20, 6, sparse=True)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.words(tokens))
+        return logits
+
+
+class Tabular(nn.Module):
+    """A category and some numbers in, one logit out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.category = nn.Embedding(4, 3)
+        self.out = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1))
+
+    def forward(self, numbers: Tensor, category: Tensor) -> Tensor:
+        logits: Tensor = self.out(torch.cat([numbers, self.category(category)], dim=1))
+        return logits
+
+
+def plain_loss(model: nn.Module, x: Any, y: Tensor) -> Tensor:
+    return cross_entropy(model(x), y)
+
+
+def in_groups(model: nn.Module) -> torch.optim.Optimizer:
+    parameters = list(model.parameters())
+    groups: list[dict[str, Any]] = [{"params": parameters[:1], "lr": 0.01}, {"params": parameters[1:]}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+def of_those_that_train(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    wrapped: Any = torch.compile(model, backend="eager")
+    return wrapped  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def one_process() -> Iterator[None]:
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One way to train; `says` is what the recorder objects to (part of it), None where it has nothing to say."""
+
+    says: str | None = None
+    model: Callable[[], nn.Module] = classifier
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model
+    optimizer: Optimizers = sgd
+    batch: Callable[[int], tuple[Any, Tensor]] = vectors
+    loss: Callable[[nn.Module, Any, Tensor], Tensor] = plain_loss
+    clip: float | None = None
+    accumulate: int = 1
+    autocast: bool = False
+    scaler: bool = False
+    early: bool = False
+    around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    tolerance: float = 1e-3
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+ROWS: dict[str, Loop] = {
+    "plain SGD, momentum, weight decay": Loop(),
+    "gradient accumulation": Loop("gradients of 2 backward passes", accumulate=2),
+    "gradient clipping": Loop("clipped or scaled", clip=0.05),
+    "clipping that does not bite": Loop(clip=1e6),
+    "several parameter groups": Loop(optimizer=in_groups),
+    "AdamW": Loop("1/L is no rate for AdamW", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
+    "Adadelta": Loop("1/L is no rate for Adadelta", optimizer=lambda model: torch.optim.Adadelta(model.parameters())),
+    "frozen layers": Loop(model=frozen, optimizer=of_those_that_train),
+    "torch.compile": Loop(wrap=compiled),
+    "DataParallel": Loop(wrap=nn.DataParallel),
+    "DistributedDataParallel": Loop(wrap=nn.parallel.DistributedDataParallel, around=one_process),
+    "bfloat16 autocast": Loop(autocast=True, tolerance=0.05, optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=1)),
+    "bfloat16 autocast with a scaler": Loop(
+        autocast=True, scaler=True, tolerance=0.05, optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=1)
+    ),
+    "models that take dicts": Loop(
+        model=TakesDict,
+        batch=lambda step: ({"features": vectors(step)[0], "scale": 1.0}, vectors(step)[1]),
+        loss=lambda model, x, y: cross_entropy(model(**x), y),
+    ),
+    "a loss that is not classification": Loop(loss=lambda model, x, y: mse_loss(model(x)[:, 0], y.float())),
+    "text, with sparse gradients": Loop(
+        model=Text,
+        batch=lambda step: (torch.randint(0, 20, (16, 7)), vectors(step)[1]),
+        optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=0.1),
+    ),
+    "tabular": Loop(
+        model=Tabular,
+        batch=lambda step: ((vectors(step)[0], vectors(step)[1]), vectors(step)[1]),
+        loss=lambda model, x, y: binary_cross_entropy_with_logits(model(*x)[:, 0], (y > 0).float()),
+    ),
+    "after_step before step": Loop("called before optimizer.step()", early=True),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said(name: str) -> None:
+    loop = ROWS[name]
+    torch.manual_seed(0)
+    with loop.around():
+        model = loop.wrap(loop.model()).train()
+        optimizer = loop.optimizer(model)
+        recorder = Recorder(model, optimizer, slopes_per_epoch=STEPS, steps_per_epoch=STEPS, **loop.options)
+        expected = train(loop, model, optimizer, recorder)
+        recorder.record()
+    trace = recorder.trace
+    assert len(trace.slopes) == len(expected) > 0
+    np.testing.assert_allclose(trace.slopes, expected, rtol=loop.tolerance)
+    if loop.says is None:
+        assert recorder.problems == ()
+        assert "problems" not in trace.facts
+    else:
+        assert any(loop.says in problem for problem in recorder.problems)
+        assert trace.facts["problems"] == list(recorder.problems)
+        assert loop.says in str(trace)
+
+
+def train(loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder) -> list[float]:
+    """Train and return the slope of each step, the plain way: two gradients of the closure, two copies of weights."""
+    scaler = torch.amp.GradScaler("cpu", enabled=loop.scaler)
+    slopes = []
+    pending: tuple[list[Tensor], list[Tensor]] | None = None  # weights before and after the step to be measured
+    for step in range(STEPS):
+        batches = [loop.batch(loop.accumulate * step + part) for part in range(loop.accumulate)]
+
+        def closure(batch: tuple[Any, Tensor] = batches[-1]) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16, enabled=loop.autocast):
+                return loop.loss(model, *batch)
+
+        optimizer.zero_grad()
+        for batch in batches:
+            scaler.scale(closure(batch) / loop.accumulate).backward()  # type: ignore[no-untyped-call]
+        if loop.early:
+            if pending:
+                slopes.append(plain_slope(model, closure, *pending))
+            recorder.after_step(closure)
+        if loop.clip:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), loop.clip)
+        before = weights(model)
+        scaler.step(optimizer)
+        scaler.update()
+        pending = before, weights(model)
+        if not loop.early:
+            slopes.append(plain_slope(model, closure, *pending))
+            recorder.after_step(closure)
+    return slopes
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters() if parameter.requires_grad]
+
+
+def plain_slope(model: nn.Module, closure: Callable[[], Tensor], before: list[Tensor], after: list[Tensor]) -> float:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = []
+    for values in (before, after):
+        with torch.no_grad():
+            for parameter, value in zip(parameters, values, strict=True):
+                parameter.copy_(value)
+        wrapped = isinstance(model, nn.parallel.DistributedDataParallel)
+        with model.no_sync() if wrapped else contextlib.nullcontext():  # type: ignore[operator]
+            found = torch.autograd.grad(closure(), parameters)
+        gradients.append(torch.cat([g.to_dense().flatten() if g.is_sparse else g.flatten() for g in found]))
+    moved = torch.cat([(b - a).flatten() for a, b in zip(before, after, strict=True)])
+    return float((gradients[1] - gradients[0]).norm() / moved.norm())
+
+
+REFUSED: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], str]] = {
+    "LBFGS": (lambda model: torch.optim.LBFGS(model.parameters()), r'gradient="probe" and slopes_per_epoch=0'),
+    "an optimizer of another model": (lambda _: sgd(classifier()), r"none of this model's parameters"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_watched_is_refused_with_the_cure(name: str) -> None:
+    optimizer, message = REFUSED[name]
+    model = classifier()
+    with pytest.raises(InputError, match=message):
+        Recorder(model, optimizer(model))
+
+
+def test_lbfgs_can_be_recorded_on_a_probe() -> None:
+    model = classifier()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    x, y = vectors(0)
+    recorder = Recorder(model, optimizer, probe=(x, y), gradient="probe", slopes_per_epoch=0)
+    for _ in range(3):
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss
+
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        recorder.record()
+    assert len(recorder.trace) == 3
+
+
+CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
+    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "calls backward"),
+    "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "not float"),
+    "a closure that returns nothing": (lambda _: None, "not NoneType"),
+    "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), r"shape \(16,\)"),
+    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "has no gradient"),
+}
+
+
+def backwards(loss: Tensor) -> Tensor:
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss
+
+
+@pytest.mark.parametrize("name", CLOSURES)
+def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) -> None:
+    wrong, message = CLOSURES[name]
+    model = classifier()
+    optimizer = sgd(model)
+    recorder = Recorder(model, optimizer)
+    plain_loss(model, *vectors(0)).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    before = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    values = weights(model)
+    with pytest.raises(InputError, match=message):
+        recorder.after_step(lambda: wrong(model))
+    after = [parameter.grad for parameter in model.parameters()]
+    assert all(a is not None and torch.equal(a, b) for a, b in zip(after, before, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(weights(model), values, strict=True))
+
+
+def test_the_table_of_the_docs_has_these_rows_and_no_others() -> None:
+    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [line.split("|")[1].strip() for line in lines[1:]] == [*ROWS, *REFUSED, *CLOSURES]
