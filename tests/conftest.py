@@ -1,11 +1,12 @@
 """What several test folders share: complete data sets, a tiny experiment, the command line, known evaluations."""
 
+import contextlib
 import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ from excite import data
 from excite.data.sources.store import stored_file
 from excite.errors import DataUnavailableError
 from excite.evaluation import AttackResult, Cost, Evaluation, Stage
+from excite.runs import load
+from excite.runs.experiment import from_values
+from excite.runs.folder import RunFolder
+from excite.runs.procedure import Run
 
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
@@ -134,3 +139,30 @@ def evaluated() -> Callable[..., Evaluation]:
         return Evaluation(right, {ATTACK: result}, (), Cost(1.0, 2, 2), examples=examples)
 
     return evaluate
+
+
+class Silent:
+    """A console that shows nothing."""
+
+    def say(self, text: str) -> None:
+        pass
+
+    @contextlib.contextmanager
+    def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        yield lambda _done, _total: None
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A real run of the whole procedure, in seconds; it is in no catalogue."""
+    values = load("mnist-sample").to_json() | {"name": "small"}
+    values["data"] |= {"train_examples": 320, "test_examples": 40}
+    values["training"] |= {"epochs": 3, "batch_size": 32}
+    values["record"] |= {"attacked_examples": 40}
+    values["lipschitz"] |= {"steps": 20, "runs": 6, "seeds": 1}
+    values["attacks"] = {
+        f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
+        for eps in (0.1, 0.3)
+    }
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return Run(folder, from_values(values), console=Silent(), device="cpu").all()

@@ -1,7 +1,6 @@
 """Run folders with known contents, as the stages of a run leave them."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs import load
-from excite.runs.experiment import from_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
-from excite.runs.procedure import Run
 from excite.trace import Trace
 from excite.training.history import EpochMetrics, append
 
@@ -76,30 +73,3 @@ def write_run(tmp_path: Path) -> RunWriter:
         return RunFolder(folder)
 
     return write
-
-
-class Silent:
-    """A console that shows nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    @contextlib.contextmanager
-    def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
-        yield lambda _done, _total: None
-
-
-@pytest.fixture(scope="session")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """A real run of the whole procedure, in seconds; it is in no catalogue."""
-    values = load("mnist-sample").to_json() | {"name": "small"}
-    values["data"] |= {"train_examples": 320, "test_examples": 40}
-    values["training"] |= {"epochs": 3, "batch_size": 32}
-    values["record"] |= {"attacked_examples": 40}
-    values["lipschitz"] |= {"steps": 20, "runs": 6, "seeds": 1}
-    values["attacks"] = {
-        f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
-        for eps in (0.1, 0.3)
-    }
-    folder = tmp_path_factory.mktemp("small") / "run"
-    return Run(folder, from_values(values), console=Silent(), device="cpu").all()

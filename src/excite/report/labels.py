@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from excite.runs.arms import arm_named
 from excite.runs.experiment import Experiment, flattened
 from excite.runs.folder import ArmFolder
 
-SHORT_TITLES = {"poe": "1/L", "largest": "2/L"}
 POE = "PoE: persistency of excitation, which the paper's theorem promises at rates up to 1/L."
 
 # What every table shows in a column of its own, or what does not change what a training is.
@@ -39,8 +37,7 @@ def arm_title(arms: Sequence[ArmFolder]) -> str:
 
 
 def short_title(arm: ArmFolder) -> str:
-    rates = arm_named(arm.name).rates
-    return f"the grid of {rates} rates" if rates else SHORT_TITLES.get(arm.name, arm.title)
+    return arm.short_title
 
 
 def duration(seconds: float) -> str:

@@ -1,45 +1,135 @@
-"""An arm is a way to choose the first rate η¹: the baseline's own, a multiple of 1/L, or the best of a grid."""
+"""An arm is a way to choose the first rate η¹: the baseline's own, a multiple of 1/L, or the best of a grid.
+
+To add one: a line in `ARMS`. `poe@stated` is an arm with another L than the experiment's: that of its preset "stated".
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 from excite.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from excite.lipschitz.estimate import LipschitzEstimate
+
+OWN = ""  # the experiment's own way to estimate L
+
+
+class KnownRates(Protocol):
+    """What a run has found out by the time an arm needs its rate."""
+
+    def baseline(self) -> float: ...
+    def estimate(self, estimator: str) -> "LipschitzEstimate": ...
+    def best_of_grid(self, arm: str) -> float: ...
 
 
 @dataclass(frozen=True)
 class Arm:
+    """The baseline's own rate; other ways derive from it and say what has to be found out first."""
+
     name: str  # also its folder in a run
     title: str
-    multiple: float | None = None  # of 1/L
-    rates: int | None = None  # that a grid search tries
+    short_title: str
+
+    @property
+    def estimator(self) -> str | None:
+        """Whose L has to be known first, if any."""
+        return None
+
+    @property
+    def multiple(self) -> float | None:
+        """Of 1/L, where it is one."""
+        return None
+
+    @property
+    def rates(self) -> int | None:
+        """How many rates have to be tried first, if any."""
+        return None
+
+    def first_rate(self, known: KnownRates) -> float:
+        return known.baseline()
 
 
-ARMS = {
-    arm.name: arm
-    for arm in (
-        Arm("baseline", "baseline"),
-        Arm("poe", "PoE-motivated, 1/L", multiple=1.0),
-        Arm("largest", "largest convergent, 2/L", multiple=2.0),
-    )
+@dataclass(frozen=True)
+class MultipleOfInverse(Arm):
+    """η¹ = times / L."""
+
+    times: float
+    by: str = OWN
+
+    @property
+    def multiple(self) -> float | None:
+        return self.times
+
+    @property
+    def estimator(self) -> str | None:
+        return self.by
+
+    def first_rate(self, known: KnownRates) -> float:
+        return known.estimate(self.by).learning_rate(self.times)
+
+
+@dataclass(frozen=True)
+class BestOfGrid(Arm):
+    """η¹ is the best of `tried` rates around the baseline's."""
+
+    tried: int
+
+    @property
+    def rates(self) -> int | None:
+        return self.tried
+
+    def first_rate(self, known: KnownRates) -> float:
+        return known.best_of_grid(self.name)
+
+
+ARMS: dict[str, Arm] = {
+    "baseline": Arm("baseline", "baseline", "baseline"),
+    "poe": MultipleOfInverse("poe", "PoE-motivated, 1/L", "1/L", times=1.0),
+    "largest": MultipleOfInverse("largest", "largest convergent, 2/L", "2/L", times=2.0),
 }
 
 
 def arm_named(text: str) -> Arm:
     """The arm that a person or a folder calls `text`.
 
-    >>> arm_named("grid:5")
-    Arm(name='grid-5', title='grid search, 5 rates', multiple=None, rates=5)
+    >>> arm_named("grid:5").title, arm_named("poe@stated").title
+    ('grid search, 5 rates', 'PoE-motivated, 1/L (stated)')
     """
-    if grid := re.fullmatch(r"grid[:-]([1-9]\d*)", text):
+    if grid := re.fullmatch(r"grid[:-]([1-9]\d{0,5})", text):
         rates = int(grid[1])
         if rates == 1:
             raise InputError("A grid of one rate is no search; try at least two: grid:2.")
-        return Arm(f"grid-{rates}", f"grid search, {rates} rates", rates=rates)
-    if text not in ARMS:
-        raise unknown("arm", text, [*ARMS, "grid:5"])
-    return ARMS[text]
+        return BestOfGrid(f"grid-{rates}", f"grid search, {rates} rates", f"the grid of {rates} rates", tried=rates)
+    base, at, by = text.partition("@")
+    if base not in ARMS:
+        raise unknown("arm", text, [*ARMS, "poe@stated", "grid:5"])
+    arm = ARMS[base]
+    if not at:
+        return arm
+    if not isinstance(arm, MultipleOfInverse) or not re.fullmatch(r"[\w-]{1,40}", by):
+        raise InputError(f'"{text}" is no arm: @ follows an arm that needs L, and a preset\'s name: poe@stated.')
+    return replace(arm, name=text, title=f"{arm.title} ({by})", short_title=f"{arm.short_title} ({by})", by=by)
 
 
 def arm_names(text: str) -> tuple[str, ...]:
     """The names in a list such as `baseline,poe,grid:5`, each once."""
     return tuple(dict.fromkeys(arm_named(part.strip()).name for part in text.split(",")))
+
+
+def in_order(names: set[str]) -> list[str]:
+    """As tables show them: the registry's order, the same arms with another L after them, grid searches last."""
+
+    def place(name: str) -> tuple[int, str, int]:
+        base, _, by = name.partition("@")
+        known = base in ARMS
+        return (arm_named(name).rates or 0, by, list(ARMS).index(base) if known else len(ARMS))
+
+    return sorted((name for name in names if _is_arm(name)), key=place)
+
+
+def _is_arm(name: str) -> bool:
+    try:
+        return arm_named(name).name == name
+    except InputError:
+        return False

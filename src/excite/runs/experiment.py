@@ -67,22 +67,9 @@ class Record(Section, frozen=True):
     slopes_per_epoch: Natural = 8
     curvature_every: Natural = 0  # epochs; 0: never
     probe_examples: Count = 512
+    gradient: Literal["epoch_mean", "probe", "input"] = "epoch_mean"
+    test_examples: Count = 1000  # that are classified after every epoch, the first ones; all where there are no more
     attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
-
-
-class Lipschitz(Section, frozen=True):
-    """How L is estimated: by `edge`, at most `runs` short trainings, or from the baseline's trace.
-
-    All short trainings of a seed together cost at most `budget` trainings; `steps` fixes their length instead. Of
-    several `seeds` (initial weights and data order) the largest L counts.
-    """
-
-    method: Literal["edge", "epochs", "local", "curvature"] = "edge"
-    budget: Annotated[float, Meta(gt=0)] = 0.15
-    runs: Count = 10
-    steps: Count | None = None
-    ratio: Annotated[float, Meta(gt=1)] = 1.25
-    seeds: Count = 1
 
 
 class Experiment(Section, frozen=True):
@@ -95,7 +82,8 @@ class Experiment(Section, frozen=True):
     seed: int = 0
     teacher: Teacher | None = None
     record: Record = Record()
-    lipschitz: Lipschitz = Lipschitz()
+    lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # see excite.runs.estimators
+    estimators: dict[str, Options] = {}  # other ways to, by the name that --estimator and arms such as poe@stated take
     arms: tuple[str, ...] = ("baseline", "poe", "largest")
     sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
 
@@ -126,8 +114,10 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{name_or_path} is not valid TOML: {error}.") from error
+    choose_estimator(values)
     for override in overrides:
         _override(values, override)
+        choose_estimator(values)
     return from_values(values)
 
 
@@ -136,6 +126,8 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
     _check_keys(values, Experiment, "")
     if isinstance(values.get("sweep"), Mapping):  # a table in a table means what a dotted key does
         values = {**values, "sweep": flattened(values["sweep"])}
+    if isinstance(values.get("lipschitz"), Mapping):
+        values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
@@ -154,8 +146,8 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 
 
 def without_plan(experiment: Experiment) -> Experiment:
-    """What makes a run folder this experiment's: everything but which arms and which combinations were asked for."""
-    return msgspec.structs.replace(experiment, arms=(), sweep={})
+    """What makes a run folder this experiment's: everything but which arms, combinations and other L were asked for."""
+    return msgspec.structs.replace(experiment, arms=(), sweep={}, estimators={})
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
@@ -163,6 +155,19 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
     before, after = flattened(one.to_json()), flattened(other.to_json())
     keys = sorted(before.keys() | after.keys())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
+
+
+def choose_estimator(values: dict[str, Any]) -> None:
+    """Where `lipschitz` is a preset's name, put what the preset says in its place."""
+    name, presets = values.get("lipschitz"), values.get("estimators", {})
+    if isinstance(name, str):
+        if name not in presets:
+            raise unknown("preset under [estimators]", name, presets)
+        options = dict(presets[name])
+        if "gradient" in options:
+            record = values.setdefault("record", {})
+            record["gradient"] = options.pop("gradient")
+        values["lipschitz"] = options
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -183,6 +188,9 @@ def _place(values: dict[str, Any], path: str, value: Any) -> None:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
             raise InputError(f'"{path}": "{table}" is a value, not a table.')
+    if path == "lipschitz.method" and values.get(key) != value:  # the options were another method's
+        for option in values.keys() - {"shared"}:
+            del values[option]
     values[key] = value
 
 

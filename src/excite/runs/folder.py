@@ -1,6 +1,6 @@
 """A run folder and its arms: the only place that knows where a run keeps what, and how to read it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from excite.errors import InputError
 from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
-from excite.runs.arms import ARMS, Arm, arm_named
+from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, from_values
+from excite.runs.illustration import Illustration
 from excite.training import history
 from excite.training.history import EpochMetrics
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
+ILLUSTRATION, ESTIMATES = "illustration.json", "estimates"
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +43,22 @@ class ArmFolder:
         return self.arm.title
 
     @property
+    def short_title(self) -> str:
+        return self.arm.short_title
+
+    @property
     def outcome_file(self) -> Path:
         return self.path / OUTCOME
 
     @property
     def evaluation_file(self) -> Path:
         return self.path / EVALUATION
+
+    @property
+    def best_of_grid(self) -> float:
+        """The rate that its grid search prefers."""
+        with expected(self.search_file):
+            return float(read_json(self.search_file)["winner"])
 
     @property
     def journal_file(self) -> Path:
@@ -163,8 +175,12 @@ class RunFolder:
         return self.path / EXPERIMENT
 
     @property
-    def estimate_file(self) -> Path:
-        return self.path / ESTIMATE
+    def illustration_file(self) -> Path:
+        return self.path / ILLUSTRATION
+
+    def estimate_file(self, estimator: str = OWN) -> Path:
+        """L by the experiment's own estimator, or by another one that its name calls up."""
+        return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
 
     @property
     def teacher(self) -> Path:
@@ -191,27 +207,35 @@ class RunFolder:
             return from_values(read_json(self.experiment_file))
 
     @cached_property
-    def _estimate(self) -> dict[str, Any] | None:
-        return read_json(self.estimate_file) if self.estimate_file.exists() else None
+    def estimates(self) -> dict[str, "StoredEstimate"]:
+        """L by every estimator that was asked; the experiment's own comes first, as OWN."""
+        others = {path.stem: path for path in sorted((self.path / ESTIMATES).glob("*.json"))}
+        files = {OWN: self.estimate_file(), **others}
+        return {name: StoredEstimate.load(path) for name, path in files.items() if path.exists()}
 
-    @cached_property
+    @property
     def estimate(self) -> LipschitzEstimate | None:
-        """L by the experiment's method."""
-        with expected(self.estimate_file):
-            return LipschitzEstimate.from_json(self._estimate["estimate"]) if self._estimate else None
+        """L by the experiment's own estimator."""
+        own = self.estimates.get(OWN)
+        return own.estimate if own else None
 
     @property
     def estimate_seconds(self) -> float:
-        with expected(self.estimate_file):
-            return float(self._estimate["seconds"]) if self._estimate else 0.0
+        own = self.estimates.get(OWN)
+        return own.seconds if own else 0.0
+
+    @cached_property
+    def illustration(self) -> Illustration | None:
+        """A few test images under attack, as the page shows them."""
+        if not self.illustration_file.exists():
+            return None
+        with expected(self.illustration_file):
+            return Illustration.from_json(read_json(self.illustration_file))
 
     @cached_property
     def arms(self) -> tuple[ArmFolder, ...]:
         """The arms whose training has ended, grid searches last."""
-        trained = {path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}
-        searches = [name for name in trained if name.startswith("grid-")]
-        order = [*ARMS, *sorted(searches, key=lambda name: arm_named(name).rates or 0)]
-        return tuple(self.arm(name) for name in order if name in trained)
+        return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
         return ArmFolder(self.path / name)
@@ -231,6 +255,31 @@ class RunFolder:
             "estimate_seconds": self.estimate_seconds,
             "arms": [arm.to_json() for arm in self.arms],
         }
+
+
+@dataclass(frozen=True)
+class StoredEstimate:
+    """L and what finding it took, or why the estimator has no answer."""
+
+    estimate: LipschitzEstimate | None
+    problem: str
+    seconds: float
+    options: dict[str, Any] = field(default_factory=dict)  # as the experiment said
+
+    @classmethod
+    def load(cls, path: Path) -> "StoredEstimate":
+        with expected(path):
+            value = read_json(path)
+            found = value["estimate"]
+            estimate = None if found is None else LipschitzEstimate.from_json(found)
+            return cls(estimate, value.get("problem", ""), float(value["seconds"]), value.get("options", {}))
+
+    def save(self, path: Path) -> None:
+        estimate = self.estimate.to_json() if self.estimate else None
+        write_json(
+            path,
+            {"estimate": estimate, "seconds": self.seconds, "problem": self.problem, "options": self.options},
+        )
 
 
 def run_folders_in(folder: Path) -> list[RunFolder]:

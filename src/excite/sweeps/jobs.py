@@ -12,11 +12,13 @@ from typing import Literal
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
 from excite.runs.arms import arm_named
+from excite.runs.estimators import estimator_of, is_shared
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from excite.runs.stages.share import leader_of
 
-ESTIMATE_L = "L"  # the task that is not an arm
+ESTIMATE_L = "L"  # the task that is not an arm; L@stated is by a preset
 RETRIES = 2  # of a job whose process was killed
 
 
@@ -27,10 +29,16 @@ class Job:
     needs: tuple["Job", ...] = field(default=(), compare=False)
 
     @property
+    def estimator(self) -> str | None:
+        """Whose L it estimates, if any."""
+        task, _, name = self.task.partition("@")
+        return name if task == ESTIMATE_L else None
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """What it leaves behind, one after the other; a training that diverged is not attacked."""
-        if self.task == ESTIMATE_L:
-            return (RunFolder(self.folder).estimate_file,)
+        if self.estimator is not None:
+            return (RunFolder(self.folder).estimate_file(self.estimator),)
         arm = RunFolder(self.folder).arm(self.task)
         return (arm.outcome_file, arm.evaluation_file)
 
@@ -55,12 +63,26 @@ class Outcome:
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
-    """One job per arm, and one for L where an arm needs it; L itself may need the baseline's training."""
-    baseline = Job(folder, "baseline")
-    estimate = Job(folder, ESTIMATE_L, () if experiment.lipschitz.method == "edge" else (baseline,))
-    jobs = [Job(folder, arm.name, (estimate,) if arm.multiple else ()) for arm in map(arm_named, arms)]
-    before = (*estimate.needs, estimate) if any(job.needs for job in jobs) else ()
+    """One job per arm, and one for each L that an arm needs; L itself may need a baseline's training.
+
+    Where a study shares its L, the baseline is that of the run which estimates it, and the other runs wait for that L.
+    """
+    before: list[Job] = []
+    jobs: list[Job] = []
+    for arm in map(arm_named, arms):
+        needs = () if arm.estimator is None else (_estimate(folder, experiment, arm.estimator),)
+        before += [job for needed in needs for job in (*needed.needs, needed)]
+        jobs.append(Job(folder, arm.name, needs))
     return list(dict.fromkeys([*before, *jobs]))
+
+
+def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
+    task = f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L
+    leader = leader_of(RunFolder(folder), name) if is_shared(experiment, name) else None
+    if leader is not None:
+        return Job(folder, task, (_estimate(leader.path, experiment, name),))
+    needs_trace = estimator_of(experiment, name).needs == "trace"
+    return Job(folder, task, (Job(folder, "baseline"),) if needs_trace else ())
 
 
 def earlier_outcome(job: Job) -> Outcome | None:
@@ -68,7 +90,7 @@ def earlier_outcome(job: Job) -> Outcome | None:
     if all(file.exists() for file in job.files):
         return Outcome("done", "earlier")
     arm = RunFolder(job.folder).arm(job.task)
-    if job.task != ESTIMATE_L and arm.trained and arm.problem:
+    if job.estimator is None and arm.trained and arm.problem:
         return Outcome("diverged", arm.problem)
     return None
 
@@ -93,7 +115,7 @@ def perform(job: Job, device: str | None) -> Outcome:
         console = Console()
         console.say(f"{job} in process {os.getpid()}")
         try:
-            problem = _work(Run.open(job.folder, console=console, device=device), job.task)
+            problem = _work(Run.open(job.folder, console=console, device=device), job)
         except InterruptedRunError:
             raise
         except ExciteError as error:
@@ -106,8 +128,8 @@ def perform(job: Job, device: str | None) -> Outcome:
     return Outcome("diverged", problem, seconds) if problem else Outcome("done", seconds=seconds)
 
 
-def _work(run: Run, task: str) -> str | None:
-    if task != ESTIMATE_L:
-        return run.finish(task)
-    run.estimate()
+def _work(run: Run, job: Job) -> str | None:
+    if job.estimator is None:
+        return run.finish(job.task)
+    run.estimate(job.estimator)
     return None

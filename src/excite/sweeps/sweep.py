@@ -78,10 +78,12 @@ def sweep(
     device: str | None = None,
 ) -> Sweep:
     """Do all jobs of `runs` by `engine`; those whose files are there are passed over. One that fails stops no other."""
-    jobs: list[Job] = []
-    for path, experiment in runs.items():
+    opened = [
         Run(path, experiment, console=console, device=device)  # what cannot run is refused before anything does
-        jobs += jobs_of(path.resolve(), experiment, arms or experiment.arms)
+        for path, experiment in runs.items()
+    ]
+    found = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
+    jobs = list(dict.fromkeys(itertools.chain.from_iterable(found)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
     left = [
         replace(job, needs=tuple(needed for needed in job.needs if needed not in outcomes))
@@ -92,6 +94,7 @@ def sweep(
         for job, outcome in ended:
             outcomes[job] = outcome
             console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
+    opened[0].show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
 
 

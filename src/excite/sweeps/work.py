@@ -11,9 +11,8 @@ from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
 from excite.runs.arms import arm_named
 from excite.runs.assemble import look_up
+from excite.runs.estimators import estimator_of
 from excite.runs.experiment import Experiment
-from excite.runs.stages.edge_search import most_steps
-from excite.runs.stages.epoch_accuracies import CLEAN_EXAMPLES
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
 
 WITHSTAND = 0.5  # the guess
@@ -59,18 +58,19 @@ def count_work(experiment: Experiment, about: About) -> Work:
     first_attack = sum(attacks[:1])
 
     slopes = min(record.slopes_per_epoch, sizes.steps) * training.batch_size
-    measured = min(CLEAN_EXAMPLES, sizes.test) + min(record.attacked_examples, sizes.test) * first_attack
+    measured = min(record.test_examples, sizes.test) + min(record.attacked_examples, sizes.test) * first_attack
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
     one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured)
     one_training += curvatures * CURVATURE_STEPS * min(record.probe_examples, sizes.train) * per_image
 
-    edge = _edge_steps(experiment, sizes) * training.batch_size * per_image
+    whole = training.epochs * sizes.steps
+    edge = estimator_of(experiment).most_steps(whole) * training.batch_size * per_image
     held_out = min(HELD_OUT * sizes.train, MOST_HELD_OUT)
     one_search = training.epochs * sizes.epoch * per_image + edge
     searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
     return Work(
         training=len(arms) * one_training,
-        estimating=sum(searches) + edge * any(arm.multiple for arm in arms),
+        estimating=sum(searches) + edge * any(arm.estimator is not None for arm in arms),
         attacking=len(arms) * sizes.test * (1 + sum(attacks)),
         teaching=_teaching(experiment, sizes),
     )
@@ -95,13 +95,6 @@ class Sizes:
             epoch = train
         steps = steps_per_epoch(epoch, batch, experiment.training.steps)
         return cls(train, experiment.data.test_examples or about.test, min(epoch, steps * batch), steps)
-
-
-def _edge_steps(experiment: Experiment, sizes: Sizes) -> int:
-    """The steps that estimating L may take."""
-    if experiment.lipschitz.method != "edge":
-        return 0
-    return most_steps(experiment.lipschitz, experiment.training.epochs * sizes.steps)
 
 
 def _teaching(experiment: Experiment, sizes: Sizes) -> float:

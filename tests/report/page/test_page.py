@@ -159,9 +159,9 @@ def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
 
 def test_without_checkpoints_the_page_says_so(small_run: RunFolder, tmp_path: Path) -> None:
     copy = tmp_path / "run"
-    shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("checkpoint.json", "*.safetensors"))
+    shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("illustration.json"))
     html = page([RunFolder(copy)])
-    assert "There are no images here. The run folder holds no checkpoint" in html
+    assert "There are no images here. The run folder keeps no images under attack" in html
     assert "<img" not in html
 
 

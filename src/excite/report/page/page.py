@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import excite
-from excite.errors import ExciteError
 from excite.files import write_text
-from excite.lipschitz import ESTIMATORS, METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report import labels
 from excite.report.against_trainings import Standing, standing
 from excite.report.page import repeat
 from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
-from excite.report.page.examples import Examples, attacked_examples
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_table import Column, Row, StudyTable, study_table
 from excite.report.verdict import Finding, compare_arms, conclude, signed
@@ -25,6 +23,7 @@ from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
+from excite.runs.illustration import Illustration
 from excite.training.checkpoints import FACTS
 from excite.training.history import METRICS
 
@@ -235,7 +234,7 @@ def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
 
 
 def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
-    """The estimate each run used and, on the page of a single run, what the other methods make of its baseline."""
+    """The estimate each run used and, on the page of a single run, what the other estimators said."""
     for run in runs:
         if run.estimate:
             label = _label(run, base)
@@ -249,26 +248,16 @@ def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
                 used=True,
                 standing=standing(run.estimate, run.arms),
             )
-    baseline = runs[0].arm("baseline")
-    trace = baseline.trace()
-    if len(runs) > 1 or trace is None:
+    if len(runs) > 1:
         return
-    for method in METHODS:
-        if runs[0].estimate and method == runs[0].estimate.method:
-            continue
-        estimate, problem = None, ""
-        try:
-            estimate = estimate_lipschitz(trace, method)
-        except ExciteError as error:
-            problem = str(error)
-        source = f"baseline/{baseline.trace_file.name}"
-        found = standing(estimate, runs[0].arms) if estimate else None
-        yield EstimateRow("", method, estimate, problem, None, source, False, found)
+    for name, stored in runs[0].estimates.items():
+        if name:
+            source = runs[0].estimate_file(name).relative_to(runs[0].path).as_posix()
+            found = standing(stored.estimate, runs[0].arms) if stored.estimate else None
+            yield EstimateRow("", name, stored.estimate, stored.problem, stored.seconds, source, False, found)
 
 
-def _examples(run: RunFolder) -> dict[str, Examples | str | None]:
-    """The attacked images, or why there are none."""
-    try:
-        return {"examples": attacked_examples(run), "no_examples": ""}
-    except ExciteError as error:
-        return {"examples": None, "no_examples": str(error)}
+def _examples(run: RunFolder) -> dict[str, Illustration | str | None]:
+    """The attacked images that the run has kept, or how to have some."""
+    why = "" if run.illustration else "The run folder keeps no images under attack; `excite run` adds them at its end."
+    return {"examples": run.illustration, "no_examples": why}

@@ -8,8 +8,6 @@ from excite.evaluation import evaluate
 from excite.randomness import undisturbed
 from excite.runs.assemble import Parts
 
-CLEAN_EXAMPLES = 1000
-
 
 def check_recording(parts: Parts) -> None:
     """Refuse to record accuracies under an attack that the experiment does not have."""
@@ -25,7 +23,10 @@ def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
     attacked = parts.experiment.record.attacked_examples
     first = dict(list(parts.attacks.items())[:1])
     device = next(model.parameters()).device
-    images, labels = unit_floats(parts.test.images[:CLEAN_EXAMPLES]).to(device), parts.test.labels.to(device)
+    images, labels = (
+        unit_floats(parts.test.images[: parts.experiment.record.test_examples]).to(device),
+        parts.test.labels.to(device),
+    )
     with undisturbed(model, device):
         clean = evaluate(model, images, labels[: len(images)], {}, checks=False)
         measured = {"test_accuracy": clean.clean.value}

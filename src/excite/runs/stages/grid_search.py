@@ -1,5 +1,6 @@
 """The best of a grid of rates, found with as many steps as finding 1/L may take: the comparison the paper makes."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -10,8 +11,11 @@ from excite.data import Split
 from excite.data.batches import TrainingData, steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
+from excite.files import write_json
 from excite.runs.assemble import Parts
-from excite.runs.stages.edge_search import most_steps
+from excite.runs.estimators import estimator_of
+from excite.runs.folder import ArmFolder
+from excite.runs.stages.console import Console
 from excite.schedules import Schedule, rescale
 
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
@@ -52,6 +56,15 @@ class GridSearch:
         )
 
 
+def search(parts: Parts, arm: ArmFolder, rates: int, console: Console) -> None:
+    """Leave what a grid search found in the arm's folder."""
+    with console.task(f"{arm.name}: trying {rates} rates") as progress:
+        found = grid_search(parts, rates, folder=arm.trials, on_step=progress)
+    write_json(arm.search_file, found.to_json())
+    shutil.rmtree(arm.trials)
+    console.say(str(found))
+
+
 def grid_search(
     parts: Parts, rates: int, *, folder: Path, on_step: Callable[[int, int], None] = lambda *_: None
 ) -> GridSearch:
@@ -61,8 +74,8 @@ def grid_search(
     rates. Each trial starts from the weights that every arm starts from, trains on the training images without the
     held-out ones, and goes through the whole schedule in the steps it has. `folder` keeps what the trials have reached.
     """
-    settings, whole = parts.experiment.lipschitz, parts.whole_training
-    budget = whole + (most_steps(settings, whole) if settings.method == "edge" else 0)
+    whole = parts.whole_training
+    budget = whole + estimator_of(parts.experiment).most_steps(whole)
     labelled, held_out = hold_out(parts.train, parts.experiment.seed)
     rest = parts.mixed(labelled)
     epochs = -(-(budget // rates) // steps_per_epoch(rest.epoch_images, parts.experiment.training.batch_size))

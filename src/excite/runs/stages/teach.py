@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -20,14 +19,12 @@ from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.once import once
+from excite.runs.stages.console import Console
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
 from excite.runs.stages.pseudo_label import label_with
 
-if TYPE_CHECKING:
-    from excite.runs.procedure import Console
 
-
-def with_pseudo_labels(parts: Parts, folder: Path, *, console: "Console", device: str | None = None) -> Parts:
+def with_pseudo_labels(parts: Parts, folder: Path, *, console: Console, device: str | None = None) -> Parts:
     """The same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
 
     What does not fit together is refused now. A teacher is trained, in the run folder, when its labels are needed.
@@ -100,7 +97,7 @@ class _Stage:
     experiment: Experiment
     settings: Teacher
     source: str
-    console: "Console"
+    console: Console
     device: str | None
 
     @property

@@ -1,0 +1,55 @@
+"""Which estimators of L an experiment asks for: its own under [lipschitz], others by name under [estimators].
+
+`method` is a name in `lipschitz.ESTIMATORS`, `shared` means one L for all seeds of a study, all else are the
+estimator's own options. A preset may also say the `gradient` that the recorder has to note for it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from excite.errors import InputError, unknown
+from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
+from excite.runs.arms import OWN, arm_named
+from excite.runs.experiment import Experiment
+
+HOUSE = ("method", "shared", "gradient")  # keys that are not the estimator's
+
+
+def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
+    """What the experiment says of one: its own, a preset, or an estimator of this name with nothing set."""
+    if name == OWN:
+        return experiment.lipschitz
+    if name in experiment.estimators:
+        return experiment.estimators[name]
+    if name in ESTIMATORS:
+        return {"method": name}
+    raise unknown("estimator", name, [*experiment.estimators, *ESTIMATORS])
+
+
+def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
+    options = options_of(experiment, name)
+    if not isinstance(options.get("method"), str):
+        raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
+    own = {key: value for key, value in options.items() if key not in HOUSE and value is not None}
+    return estimator(options["method"], **own)
+
+
+def is_shared(experiment: Experiment, name: str = OWN) -> bool:
+    """Whether all seeds of a study use one L."""
+    return bool(options_of(experiment, name).get("shared", False))
+
+
+def check(experiment: Experiment, arms: tuple[str, ...]) -> None:
+    """Refuse what no baseline of this experiment could be estimated from, before anything trains."""
+    record, epochs = experiment.record, experiment.training.epochs
+    recording = Recording(
+        moments=epochs,
+        gradient=record.gradient,
+        slopes=epochs * record.slopes_per_epoch,
+        curvatures=epochs // record.curvature_every if record.curvature_every else 0,
+    )
+    needed = {arm_named(arm).estimator for arm in arms} - {None}
+    for name in {OWN, *needed}:
+        chosen = estimator_of(experiment, name or OWN)
+        if name in needed:
+            chosen.check(recording)

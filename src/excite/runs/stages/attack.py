@@ -1,0 +1,25 @@
+"""Clean and robust accuracy of one trained arm, on all test images of the experiment."""
+
+from excite.evaluation import evaluate
+from excite.randomness import device_of
+from excite.runs.assemble import Parts
+from excite.runs.folder import ArmFolder
+from excite.runs.stages.console import Console
+
+
+def attack(parts: Parts, arm: ArmFolder, console: Console) -> None:
+    """Leave the evaluation in the arm's folder; one that was stopped goes on from its journal."""
+    model = arm.load_into(parts.new_model()).eval()
+    device = device_of(model)
+    with console.task(f"{arm.name}: {', '.join(parts.attacks)}") as progress:
+        evaluation = evaluate(
+            model,
+            parts.test.floats().to(device),
+            parts.test.labels.to(device),
+            parts.attacks,
+            seed=parts.experiment.seed,
+            journal=arm.journal_file,
+            progress=lambda _, done, total: progress(done, total),
+        )
+    evaluation.save(arm.evaluation_file)
+    arm.journal_file.unlink(missing_ok=True)

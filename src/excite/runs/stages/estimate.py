@@ -1,0 +1,57 @@
+"""L by one estimator, from what it needs: the baseline's trace, short trainings, or nothing."""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+from excite.console import OnProgress
+from excite.errors import InputError
+from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
+from excite.runs.arms import OWN
+from excite.runs.assemble import Parts
+from excite.runs.estimators import estimator_of, options_of
+from excite.runs.folder import RunFolder, StoredEstimate
+from excite.runs.stages.console import Console
+
+
+def estimate(parts: Parts, run: RunFolder, console: Console, name: str = OWN) -> None:
+    """Leave L by the estimator `name` in the folder. Where another than the run's own has no answer, leave why."""
+    started = time.perf_counter()
+    found, problem = None, ""
+    try:
+        found = _estimate(parts, run, console, name)
+    except InputError as error:
+        if name == OWN:
+            raise
+        problem = str(error)
+    stored = StoredEstimate(found, problem, time.perf_counter() - started, dict(options_of(parts.experiment, name)))
+    stored.save(run.estimate_file(name))
+    if name == OWN:
+        console.say(str(found))
+
+
+def _estimate(parts: Parts, run: RunFolder, console: Console, name: str) -> LipschitzEstimate:
+    chosen = estimator_of(parts.experiment, name)
+    if chosen.needs == "trace":
+        return chosen(run.arm("baseline").trace())
+    if chosen.needs == "nothing":
+        return chosen(None)
+    whole = parts.whole_training
+    most = chosen.most_steps(whole)
+    method = options_of(parts.experiment, name)["method"]
+    title = f"L by {method}: short trainings, at most {most} steps, {most / whole:.0%} of a training"
+    with console.task(title) as progress:
+        return chosen(short_trainings(parts, chosen, progress))
+
+
+def short_trainings(parts: Parts, chosen: Estimator[Any], on_step: OnProgress) -> ShortTrainings:
+    """The experiment's, which tell `on_step` how many of the steps that `chosen` may take are done."""
+    most, taken = chosen.most_steps(parts.whole_training), count(1)
+
+    def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
+        for loss in parts.losses_at(rate, steps, draw):
+            on_step(next(taken), most)
+            yield loss
+
+    return ShortTrainings(losses_at, parts.whole_training, parts.schedule(0))
