@@ -24,7 +24,7 @@ def needed_trace(run: RunFolder, arm: str) -> Trace:
 def needed_estimate(run: RunFolder) -> LipschitzEstimate:
     """L by the run's own method."""
     if run.estimate is None:
-        method = run.experiment.lipschitz.method
+        method = run.experiment.lipschitz["method"]
         raise InputError(
             f"{run.path} holds no estimate of L. `excite estimate {run.path} --train` makes one by {method}, "
             "with the trainings that this needs."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from excite.attacks.protocol import AttackWarning
 from excite.errors import InputError
-from excite.evaluation.judge import seeded
+from excite.evaluation.batch import seeded
 from excite.files import write_json
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder, RunFolder
