@@ -4,6 +4,7 @@ python examples/own_loop.py
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 import torch
 from torch import nn
@@ -15,16 +16,17 @@ digits = excite.data.load("mnist-sample")
 images, labels = digits.train.floats(), digits.train.labels
 
 
-def new_model() -> nn.Module:
-    torch.manual_seed(0)
+def new_model(draw: int = 0) -> nn.Module:
+    torch.manual_seed(draw)
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10))
 
 
-def losses(model: nn.Module, rate: float, steps: int) -> Iterator[float]:
-    """Your loop, as it is, yielding each loss."""
+def losses_at(rate: float, draw: int, model: nn.Module | None = None) -> Iterator[float]:
+    """Your loop, as it is, yielding each loss; another draw is another start and another order."""
+    model = model or new_model(draw)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    order = torch.Generator().manual_seed(0)
-    for _ in range(steps):
+    order = torch.Generator().manual_seed(draw)
+    while True:
         batch = torch.randint(len(labels), (64,), generator=order)
         loss = cross_entropy(model(images[batch]), labels[batch])
         optimizer.zero_grad()
@@ -34,11 +36,11 @@ def losses(model: nn.Module, rate: float, steps: int) -> Iterator[float]:
 
 
 def main() -> None:
-    estimate = excite.find_edge(lambda rate: losses(new_model(), rate, 200), steps=200)
+    estimate = excite.find_edge(losses_at, budget=2200)
     print(estimate)
 
     model = new_model()
-    final = list(losses(model, estimate.learning_rate(), 1000))[-1]
+    *_, final = islice(losses_at(estimate.learning_rate(), 0, model), 1000)
     attack = excite.attacks.create("pgd", eps=0.1, step=0.01, steps=40)
     print(f"Trained at 1/L to a loss of {final:.3f}.")
     print(excite.evaluate(model.eval(), digits.test.floats(), digits.test.labels, {"PGD": attack}))

@@ -66,7 +66,6 @@ batch_size = 32
 schedule = { kind = "step", rate = 0.05, milestones = [1] }
 
 [lipschitz]
-runs = 6
 steps = 40
 
 [attacks]
@@ -159,7 +158,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     values["data"] |= {"train_examples": 320, "test_examples": 40}
     values["training"] |= {"epochs": 3, "batch_size": 32}
     values["record"] |= {"attacked_examples": 40}
-    values["lipschitz"] |= {"steps": 20, "runs": 6, "seeds": 1}
+    values["lipschitz"] |= {"steps": 20}
     values["attacks"] = {
         f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
         for eps in (0.1, 0.3)

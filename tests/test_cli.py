@@ -20,7 +20,7 @@ from excite.cli import cli
 
 SMALL = [
     *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
-    *("--set", "training.batch_size=32", "--set", "lipschitz.steps=20", "--set", "lipschitz.seeds=1"),
+    *("--set", "training.batch_size=32", "--set", "lipschitz.steps=20"),
 ]
 
 

@@ -1,8 +1,8 @@
-"""What every estimator makes of every baseline, and of short runs: estimates.csv, one row each.
+"""What every estimator makes of every baseline: estimates.csv, one row each.
 
     OMP_NUM_THREADS=1 python docs/study/estimates.py [NETWORK …]
 
-Traces come from grid.py; the short runs of the edge are added to losses.csv where the grid has not left them.
+Traces come from grid.py. The rows of `edge` are those of the bisection that `edge` was before; edge.py has the new one.
 """
 
 import sys
@@ -10,13 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from grid import BASELINES, HERE, NETWORKS, append, rows, short_runs, trace_path
+from grid import BASELINES, HERE, NETWORKS, append, rows, trace_path
 
-from excite.lipschitz import estimate_lipschitz, find_edge
+from excite.lipschitz import estimate_lipschitz
 from excite.trace import Trace
 
 ESTIMATES = HERE / "estimates.csv"
-OTHER_SEEDS = (1, 2)  # other initial weights and data order: how far apart are the edges they find?
 COLUMNS = [
     "network",
     "seed",
@@ -54,13 +53,6 @@ def keep(name: str, seed: int, baseline: float, method: str, estimate: Found, *,
     append(ESTIMATES, COLUMNS, row)
 
 
-def keep_edge(name: str, seed: int, start: float) -> None:
-    steps = NETWORKS[name].edge_steps
-    edge = find_edge(short_runs(name, seed, steps), steps=steps, start=start)
-    print(name, seed, start, edge, flush=True)
-    keep(name, seed, start, "edge", (edge.constant, edge.interval, edge.identified), runs=len(edge.details["runs"]))
-
-
 def main(names: list[str], seed: int = 0) -> None:
     torch.set_num_threads(1)
     known = {tuple(row[key] for key in COLUMNS[:4]) for row in rows(ESTIMATES)}
@@ -70,13 +62,6 @@ def main(names: list[str], seed: int = 0) -> None:
         if path.exists() and (name, str(seed), f"{baseline:g}", "epochs") not in known:
             for method, found in from_trace(Trace.load(path)):
                 keep(name, seed, baseline, method, found)
-    for name, baseline in wanted:
-        if (name, str(seed), f"{baseline:g}", "edge") not in known:
-            keep_edge(name, seed, baseline)
-    for name in names or NETWORKS:
-        for other in OTHER_SEEDS:
-            if (name, str(other), f"{BASELINES[-1]:g}", "edge") not in known:
-                keep_edge(name, other, BASELINES[-1])
 
 
 if __name__ == "__main__":

@@ -11,9 +11,8 @@ import argparse
 import csv
 import math
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -213,32 +212,6 @@ def train(name: str, parts: Parts, rate: float) -> None:
 def keep_losses(name: str, seed: int, rate: float, losses: list[float]) -> None:
     text = " ".join(f"{loss:.4g}" for loss in losses)
     append(LOSSES, LOSS_COLUMNS, {"network": name, "seed": seed, "rate": f"{rate:.6g}", "losses": text})
-
-
-def short_runs(name: str, seed: int, steps: int) -> Callable[[float], Iterator[float]]:
-    """`losses_at` for `find_edge`; a rate that was trained before, as long or longer, is read, not trained again."""
-    parts = parts_of(name, seed)
-
-    def losses_at(rate: float) -> Iterator[float]:
-        wanted = (name, str(seed), f"{rate:.6g}")
-        known = [
-            losses
-            for row in rows(LOSSES)
-            if (row["network"], row["seed"], row["rate"]) == wanted
-            and (len(losses := row["losses"].split()) >= steps or not math.isfinite(float(losses[-1])))
-        ]
-        if known:
-            yield from islice(map(float, known[-1]), steps)
-            return
-        losses: list[float] = []
-        for loss in parts.losses_at(rate, steps):
-            losses.append(loss)
-            if not math.isfinite(loss):
-                break
-        keep_losses(name, seed, rate, losses)
-        yield from losses
-
-    return losses_at
 
 
 def main(names: list[str], seed: int) -> None:

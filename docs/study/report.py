@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from affordable import AFFORDABLE, START
 from estimates import ESTIMATES
 from grid import BASELINES, HERE, NETWORKS, RUNS, rows, trace_path
 from matplotlib import rc_context
@@ -108,7 +107,6 @@ def main() -> None:
     fill(DOCUMENT, "estimates", estimate_table(names))
     fill(DOCUMENT, "summary", summary_table(names))
     fill(DOCUMENT, "seeds", seeds_table(names))
-    fill(DOCUMENT, "affordable", affordable_table())
     fill(DOCUMENT, "law", law_table(names))
     save(law_figure(names), "slope-times-rate")
     save(accuracy_figure(names), "accuracy-against-rate")
@@ -207,24 +205,6 @@ def seeds_table(names: Iterable[str]) -> str:
         if len(found) > 1:
             edges = ", ".join(f"{found[seed]:.3g}" for seed in sorted(found))
             lines.append(f"| {SHORT[name]} | {edges} | {max(found.values()) / min(found.values()):.2f} |")
-    return "\n".join(lines)
-
-
-def affordable_table() -> str:
-    lines = [
-        "| network | short runs | share of a training | L; 1/L to 2/L; miss | L of the study |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows(AFFORDABLE):
-        name, constant = row["network"], float(row["L"])
-        trust = "" if row["identified"] == "True" else "*"
-        found = f"{constant:.3g}{trust}; {1 / constant:.3g} to {2 / constant:.3g}"
-        study = _estimate(name, "edge", START)
-        lines.append(
-            f"| {SHORT[name]} | {row['runs']} of {row['steps']} steps | {100 * float(row['share']):.1f}% of "
-            f"{row['epochs']} epochs | {found}; ×{miss(1 / constant, truth(name).best_robust):.2g} | "
-            f"{float(study['L']) if study else float('nan'):.3g} |"
-        )
     return "\n".join(lines)
 
 

@@ -1,6 +1,5 @@
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -35,12 +34,3 @@ def test_json_and_back() -> None:
 def test_a_constant_that_gives_no_rate_is_refused(constant: float) -> None:
     with pytest.raises(InputError, match="positive and finite"):
         LipschitzEstimate(constant, (0, 1), "edge", True, "")
-
-
-def test_of_several_seeds_the_largest_counts() -> None:
-    other = replace(ESTIMATE, constant=5.0, interval=(4.5, 6.0), identified=False, details={})
-    found = LipschitzEstimate.most_careful([ESTIMATE, other])
-    assert (found.constant, found.interval, found.identified) == (5.0, (3.5, 6.0), False)
-    assert found.details["constants"] == [4.0, 5.0]
-    assert "the largest of 2 seeds, L from 4" in str(found)
-    assert LipschitzEstimate.most_careful([ESTIMATE]) is ESTIMATE

@@ -180,15 +180,16 @@ def test_every_estimator_says_what_it_is_and_needs(name: str) -> None:
     assert kind.needs in ("trace", "short trainings", "nothing")
 
 
-def test_the_edge_of_short_trainings_is_the_largest_over_its_draws() -> None:
-    def losses_at(rate: float, draw: int, steps: int) -> list[float]:
-        curvature = (2.0, 5.0, 3.0)[draw]
-        return [0.5 * curvature * (1 - rate * curvature) ** (2 * step) for step in range(steps)]
+def test_the_edge_of_short_trainings_keeps_its_budget_and_says_what_it_holds_for() -> None:
+    def losses_at(rate: float, _draw: int) -> list[float]:
+        return [2.5 * (1 - rate * 5.0) ** (2 * step) for step in range(200)]
 
-    found = estimate_lipschitz(ShortTrainings(losses_at, 1000, 0.1), "edge", seeds=3, ratio=1.02, runs=40)
-    assert found.constant == pytest.approx(5.0, rel=0.04)
-    assert ESTIMATORS["edge"](seeds=3, runs=40).most_steps(1000) == 3 * 40 * 40  # type: ignore[call-arg]
-    assert ESTIMATORS["edge"](runs=10, budget=0.5).most_steps(10_000) == 5_000  # type: ignore[call-arg]
+    found = estimate_lipschitz(ShortTrainings(losses_at, 10_000, 0.1, "SGD"), "edge", budget=0.2)
+    assert found.constant == pytest.approx(5.0, rel=0.1)
+    assert found.details["optimizer"] == "SGD"
+    assert found.details["spent"] <= found.details["budget"] == 2000
+    assert ESTIMATORS["edge"](budget=0.5).most_steps(10_000) == 5_000  # type: ignore[call-arg]
+    assert ESTIMATORS["edge"](steps=40).most_steps(10_000) == 400  # type: ignore[call-arg]
 
 
 def test_what_the_recorder_objected_to_is_part_of_the_conclusion(trace: Trace) -> None:

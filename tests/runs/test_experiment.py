@@ -5,7 +5,7 @@ import pytest
 from excite.errors import InputError
 from excite.runs import catalogue, load
 from excite.runs.assemble import assemble
-from excite.runs.experiment import differences, from_values
+from excite.runs.experiment import differences, from_recorded, from_values
 
 
 @pytest.mark.parametrize("name", catalogue())
@@ -77,3 +77,10 @@ def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
         load(str(tmp_path / "none.toml"))
     with pytest.raises(InputError, match='did you mean "mnist-sample"'):
         load("mnist-sampel")
+
+
+def test_what_an_earlier_version_recorded_is_read() -> None:
+    values = load("mnist-sample").to_json()
+    values["lipschitz"] |= {"runs": 10, "ratio": 1.25, "seeds": 3, "steps": 480}
+    assert from_recorded(values).lipschitz["steps"] == 480
+    assert not {"runs", "ratio", "seeds"} & from_recorded(values).lipschitz.keys()

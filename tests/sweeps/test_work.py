@@ -17,8 +17,6 @@ SMALL = [
         "record.slopes_per_epoch=0",
         "record.curvature_every=0",
         "lipschitz.steps=7",
-        "lipschitz.runs=5",
-        "lipschitz.seeds=1",
     ),
     'attacks={mine={kind="pgd", eps=0.1, step=0.1, steps=6}}',
 ]
@@ -66,7 +64,7 @@ def test_the_work_of_a_run_is_what_its_stages_take() -> None:
     attack = 0.5 * (2 * 6 + 1)
     assert work() == Work(
         training=3 * 4 * (100 * 3 + 10),  # arms, epochs; a pass over the training images, the test images after it
-        estimating=5 * 7 * 30 * 3,
+        estimating=10 * 7 * 30 * 3,
         attacking=3 * 10 * (1 + attack),
     )
 
@@ -76,7 +74,7 @@ def test_every_setting_counts() -> None:
     attack = 0.5 * (2 * 6 + 1)
     assert work('arms=["baseline"]') == Work(4 * (100 * 3 + 10), 0, 10 * (1 + attack))
     assert work("lipschitz.method=epochs").estimating == 0
-    assert work("lipschitz.seeds=2").estimating == 2 * before.estimating
+    assert work("lipschitz.steps=14").estimating == 2 * before.estimating
     assert work("training.steps=2").training == 3 * 4 * (60 * 3 + 10)
     assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
     assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch

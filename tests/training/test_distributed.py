@@ -139,7 +139,7 @@ def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path: P
 
 @pytest.mark.slow
 def test_the_first_process_finds_the_rate_for_all(tmp_path: Path) -> None:
-    few = ("--set", "lipschitz.steps=60", "--set", "lipschitz.runs=2")
+    few = ("--set", "lipschitz.steps=30")
     arguments = ("mnist-sample", "--arm", "poe", *SHORT, *few, "--out", tmp_path)
     out, _ = finished(torchrun("-m", "excite", "train", *arguments))
     rate = json.loads((tmp_path / "poe" / "outcome.json").read_text())["rate"]

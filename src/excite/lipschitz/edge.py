@@ -1,178 +1,208 @@
-"""The largest convergent rate is 2/L: find it by short trainings from the same weights, and read L off it."""
+"""The largest convergent rate is 2/L: find the rate that half of all trainings survive, and read L off it."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from excite.errors import DivergedError
+import numpy as np
+from torch.optim import Optimizer
+
+from excite.errors import DivergedError, InputError
+from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_briefly
+from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, Needs, ShortTrainings
 
-ANCHOR = 0.1  # the rates tried are this times powers of two and their roots, wherever the search starts
-AS_FAR = 0.75  # of the best rate's way down from the initial loss: less is not convergence
-HARDLY = 0.95  # of the initial loss: where the best run ends above this, the runs were too short to tell
-BLOWN_UP = 100.0  # times the initial loss: no need to look on
-FEWEST_STEPS = 40  # a shorter run tells nothing
+RUNS = 10  # that the budget pays for; those that end early pay for some more
+FEWEST_STEPS = 20  # a shorter run tells nothing
+NARROWEST = 1.05  # the posterior's grid is no finer
+IDENTIFIED = 2.0  # an interval wider than this pins nothing down
+HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
+LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
+CLEARLY = 1.02  # times as far down
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
-    """At most `runs` short trainings for each of `seeds` draws of weights and data order; the largest L counts.
+    """All short trainings together cost at most `budget` whole ones, or ten times `steps`, the length of one of them.
 
-    All of a draw together cost at most `budget` whole trainings; `steps` fixes their length instead.
+    `steps` is for trainings so short that a share of them would show nothing.
     """
 
     title: ClassVar[str] = "edge (largest convergent rate)"
-    about: ClassVar[str] = "2 over the largest rate at which short trainings converge."
+    about: ClassVar[str] = "2 over the rate that half of all trainings survive, from short ones."
     needs: ClassVar[Needs] = "short trainings"
 
     budget: float = 0.15
-    runs: int = 10
     steps: int | None = None
-    ratio: float = 1.25
-    seeds: int = 1
-
-    def brief_steps(self, whole: int) -> int:
-        """The length of one short training, where a whole one takes `whole` steps."""
-        return self.steps or max(math.ceil(self.budget * whole / self.runs), FEWEST_STEPS)
 
     def most_steps(self, whole: int) -> int:
-        return self.seeds * self.runs * self.brief_steps(whole)
+        return RUNS * self.steps if self.steps else round(self.budget * whole)
 
     def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
-        steps = self.brief_steps(evidence.whole)
-
-        def losses(draw: int) -> Callable[[float], Iterable[float]]:
-            return lambda rate: evidence.losses_at(rate, draw, steps)
-
-        return LipschitzEstimate.most_careful(
-            [
-                find_edge(losses(draw), steps=steps, start=evidence.first_rate, ratio=self.ratio, max_runs=self.runs)
-                for draw in range(self.seeds)
-            ]
+        return find_edge(
+            evidence.losses_at,
+            budget=self.most_steps(evidence.whole),
+            steps=self.steps,
+            start=evidence.first_rate,
+            optimizer=evidence.optimizer,
         )
-
-
-@dataclass(frozen=True)
-class BriefRun:
-    """A short training at one rate: its first loss, and the mean over its last quarter (infinite if it jumped)."""
-
-    rate: float
-    initial: float
-    final: float
 
 
 def find_edge(
-    losses_at: Callable[[float], Iterable[float]],
+    losses_at: Callable[[float, int], Iterable[float]],
     *,
-    steps: int,
+    budget: int,
+    steps: int | None = None,
     start: float = 0.1,
-    ratio: float = 1.25,
-    max_runs: int = 12,
+    width: float = 1.5,
+    optimizer: Optimizer | str = "",
 ) -> LipschitzEstimate:
-    """L = 2/η_max (the paper's Remark 3), with η_max bracketed to within `ratio` by short trainings.
+    """L = 2/η_max (the paper's Remark 3), with η_max the rate that half of all trainings survive.
 
-    η_max is the largest rate that was seen to converge, so that L errs on the large side, as the theorem wants it.
-    The rates tried lie on one ladder, 0.1 · 2^(k/n) with the smallest n whose rungs are at most `ratio` apart; it is
-    searched by factors of 4 from the rung nearest to `start`, up until a rate does not converge and down until a
-    smaller one does no better, and then bisected. So every start finds the same L where the loss has one best rate
-    and worsens steadily away from it.
+    Near the edge it is luck whether a training survives, so P(it ends well | η) is taken as a logistic curve in log η,
+    and short trainings, each with other initial weights and another data order, say where it falls:
 
-    A rate **converges** when (1) the loss over the last quarter of its run has come at least 3/4 as far down from the
-    initial loss as that of the best rate tried, and (2) no batch cost more than the initial loss again once the loss
-    had halved. The first holds networks with batch-norm to account, which hardly ever blow up but stop improving; the
-    second plain networks, which learn and then jump out of the valley, a jump that a longer run may not survive. The
-    interval is the bracket; L is identified when the bracket closed and the best run's loss fell by 5% at least. At
-    most `max_runs` trainings are made, and a run that has jumped is not trained on.
+    1. train briefly at the rate that tells most about the curve, given the runs so far (the first one: `start`);
+    2. a run **ends well** when its loss has come at least 2/3 as far down as the best runs', so that a batch-norm
+       network, which hardly ever blows up but stops improving, is judged by the same rule as one that blows up;
+    3. stop when the 95% interval of the threshold is narrower than a factor `width`, or the budget is spent.
 
-    With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/L for heavy-ball β. L = 2/η_max is then
-    the constant that gives the right rates for it, not the largest curvature.
+    The interval covers the luck of the seeds and of the search; docs/estimators.md checks the verdicts against whole
+    trainings. Beside L, `details["careful_rate"]` is the rate that 95% of trainings survive. L is identified when its
+    interval is within a factor 2, rates on both sides of the edge were seen, and the best run's loss fell by 5%.
+
+    With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
+    the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
 
     Args:
-        losses_at: trains for `steps` steps at the given rate, always from the same weights and in the same data order,
-            and yields the losses; it need not be exhausted.
-        steps: the length of one short training.
-        start: where to look first, for instance the baseline's rate; it decides the number of runs.
+        losses_at: `losses_at(rate, draw)` trains at a constant rate and yields the loss of each step, for as long as
+            it is asked. Another draw (0, 1, 2, …) means other initial weights and another data order.
+        budget: how many steps all runs together may take; 15% of a training is a good choice.
+        steps: the length of one run; by default the budget pays for 10 of them, and those that end early for more.
+            The plateau that some losses begin with must be left behind by then.
+        start: where to look first, for instance the baseline's rate.
+        width: narrow enough, at least 1.05.
+        optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
 
-    >>> def losses_at(rate, curvature=4.0, steps=100):  # gradient descent on ½ · 4 · θ²
-    ...     theta = 1.0
-    ...     for _ in range(steps):
+    Returns:
+        The estimate. In `details`: `rates`, `ended_well`, `initial`, `final` and `taken` (steps) of every run, `curve`
+        as pairs of rate and P(ends well), `careful_rate`, `threshold`, `steps`, `spent`, `budget`, `stopped`
+        ("narrow" or "budget") and `optimizer`.
+
+    >>> def losses_at(rate, draw, curvature=4.0):  # gradient descent on ½ · 4 · θ², from ±1
+    ...     theta = (-1.0) ** draw
+    ...     while True:
     ...         yield 0.5 * curvature * theta**2
     ...         theta -= rate * curvature * theta
-    >>> estimate = find_edge(losses_at, steps=100, ratio=1.01)
-    >>> round(estimate.constant, 1)
-    4.0
+    >>> estimate = find_edge(losses_at, budget=1000)
+    >>> estimate.interval[0] < 4.0 < estimate.interval[1], estimate.details["stopped"]
+    (True, 'narrow')
     """
-    rungs = math.ceil(math.log(2) / math.log(ratio))  # per doubling
-    leap = 2 * rungs
-    runs: dict[int, BriefRun] = {}
-    low = high = None
-    rung = leap * round(math.log(start / ANCHOR, 4))
-    while len(runs) < max_runs:
-        runs[rung] = _brief_run(losses_at, ANCHOR * 2 ** (rung / rungs), steps)
-        low, high = _bracket(runs)
-        best = min(runs, key=lambda rung: runs[rung].final)
-        if low is None or (best == min(runs) and len(runs) > 1):  # the best rate is needed to judge the others by
-            rung = min(runs) - leap
-        elif high is None:
-            rung = max(runs) + leap
-        elif high - low > 1:
-            rung = (low + high) // 2
-        else:
+    steps = _check(budget, steps, start, width)
+    runs: list[BriefRun] = []
+    curve, rate, stopped = DoseResponse(start), start, "budget"
+    while _spent(runs) + steps <= budget:
+        runs.append(train_briefly(losses_at(rate, len(runs)), rate=rate, steps=steps, so_far=runs))
+        verdicts = ended_well(runs)
+        curve = DoseResponse(start, [run.rate for run in runs], verdicts)
+        low, high = curve.interval()
+        rate = _next_rate(runs, curve)
+        if high <= low * width and any(verdicts):
+            stopped = "narrow"
             break
-    tried = [[run.rate, run.final] for _, run in sorted(runs.items())]
-    if low is None:
-        raise DivergedError(
-            f"At none of the rates {', '.join(f'{rate:.3g}' for rate, _ in tried)} did the loss fall within {steps} "
-            "steps. Start from a smaller rate, or make the short runs longer."
+    return _conclude(runs, curve, budget=budget, stopped=stopped, optimizer=described(optimizer))
+
+
+def _check(budget: int, steps: int | None, start: float, width: float) -> int:
+    if not (math.isfinite(start) and start > 0):
+        raise InputError(f"start={start} is no rate to begin with; pass a positive one, for instance start=0.1.")
+    if not width >= NARROWEST:
+        raise InputError(f"width={width} is too narrow; an interval is a factor wide: pass {NARROWEST} or more.")
+    if steps is not None and steps < 1:
+        raise InputError(f"steps={steps} is no training; pass 1 or more, or leave it out.")
+    steps = steps or max(budget // RUNS, FEWEST_STEPS)
+    if steps > budget:
+        raise InputError(
+            f"A budget of {budget} steps does not pay for a single run of {steps}. "
+            f"Raise it, to {RUNS * steps} for instance, or make the runs shorter."
         )
-    largest = runs[low].rate
-    smallest = None if high is None else runs[high].rate
-    details = {"steps": steps, "runs": tried, "largest_convergent": largest, "smallest_divergent": smallest}
-    if high is None or smallest is None:
+    return steps
+
+
+def _spent(runs: Sequence[BriefRun]) -> int:
+    return sum(len(run.losses) for run in runs)
+
+
+def _next_rate(runs: Sequence[BriefRun], curve: DoseResponse) -> float:
+    lowest = min(runs, key=lambda run: run.rate)
+    others = max((run.way_down for run in runs if run.rate > lowest.rate), default=math.inf)
+    looked_below = lowest.rate < curve.start
+    if lowest.way_down > others * (CLEARLY if looked_below else 1 / CLEARLY) > 0 or others < 0 < lowest.way_down:
+        return lowest.rate / LEAP
+    return curve.most_informative_rate()
+
+
+def _conclude(
+    runs: Sequence[BriefRun], curve: DoseResponse, *, budget: int, stopped: str, optimizer: str
+) -> LipschitzEstimate:
+    steps, reference = runs[0].steps, Reference.among(runs)
+    if reference is None:
+        tried = ", ".join(f"{run.rate:.3g}" for run in sorted(runs, key=lambda run: run.rate))
+        raise DivergedError(
+            f"At none of the rates {tried} did the loss fall within {steps} steps. "
+            "Start from a smaller rate, or make the short runs longer."
+        )
+    threshold, (low, high), careful = curve.threshold(), curve.interval(), curve.careful()
+    details = _details(runs, curve) | {
+        "threshold": threshold,
+        "careful_rate": careful,
+        "steps": steps,
+        "spent": _spent(runs),
+        "budget": budget,
+        "stopped": stopped,
+        "optimizer": optimizer,
+    }
+    why = "the interval was narrow enough" if stopped == "narrow" else "the budget was spent"
+    basis = f"{len(runs)} runs of {steps} steps, {_spent(runs):,} of {budget:,} steps in all, until {why}"
+    if optimizer:
+        basis = f"with {optimizer}, {basis}"
+    largest = max((rate for rate, well in zip(curve.rates, curve.survived, strict=True) if well), default=0.0)
+    if largest >= max(curve.rates):
         return LipschitzEstimate(
             constant=2 / largest,
             interval=(0.0, 2 / largest),
             method="edge",
             identified=False,
-            basis=f"every rate up to {largest:.3g} converged, so this is only an upper bound",
+            basis=f"{basis}; every rate up to {largest:.3g} converged, so this is only an upper bound",
             details=details,
         )
-    learned = min(run.final / run.initial for run in runs.values()) <= HARDLY
-    basis = f"{len(runs)} runs of {steps} steps converged at {largest:.3g} and not at {smallest:.3g}"
+    doubts = []
+    if reference.way_down < HARDLY * abs(reference.best.initial):
+        doubts.append("all of them hardly learned: make the short runs longer")
+    if high > low * IDENTIFIED:
+        doubts.append("that is too few to tell: raise the budget")
+    basis += f"; 95% of trainings survive {careful:.3g}"
     return LipschitzEstimate(
-        constant=2 / largest,
-        interval=(2 / smallest, 2 / largest),
+        constant=2 / threshold,
+        interval=(2 / high, 2 / low),
         method="edge",
-        identified=learned and high - low == 1,
-        basis=basis if learned else basis + ", but all of them hardly learned: make the short runs longer",
+        identified=not doubts,
+        basis=", but ".join([basis, *doubts]),
         details=details,
     )
 
 
-def _brief_run(losses_at: Callable[[float], Iterable[float]], rate: float, steps: int) -> BriefRun:
-    losses: list[float] = []
-    halved = False
-    for loss in losses_at(rate):
-        losses.append(loss)
-        initial = losses[0]
-        if not loss < BLOWN_UP * initial or (halved and loss > initial):
-            return BriefRun(rate, initial, math.inf)
-        halved = halved or _recent(losses, steps // 20) < initial / 2
-    return BriefRun(rate, losses[0], _recent(losses, steps // 4))
-
-
-def _recent(losses: list[float], length: int) -> float:
-    recent = losses[-max(length, 1) :]
-    return sum(recent) / len(recent)
-
-
-def _bracket(runs: dict[int, BriefRun]) -> tuple[int | None, int | None]:
-    """The rungs of the largest convergent rate and of the smallest one above it that is not."""
-    best = min(run.final for run in runs.values())
-    convergent = [rung for rung, run in runs.items() if 0 < run.initial - best <= (run.initial - run.final) / AS_FAR]
-    if not convergent:
-        return None, None
-    low = max(convergent)
-    return low, min((rung for rung in runs if rung > low), default=None)
+def _details(runs: Sequence[BriefRun], curve: DoseResponse) -> dict[str, Any]:
+    rates = list(curve.rates)
+    shown = np.geomspace(min(rates) / 2, max(rates) * 2, 61).tolist()
+    return {
+        "rates": rates,
+        "ended_well": list(curve.survived),
+        "initial": [run.initial for run in runs],
+        "final": [run.final if math.isfinite(run.final) else None for run in runs],
+        "taken": [len(run.losses) for run in runs],
+        "curve": [list(pair) for pair in zip(shown, curve.survival(shown), strict=True)],
+    }

@@ -1,8 +1,7 @@
 """An answer to "how large is L?": the constant, how sure we are of it, and the learning rates it gives."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
@@ -42,21 +41,6 @@ class LipschitzEstimate:
         return (
             f"L = {self.constant:.3g} ({low:.3g} to {high:.3g}) by {self.method}{p_value}; {trust}: {self.basis}. "
             f"1/L = {self.learning_rate():.3g}, 2/L = {self.learning_rate(2):.3g}."
-        )
-
-    @classmethod
-    def most_careful(cls, estimates: Sequence["LipschitzEstimate"]) -> "LipschitzEstimate":
-        """The largest of several estimates of one method, say over seeds; its interval spans all of theirs."""
-        largest = max(estimates, key=lambda estimate: estimate.constant)
-        if len(estimates) == 1:
-            return largest
-        constants = [estimate.constant for estimate in estimates]
-        return replace(
-            largest,
-            interval=(min(e.interval[0] for e in estimates), max(e.interval[1] for e in estimates)),
-            identified=all(estimate.identified for estimate in estimates),
-            basis=f"the largest of {len(estimates)} seeds, L from {min(constants):.3g}; {largest.basis}",
-            details=largest.details | {"constants": constants},
         )
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":

@@ -20,13 +20,14 @@ Needs = Literal["trace", "short trainings", "nothing"]
 class ShortTrainings:
     """Short trainings of one experiment, and how long a whole one is.
 
-    `losses_at(rate, draw, steps)` trains for `steps` at a constant rate and yields the losses; the same `draw` means
-    the same initial weights and data order, whatever the rate. It need not be exhausted.
+    `losses_at(rate, draw)` trains at a constant rate and yields the loss of each step, for as long as it is asked; the
+    same `draw` means the same initial weights and data order, whatever the rate.
     """
 
-    losses_at: Callable[[float, int, int], Iterable[float]]
+    losses_at: Callable[[float, int], Iterable[float]]
     whole: int  # steps of one whole training
     first_rate: float  # the customary one, where a search begins
+    optimizer: str = ""  # that they use, in words
 
 
 @dataclass(frozen=True)

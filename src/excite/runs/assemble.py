@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,9 @@ class Parts:
                 ranks=ranks,
             )
 
-    def losses_at(self, rate: float, steps: int, draw: int = 0) -> Iterator[float]:
-        """Train for `steps` at a constant rate; the same `draw` means the same weights, data order and noise."""
-        experiment, seed = self.experiment, self.experiment.seed + draw
+    def losses_at(self, rate: float, draw: int = 0) -> Iterator[float]:
+        """Train on and on at a constant rate; the same `draw` means the same weights, data order and noise."""
+        experiment, seed = self.experiment, seed_of(self.experiment, draw)
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
             epoch_batches(
@@ -149,7 +149,7 @@ class Parts:
             )
             for epoch in count()
         )
-        batches = islice(chain.from_iterable(epochs), steps)
+        batches = chain.from_iterable(epochs)
         optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
         losses = descend(model, batches, self.objective, optimizer, generators=generators)
         for loss in drawn_from(derive_seed(seed), device_of(model), losses):
@@ -188,7 +188,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     place = usable_device(device)
 
     def new_model(draw: int = 0) -> nn.Module:
-        with drawing_from(derive_seed(experiment.seed + draw), place):
+        with drawing_from(derive_seed(seed_of(experiment, draw)), place):
             model = models.create(
                 experiment.model.name,
                 num_classes=dataset.num_classes,
@@ -210,6 +210,11 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         named.attacks,
         dataset.class_names,
     )
+
+
+def seed_of(experiment: Experiment, draw: int) -> int:
+    """The arms' own seed for draw 0; the others share none with another seed's draws."""
+    return derive_seed(experiment.seed, draw) if draw else experiment.seed
 
 
 def usable_device(name: str | None) -> torch.device:

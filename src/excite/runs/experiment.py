@@ -17,6 +17,7 @@ Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
 Options = dict[str, Any]
+RETIRED = frozenset({"runs", "ratio", "seeds"})  # of [lipschitz], from when the edge was bisected
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -135,6 +136,12 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
     for arm in experiment.arms:
         arm_named(arm)
     return experiment
+
+
+def from_recorded(values: Mapping[str, Any]) -> Experiment:
+    """An experiment as a run folder has it; what earlier versions asked for and nothing reads any more is skipped."""
+    kept = {key: value for key, value in values.get("lipschitz", {}).items() if key not in RETIRED}
+    return from_values({**values, "lipschitz": kept})
 
 
 def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:

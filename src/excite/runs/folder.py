@@ -9,7 +9,7 @@ from excite.errors import InputError
 from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.experiment import Experiment, from_values
+from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.illustration import Illustration
 from excite.training import history
 from excite.training.history import EpochMetrics
@@ -204,7 +204,7 @@ class RunFolder:
         if not self.exists:
             raise InputError(f"{self.path} is not a run folder: it has no {EXPERIMENT}. `excite run` makes one.")
         with expected(self.experiment_file):
-            return from_values(read_json(self.experiment_file))
+            return from_recorded(read_json(self.experiment_file))
 
     @cached_property
     def estimates(self) -> dict[str, "StoredEstimate"]:

@@ -8,6 +8,7 @@ from typing import Any
 from excite.console import OnProgress
 from excite.errors import InputError
 from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
+from excite.lipschitz.optimizers import described
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
 from excite.runs.estimators import estimator_of, options_of
@@ -49,9 +50,11 @@ def short_trainings(parts: Parts, chosen: Estimator[Any], on_step: OnProgress) -
     """The experiment's, which tell `on_step` how many of the steps that `chosen` may take are done."""
     most, taken = chosen.most_steps(parts.whole_training), count(1)
 
-    def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
-        for loss in parts.losses_at(rate, steps, draw):
+    def losses_at(rate: float, draw: int) -> Iterator[float]:
+        for loss in parts.losses_at(rate, draw):
             on_step(next(taken), most)
             yield loss
 
-    return ShortTrainings(losses_at, parts.whole_training, parts.schedule(0))
+    first_rate = parts.schedule(0)
+    optimizer = described(parts.new_optimizer(parts.new_model(), first_rate))
+    return ShortTrainings(losses_at, parts.whole_training, first_rate, optimizer)

@@ -1,0 +1,62 @@
+import math
+
+import numpy as np
+import pytest
+
+from excite.lipschitz.dose_response import DoseResponse
+
+
+def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int = 12) -> DoseResponse:
+    """The sequential search on a known curve."""
+    rates: list[float] = []
+    survived: list[bool] = []
+    for _ in range(runs):
+        rate = DoseResponse(0.1, rates, survived).most_informative_rate()
+        survived.append(bool(rng.random() < 1 / (1 + (rate / threshold) ** (1 / slope))))
+        rates.append(rate)
+    return DoseResponse(0.1, rates, survived)
+
+
+@pytest.mark.parametrize(("slope", "width"), [(0.02, 1.6), (0.1, 2.0), (0.2, 2.7)])
+def test_the_interval_covers_the_truth_as_often_as_it_says(slope: float, width: float) -> None:
+    """12 verdicts each on 40 curves: of 95% intervals fewer than 34 of 40 would cover in one test of a thousand."""
+    rng = np.random.default_rng(0)
+    truths = 0.1 * np.exp(rng.uniform(-3, 3, 40))
+    found = [simulate(truth, slope, rng) for truth in truths]
+    intervals = [curve.interval() for curve in found]
+    assert sum(low <= truth <= high for truth, (low, high) in zip(truths, intervals, strict=True)) >= 34
+    assert np.median([high / low for low, high in intervals]) < width
+    errors = [math.log(curve.threshold() / truth) for curve, truth in zip(found, truths, strict=True)]
+    assert abs(np.mean(errors)) < 0.08  # no side is preferred
+    careful = [1 / (1 + (curve.careful() / truth) ** (1 / slope)) for curve, truth in zip(found, truths, strict=True)]
+    assert np.mean(careful) > 0.9
+
+
+def test_it_looks_at_the_start_first_and_leaps_by_about_four() -> None:
+    assert DoseResponse(0.1).most_informative_rate() == pytest.approx(0.1, rel=0.05)
+    assert 0.3 < DoseResponse(0.1, [0.1], [True]).most_informative_rate() < 0.6
+    assert 0.1 / 6 < DoseResponse(0.1, [0.1], [False]).most_informative_rate() < 0.1 / 3
+
+
+def test_verdicts_shift_the_threshold_their_way() -> None:
+    rates = [0.1, 0.4, 1.6]
+    before = DoseResponse(0.1, rates, [True, True, False])
+    assert DoseResponse(0.1, [*rates, 0.8], [True, True, False, True]).threshold() > before.threshold()
+    assert DoseResponse(0.1, [*rates, 0.8], [True, True, False, False]).threshold() < before.threshold()
+
+
+def test_one_odd_verdict_does_not_overturn_many() -> None:
+    rates = [0.1, 0.2, 0.3, 0.4, 0.4, 0.8, 0.8, 1.6]
+    verdicts = [True, True, True, True, True, False, False, False]
+    steady = DoseResponse(0.1, rates, verdicts).threshold()
+    odd = DoseResponse(0.1, [*rates, 0.05], [*verdicts, False]).threshold()
+    assert odd == pytest.approx(steady, rel=0.15)
+
+
+def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> None:
+    curve = DoseResponse(0.1, [0.1, 0.4, 1.6, 0.8, 0.5], [True, True, False, False, True])
+    low, middle, high = curve.survival([0.02, curve.threshold(), 20.0])
+    assert low > 0.95
+    assert middle == pytest.approx(0.5, abs=0.1)
+    assert high < 0.05
+    assert curve.survival([curve.careful()]) == [pytest.approx(0.95, abs=0.01)]
