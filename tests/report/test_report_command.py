@@ -47,7 +47,7 @@ def test_folders_from_all_over_get_a_page_here(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "data,"), ("json", '{\n  "rows"')]
+    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 1')]
 )
 def test_other_formats_hold_the_table_alone(small_run: RunFolder, wanted: str, beginning: str) -> None:
     shown = report(small_run.path, "--format", wanted)

@@ -111,8 +111,8 @@ def test_a_dry_run_of_table_2_ends_in_its_row(
     image = full_dataset("cifar10").train.images[-1:]
     np.savez_compressed(tmp_path / "unlabelled.npz", x=image.numpy())
     changes = [*DRY, *(DRY_RST if name == "table-2-rst" else [])]
-    excite("run", name, *(word for change in changes for word in ("--set", change)), cwd=tmp_path)
-    results = json.loads(excite("report", f"runs/{name}", "--json", cwd=tmp_path))
+    settings = (word for change in changes for word in ("--set", change))
+    results = json.loads(excite("run", name, *settings, "--json", cwd=tmp_path))
     assert [arm["name"] for arm in results["arms"]] == ["baseline", "poe", "largest"]
     assert [arm["problem"] for arm in results["arms"]] == [None, None, None]
     assert all("AutoAttack, shortened" in arm["evaluation"]["attacks"] for arm in results["arms"])

@@ -15,15 +15,21 @@ def show(as_json: bool, value: Any, text: str) -> None:
 
 
 def show_results(folder: Path, as_json: bool) -> None:
+    """One run: its table, its page, and for machines everything it found."""
     from excite.report import table, write_page
+    from excite.report.tables.study_table import study_table
+    from excite.report.verdict import verdict
+    from excite.runs.collection import by_seed
     from excite.runs.folder import RunFolder
 
-    results = RunFolder(folder)
-    page = write_page(results)
-    show(as_json, results.to_json() | {"report": str(page)}, f"{table(results)}\nReport: {page}")
+    run = RunFolder(folder)
+    page = write_page(run)
+    facts = study_table(by_seed([run])).to_json(verdict(run)) | run.to_json() | {"report": str(page)}
+    show(as_json, facts, f"{table(run)}\nReport: {page}")
 
 
 def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
+    """Many runs: their table, their page, how the sweep went."""
     from excite.report import write_page
     from excite.report.page.page import PAGE
     from excite.report.tables.study_table import study_table
@@ -32,7 +38,7 @@ def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> Non
 
     runs = collect([folder])
     groups = by_seed(runs)
-    study, page = study_table(groups), write_page(runs, folder / PAGE)
-    facts = study.to_json() | {"report": str(page)} | (sweep.to_json() if sweep else {})
+    study, verdict, page = study_table(groups), conclude(groups), write_page(runs, folder / PAGE)
+    facts = study.to_json(str(verdict)) | {"report": str(page)} | (sweep.to_json() if sweep else {})
     summary = f"{sweep}\n" if sweep else ""
-    show(as_json, facts, f"{study}\n\n{conclude(groups)}\n{summary}Report: {page}")
+    show(as_json, facts, f"{study}\n\n{verdict}\n{summary}Report: {page}")

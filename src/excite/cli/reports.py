@@ -41,15 +41,16 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
             refuse_ignored(["as_json"], f"--format {wanted} is not JSON; leave one of them out")
     runs = collect(folders)
     groups = by_seed(runs)
-    study = study_table(groups)
+    study, verdict = study_table(groups), str(conclude(groups))
+    if wanted and wanted != "json":
+        click.echo(getattr(study, wanted)())
+        return
     if wanted:
-        show(wanted == "json", study.to_json(), "" if wanted == "json" else getattr(study, wanted)())
+        show(True, study.to_json(verdict), "")
         return
     page = write_page(runs, out or (folders[0] if len(folders) == 1 else Path()) / PAGE)
-    if len(runs) == 1:
-        show(as_json, runs[0].to_json() | {"report": str(page)}, f"{table(runs[0])}\nReport: {page}")
-    else:
-        show(as_json, study.to_json() | {"report": str(page)}, f"{study}\n\n{conclude(groups)}\nReport: {page}")
+    text = table(runs[0]) if len(runs) == 1 else f"{study}\n\n{verdict}"
+    show(as_json, study.to_json(verdict) | {"report": str(page)}, f"{text}\nReport: {page}")
     if in_browser and not webbrowser.open(page.resolve().as_uri()):
         raise ExciteError(f"No browser could be started; open {page} in one.")
 

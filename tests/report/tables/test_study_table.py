@@ -7,7 +7,7 @@ import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +15,12 @@ from excite.evaluation import Evaluation, Flag
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.tables.formats import escape_latex
+from excite.report.tables.records import FIELDS
 from excite.report.tables.study_table import StudyTable, study_table
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder
 
+DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 ATTACK = "PGD_20 ε=1/255"
 ROBUST = {"baseline": (30, 32, 37), "poe": (45, 40, 44), "largest": (41, 42, 43)}  # of 100 images, per seed
 EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
@@ -173,23 +175,43 @@ def test_what_is_not_to_be_trusted_wears_a_dagger(write_run: Write, evaluated: E
 
 
 def test_json_holds_the_numbers_in_full(three_seeds: list[RunFolder]) -> None:
-    value = json.loads(json.dumps(study_table(by_seed(three_seeds)).to_json()))
-    row = value["rows"][1]
-    assert row["arm"] == "poe"
-    assert row["robust"][ATTACK]["mean"] == pytest.approx(43)
-    assert row["robust"][ATTACK]["sd"] == pytest.approx(statistics.stdev(ROBUST["poe"]))
-    assert row["paper"]["robust"] == {"mean": 28.72, "sd": 1.3}
-    assert row["marks"] == {ATTACK: "best"}
+    value = json.loads(json.dumps(study_table(by_seed(three_seeds)).to_json("so it is")))
+    assert (value["format"], value["verdict"]) == (1, "so it is")
+    (row,) = (row for row in value["rows"] if (row["arm"], row["images"]) == ("poe", ATTACK))
+    assert row["accuracy"] == pytest.approx(43)
+    assert row["deviation"] == pytest.approx(statistics.stdev(ROBUST["poe"]))
+    assert (row["paper"], row["paper_deviation"], row["mark"]) == (28.72, 1.3, "best")
 
 
 def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
-        for name, text in read.items():
-            value: Any = row
-            for key in re.split(rf"\.(?={re.escape(ATTACK)})|(?<={re.escape(ATTACK)})\.|(?<=[a-zA-Z])\.", name):
-                value = None if value is None else value[key]
-            assert text == ("" if value is None else str(value)), name
+        assert list(read) == list(row)
+        for name, value in row.items():
+            expected = json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
+            assert read[name] == expected
+
+
+def test_the_fields_are_the_same_whatever_the_content_and_documented(
+    write_run: Write, three_seeds: list[RunFolder]
+) -> None:
+    bare = study_table(by_seed([write_run({"baseline": {}})]))
+    diverged = study_table(by_seed([write_run({"poe": {"problem": "Training diverged"}})]))
+    tables = [bare, diverged, study_table(by_seed(three_seeds))]
+    assert {table.csv().splitlines()[0] for table in tables} == {",".join(FIELDS)}
+    documented = re.findall(r"`([A-Za-z_]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", DOCS.read_text("utf-8"))))
+    assert documented == list(FIELDS)
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_terminals_table_fits_its_width_and_loses_nothing(three_seeds: list[RunFolder], width: int) -> None:
+    table = study_table(by_seed(three_seeds))
+    assert max(map(len, table.text(width).splitlines())) <= width
+    body = table.text(width).split("\n\nAccuracies in %")[0]
+    shown = set(body.split())
+    for row in table.rows:
+        assert {word for cell in row.cells for word in cell.text.split()} <= shown
+    assert "|" not in body
 
 
 def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
@@ -198,6 +220,7 @@ def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
     assert r"\textbf{43.00 $\pm$ 2.65}" in text
     assert r"\underline{42.00 $\pm$ 1.00}" in text
     assert text.isascii()
+    assert r"\label{tab:" in text
     assert [text.count(rf"\{rule}rule") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
     bare = re.sub(r"\\[{}%&_$\\]", "", text)
     assert bare.count("{") == bare.count("}")

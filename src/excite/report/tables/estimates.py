@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from excite.lipschitz import LipschitzEstimate
 from excite.report.against_trainings import standing
-from excite.report.tables.text import text_table
+from excite.report.tables.text import prose, text_table
 from excite.runs.folder import ArmFolder
 
 COLUMNS = ["method", "L", "interval", "1/L", "2/L", "p", "to be trusted"]
@@ -18,7 +18,7 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], arms: Sequ
     answers = {name: answer for name, answer in estimates.items() if isinstance(answer, LipschitzEstimate)}
     notes = [f"{name}: {estimates[name] if name not in answers else answers[name].basis}." for name in estimates]
     rows = [_row(name, estimate, arms) for name, estimate in answers.items()]
-    return "\n".join([text_table(COLUMNS, rows), "", *(note.replace("..", ".") for note in notes)])
+    return "\n".join([text_table(COLUMNS, rows), "", *(prose(note.replace("..", ".")) for note in notes)])
 
 
 def _row(name: str, estimate: LipschitzEstimate, arms: Sequence[ArmFolder]) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
-from excite.report.tables.text import text_table
+from excite.report.tables.text import prose, text_table
 from excite.trace import Trace
 
 ROUNDING = 1e-9
@@ -62,4 +62,4 @@ def excitation_table(trace: Trace, estimate: LipschitzEstimate) -> str:
         f"epochs (L = {estimate.constant:.3g} by {estimate.method}).",
         "The theorem is about every step of full-batch gradient descent; these are the steps between epochs of SGD.",
     ]
-    return "\n".join([text_table(COLUMNS, rows), "", *notes])
+    return "\n".join([text_table(COLUMNS, rows), "", *map(prose, notes)])

@@ -1,12 +1,8 @@
-"""Cells as Markdown, LaTeX or CSV: the same table for a page, a paper and a spreadsheet."""
+"""Cells as Markdown or LaTeX: the same table for a page and a paper."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-
-from excite.runs.experiment import flattened
 
 Plain = None | bool | int | float | str
 Value = Plain | Mapping[str, "Value"]
@@ -32,8 +28,8 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def latex(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, caption: str) -> str:
-    """A `table*` as wide as the page, groups of rows apart; its document needs booktabs and graphicx."""
+def latex(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, caption: str, label: str) -> str:
+    """A `table*` no larger than its page, groups of rows apart; its document needs adjustbox and booktabs."""
     alignment = "".join("l" if words else "r" for words in _words([row for group in groups for row in group]))
     head = " & ".join(map(escape_latex, titles)) + r" \\"
     bodies = [
@@ -46,34 +42,23 @@ def latex(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, 
     ]
     return "\n".join(
         [
-            r"% \usepackage{booktabs,graphicx}",
+            r"% \usepackage{adjustbox,booktabs}",
             r"\begin{table*}[t]",
             r"\centering",
             rf"\caption{{{escape_latex(caption)}}}",
-            r"\resizebox{\textwidth}{!}{%",
+            rf"\label{{{label}}}",
+            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.75\textheight}",
             rf"\begin{{tabular}}{{{alignment}}}",
             r"\toprule",
             head,
             r"\midrule",
             "\n\\midrule\n".join(bodies),
             r"\bottomrule",
-            r"\end{tabular}}",
+            r"\end{tabular}",
+            r"\end{adjustbox}",
             r"\end{table*}",
         ]
     )
-
-
-def comma_separated(rows: Iterable[Mapping[str, Value]]) -> str:
-    """One column per number, named by its path: `clean.mean`; numbers in full, nothing where there is none."""
-    flat = [flattened(row) for row in rows]
-    named = list(dict.fromkeys(name for row in flat for name in row))
-    names = [name for name in named if not any(_within(other, name) for other in named)]
-    names.sort(key=lambda name: next(i for i, other in enumerate(named) if other == name or _within(name, other)))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(flat)
-    return text.getvalue().rstrip("\n")
 
 
 def escape_latex(text: str) -> str:
@@ -82,11 +67,6 @@ def escape_latex(text: str) -> str:
     50\\% of a\\_b, $\\varepsilon$ = 8/255
     """
     return "".join(LATEX.get(character, character) for character in text)
-
-
-def _within(name: str, parent: str) -> bool:
-    """Whether `parent` stands for a whole of which `name` is a part; a row without it has nothing under `parent`."""
-    return name.startswith(f"{parent}.")
 
 
 def _words(rows: Sequence[Sequence[Cell]]) -> list[bool]:

@@ -2,7 +2,7 @@
 
 from excite.evaluation import Accuracy
 from excite.report import labels
-from excite.report.tables.text import text_table
+from excite.report.tables.text import prose, text_table
 from excite.report.verdict import verdict
 from excite.runs.arms import arm_named
 from excite.runs.folder import ArmFolder, RunFolder
@@ -24,7 +24,7 @@ def table(results: RunFolder) -> str:
         for flag in arm.evaluation.flags
     ]
     body = text_table(_columns(results), [_row(results, arm) for arm in results.arms])
-    return "\n".join([body, "", *notes])
+    return "\n".join([body, "", *map(prose, notes)])
 
 
 def _columns(results: RunFolder) -> list[str]:

@@ -1,7 +1,7 @@
 """Tables 1 and 2: a row per experiment and arm, over its seeds, beside the paper's numbers."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -12,14 +12,18 @@ from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
 from excite.report.against_trainings import standing
-from excite.report.tables.formats import Cell, Mark, Value, comma_separated, latex, markdown
+from excite.report.tables.formats import Cell, Mark, Value, latex, markdown
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.report.tables.records import Record, as_csv, as_json
+from excite.report.tables.text import prose, terminal_width, text_table
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group
 from excite.runs.folder import ArmFolder
 
 NOTHING = Cell("–", None)
 DAGGER = "†"
+MARKED = "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
+KEYS = (("setting",), ("arm",))  # columns that say which row it is
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Row:
 class StudyTable:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    records: tuple[Record, ...]
     legend: tuple[str, ...]  # what the numbers mean
     warnings: tuple[str, ...]  # what went wrong, or is not to be trusted
 
@@ -60,31 +65,32 @@ class StudyTable:
 
     def latex(self) -> str:
         groups = [[row.cells for row in rows] for _, rows in groupby(self.rows, key=lambda row: row.group)]
-        return latex(self.titles, groups, caption=" ".join(self.legend))
+        names = dict.fromkeys(record.experiment for record in self.records)
+        return latex(self.titles, groups, caption=" ".join(self.legend), label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
-        return comma_separated(map(self._values, self.rows))
+        return as_csv(self.records)
 
-    def to_json(self) -> dict[str, Any]:
-        """Rows as nested values in full precision; accuracies and differences in %."""
-        return {"rows": [self._values(row) | self._marks(row) for row in self.rows], "notes": list(self.notes)}
+    def to_json(self, verdict: str = "") -> dict[str, Any]:
+        return as_json(self.records, verdict=verdict, notes=self.notes)
 
-    def _values(self, row: Row) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for column, cell in zip(self.columns, row.cells, strict=True):
-            *parents, key = column.path
-            place = values
-            for parent in parents:
-                place = place.setdefault(parent, {})
-            place[key] = cell.value
-        return values
-
-    def _marks(self, row: Row) -> dict[str, Any]:
-        marked = zip(self.columns, row.cells, strict=True)
-        return {"marks": {column.path[-1]: cell.mark for column, cell in marked if cell.mark}}
+    def text(self, width: int | None = None) -> str:
+        """For a terminal: what is the same in every row stands above, once."""
+        titles, rows = self.titles, [[cell.text for cell in row.cells] for row in self.rows]
+        same = [n for n, c in enumerate(self.columns) if c.path not in KEYS and len({row[n] for row in rows}) == 1]
+        above = " · ".join(f"{titles[n]} {rows[0][n]}" for n in same if rows[0][n] != NOTHING.text)
+        keys = [n for n, column in enumerate(self.columns) if column.path in KEYS and n not in same]
+        shown = [*keys, *(n for n in range(len(titles)) if n not in (*keys, *same))]
+        body = text_table(
+            [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], keys=len(keys), width=width
+        )
+        notes = "\n".join(note for note in self.notes if note != MARKED)
+        return "\n\n".join(
+            part for part in (prose(above, width or terminal_width()), body, prose(notes, width)) if part
+        )
 
     def __str__(self) -> str:
-        return self.markdown()
+        return self.text()
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +146,65 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
         Row(number, arm.name, tuple(cells[column][index] for column in columns))
         for index, (number, arm) in enumerate(zip(numbers, arms, strict=True))
     )
-    return StudyTable(tuple(columns), rows, tuple(_legend(arms)), tuple(_warnings(arms)))
+    records = tuple(
+        record
+        for index, arm in enumerate(arms)
+        for record in _records(arm, {column.path: cells[column][index] for column in columns})
+    )
+    return StudyTable(tuple(columns), rows, records, tuple(_legend(arms)), tuple(_warnings(arms)))
+
+
+def _records(arm: _Arm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[Record]:
+    """What the cells say, attack by attack, in the fields that never change."""
+    experiment, rate, constant = arm.group.experiment, _part(cells, "rate"), _part(cells, "L")
+    by = cells[("L_by",)].value
+    for images in ("clean", *(path[1] for path in cells if path[0] == "robust")):
+        accuracy = _part(cells, *(("clean",) if images == "clean" else ("robust", images)))
+        difference = _part(cells, "difference", images)
+        stated = _part(cells, "paper", "clean" if images == "clean" else "robust")
+        yield Record(
+            experiment=experiment.name,
+            data=labels.data_set(experiment),
+            model=labels.network(experiment),
+            objective=labels.objective(experiment),
+            setting=arm.apart,
+            epochs=experiment.training.epochs,
+            batch_size=experiment.training.batch_size,
+            arm=arm.name,
+            title=arm.title,
+            seeds=len(arm.group.runs),
+            evaluated=len(arm.evaluations),
+            diverged=arm.diverged,
+            rate=rate["mean"],
+            rate_low=rate["low"],
+            rate_high=rate["high"],
+            L=constant.get("mean"),
+            L_low=constant.get("low"),
+            L_high=constant.get("high"),
+            L_by=str(by) if by else None,
+            L_identified=constant.get("identified"),
+            L_trusted=constant.get("trusted"),
+            images=images,
+            number=accuracy.get("images"),
+            accuracy=accuracy.get("mean"),
+            deviation=accuracy.get("sd"),
+            low=accuracy.get("low"),
+            high=accuracy.get("high"),
+            difference=difference.get("difference"),
+            difference_low=difference.get("low"),
+            difference_high=difference.get("high"),
+            difference_seeds=difference.get("seeds"),
+            mark=None if images == "clean" else cells[("robust", images)].mark,
+            doubted=bool(arm.flags) and images != "clean",
+            paper=stated.get("mean"),
+            paper_deviation=stated.get("sd"),
+        )
+
+
+def _part(cells: Mapping[tuple[str, ...], Cell], *path: str) -> dict[str, Any]:
+    """The numbers of a cell; none where it is empty or not there."""
+    value = cells[path].value if path in cells else None
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _arms(group: Group, apart: str) -> list[_Arm]:
@@ -175,7 +239,7 @@ def _columns(arms: Sequence[_Arm]) -> dict[Column, Callable[[_Arm], Cell]]:
         Column("clean %", ("clean",)): partial(_accuracy, on="clean"),
     }
     columns |= {Column(f"{attack} %", ("robust", attack)): partial(_accuracy, on=attack) for attack in attacks}
-    columns |= {Column(f"Δ {attack}", ("difference", attack)): partial(_difference, on=attack) for attack in attacks}
+    columns |= {Column(f"Δ {on}", ("difference", on)): partial(_difference, on=on) for on in ("clean", *attacks)}
     if any(arm.stated for arm in arms):
         columns |= {
             Column("paper: clean %", ("paper", "clean")): lambda arm: _stated(arm.stated.clean if arm.stated else None),
@@ -263,7 +327,7 @@ def _difference(arm: _Arm, on: str) -> Cell:
     pairs = [
         (baselines[seed], evaluation)
         for seed, evaluation in arm.evaluations.items()
-        if seed in baselines and on in evaluation.attacks and on in baselines[seed].attacks
+        if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
     ]
     if arm.name == "baseline" or not pairs:
         return NOTHING
@@ -328,7 +392,7 @@ def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
         yield "Accuracies in %, mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     else:
         yield "Accuracies in %, in brackets Wilson's 95% interval for the choice of test images; one training per arm."
-    yield "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
+    yield MARKED
     yield (
         "Δ: points gained on the baseline under that attack, paired by test image and seed, with a 95% interval for "
         "the luck of both (of the images alone where there is one seed)."

@@ -1,0 +1,76 @@
+"""A table for machines: one record per arm and set of images, with the same fields whatever the content."""
+
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Record:
+    """Accuracies and differences in %; None (an empty cell) where there is nothing. Described in docs/tables.md."""
+
+    experiment: str
+    data: str
+    model: str
+    objective: str
+    setting: str  # what else sets it apart from the table's other experiments
+    epochs: int
+    batch_size: int
+    arm: str
+    title: str
+    seeds: int  # runs of this experiment
+    evaluated: int  # of them, those in which this arm was attacked
+    diverged: int
+    rate: float  # η¹, mean over seeds
+    rate_low: float
+    rate_high: float
+    L: float | None
+    L_low: float | None  # least over seeds
+    L_high: float | None
+    L_by: str | None
+    L_identified: bool | None
+    L_trusted: bool | None
+    images: str  # "clean", or the attack's name
+    number: int | None  # of test images
+    accuracy: float | None  # mean over seeds
+    deviation: float | None  # over seeds; None for one
+    low: float | None  # Wilson's 95% interval; None for several seeds
+    high: float | None
+    difference: float | None  # to the baseline, of the seeds at which both are there
+    difference_low: float | None  # 95%
+    difference_high: float | None
+    difference_seeds: int | None
+    mark: str | None  # best, second
+    doubted: bool  # whether a trust check warns
+    paper: float | None  # accuracy in the paper's table
+    paper_deviation: float | None
+
+
+FIELDS = tuple(field.name for field in fields(Record))
+
+
+def as_csv(records: Iterable[Record]) -> str:
+    """A header and a line per record; numbers in full, true and false as JSON writes them."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        plain = asdict(record)
+        writer.writerow(
+            {name: str(value).lower() if isinstance(value, bool) else value for name, value in plain.items()}
+        )
+    return text.getvalue().rstrip("\n")
+
+
+def as_json(records: Iterable[Record], *, verdict: str, notes: Iterable[str]) -> dict[str, Any]:
+    """What `--json` and `--format json` print."""
+    return {
+        "format": FORMAT,
+        "verdict": verdict,
+        "rows": [asdict(record) for record in records],
+        "notes": list(notes),
+    }
