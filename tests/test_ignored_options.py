@@ -31,8 +31,8 @@ REFUSED = {
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
-    "run": "--arms --seeds --out --set --device -q -v --json",
-    "sweep": "--arms --seeds --engine --out --set --device -q -v --json",
+    "run": "--arms --seeds --estimator --out --set --device -q -v --json",
+    "sweep": "--arms --seeds --engine --estimator --out --set --device -q -v --json",
     "train": "--arm --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
     "certify": "--arm --json",

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,11 @@ import pytest
 
 from excite import data
 from excite.models import MODELS
+from excite.report.page.repeat import toml
 from excite.report.tables.published import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
+from excite.runs.estimators import check
 from excite.runs.stages.teach import unlabelled_source
 from excite.sweeps.speed import Network
 from excite.sweeps.sweep import combinations
@@ -75,6 +78,60 @@ def test_a_row_has_the_papers_epochs_batch_size_and_attack(name: str) -> None:
     assert attack == expected
 
 
+# Tables 1 and 2 of paper.tex: L, (M, N), epochs, batch size, and section V's rates, decays and attacks.
+RESNET = {"kind": "step", "rate": 0.1, "milestones": [81, 122]}
+DENSENET = {"kind": "step", "rate": 0.1, "milestones": [150, 225]}
+PGD_20 = {"kind": "pgd", "eps": "1/255", "step": "0.1/255", "steps": 20}
+AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
+PAPER = {
+    "table-1-cifar10-resnet20": ("cifar10", "resnet20", 3.526, 200, 100, 164, 5000, RESNET, PGD_20),
+    "table-1-cifar10-resnet50": ("cifar10", "resnet50", 10.79, 200, 164, 164, 2000, RESNET, PGD_20),
+    "table-1-cifar10-resnet110": ("cifar10", "resnet110", 11.85, 200, 164, 164, 1000, RESNET, PGD_20),
+    "table-1-cifar10-densenet40": ("cifar10", "densenet40", 5.429, 100, 100, 300, 2000, DENSENET, PGD_20),
+    "table-1-cifar100-resnet50": ("cifar100", "resnet50", 8.75, 200, 164, 164, 256, RESNET, PGD_20),
+    "table-1-cifar100-resnet110": ("cifar100", "resnet110", 14.48, 200, 164, 164, 256, RESNET, PGD_20),
+    "table-1-cifar100-densenet40": ("cifar100", "densenet40", 10.47, 100, 100, 300, 256, DENSENET, PGD_20),
+    "table-2-trades": ("cifar10", "wrn-34-10", 7.497, 99, 25, 75, 128, None, AUTOATTACK),
+    "table-2-pgd-at": ("cifar10", "resnet50-bottleneck", 10.40, 55, 150, 150, 256, None, AUTOATTACK),
+    "table-2-rst": ("cifar10", "wrn-28-10", 13.46, 160, 200, 200, 256, None, AUTOATTACK),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_row_resolved_is_the_papers(name: str) -> None:
+    data_set, model, constant, n_maxima, n_points, epochs, batch_size, schedule, attack = PAPER[name]
+    resolved = tomllib.loads(toml(load(name)))
+    assert resolved["data"]["name"] == data_set
+    assert {"train_examples", "test_examples"}.isdisjoint(resolved["data"])
+    assert resolved["model"]["name"] == model
+    assert (resolved["training"]["epochs"], resolved["training"]["batch_size"]) == (epochs, batch_size)
+    if schedule is not None:
+        assert resolved["training"]["schedule"] == schedule
+        assert (resolved["training"]["momentum"], resolved["training"]["weight_decay"]) == (0.9, 1e-4)
+        assert resolved["training"]["objective"] == "standard"
+    assert next(iter(resolved["attacks"].values())) == attack
+    assert resolved["arms"] == ["baseline", "poe", "largest"]
+    assert resolved["sweep"] == {"seed": [0, 1, 2, 3, 4]}
+    algorithm_1 = {"method": "epochs", "n_maxima": n_maxima, "n_points": n_points}
+    assert resolved["lipschitz"] == {**algorithm_1, "statistic": "scale", "shared": True}  # protocol: the paper's
+    assert resolved["record"]["gradient"] == "epoch_mean"
+    assert load(name, overrides=["lipschitz=stated"]).lipschitz["constant"] == constant
+    authors = tomllib.loads(toml(load(name, overrides=["lipschitz=authors"])))
+    assert authors["lipschitz"] == {**algorithm_1, "protocol": "authors", "shared": True}
+    assert authors["record"]["gradient"] == "input"
+    assert (PUBLISHED[name].constant, PUBLISHED[name].n_maxima, PUBLISHED[name].n_points) == (
+        constant,
+        n_maxima,
+        n_points,
+    )
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_way_to_estimate_l_fits_what_is_recorded(name: str) -> None:
+    for choice in ([], *([f"lipschitz={preset}"] for preset in load(name).estimators)):
+        check(load(name, overrides=choice), ("poe", "largest"))
+
+
 @pytest.mark.parametrize(
     ("name", "rates"),
     [
@@ -93,7 +150,7 @@ def test_rates_fall_when_the_paper_says(name: str, rates: dict[int, float]) -> N
 # Two steps on the same two images, at a rate that learns from so few.
 DRY = [
     *("data.train_examples=2", "data.test_examples=2", "data.augment=none", "training.schedule.rate=0.001"),
-    *("training.batch_size=2", "training.epochs=2", "training.steps=2", "lipschitz.steps=2"),
+    *("training.batch_size=2", "training.epochs=2", "training.steps=2", "lipschitz={method='edge',steps=2}"),
     *("record.slopes_per_epoch=1", "record.probe_examples=2"),
     'attacks={"AutoAttack, shortened"={kind="autoattack", eps="8/255", iterations=2, queries=10}}',
 ]

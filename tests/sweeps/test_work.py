@@ -87,7 +87,7 @@ def test_every_setting_counts() -> None:
 
 
 def test_edge_costs_its_budget() -> None:
-    overrides = ["data.train_examples=5000", "training.epochs=100", "training.batch_size=50", "lipschitz.budget=0.15"]
+    overrides = ["data.train_examples=5000", "training.epochs=100", "training.batch_size=50", "lipschitz=edge"]
     experiment = load("table-1-cifar10-resnet20", overrides=[*overrides, "record.slopes_per_epoch=0"])
     counted = count_work(experiment, About.of("cifar10"))
     assert counted.estimating == 0.15 * 100 * 5000 * 3

@@ -25,18 +25,24 @@ def console() -> "Console":
     return Console(Verbosity[wanted.upper()])
 
 
-def described(experiment: str, changes: tuple[str, ...], out: Path | None) -> "tuple[Experiment, Path]":
+def described(
+    experiment: str, changes: tuple[str, ...], out: Path | None, estimator: str | None = None, suffix: str = ""
+) -> "tuple[Experiment, Path]":
     """The experiment of this name, of this file or of this run folder, and the folder to run it in."""
     from excite.runs import catalogue, load
     from excite.runs.folder import RunFolder
 
+    if estimator is not None:
+        changes, suffix = (f"lipschitz={estimator}", *changes), f"-{estimator}{suffix}"
     there = RunFolder(Path(experiment))
     if experiment not in catalogue() and there.exists:
         if changes:
-            raise click.UsageError(f"{experiment} has its experiment: --set needs a name or a file, and a new --out.")
+            raise click.UsageError(
+                f"{experiment} has its experiment: --set and --estimator need a name or a file, and a new --out."
+            )
         return there.experiment, out or there.path
     description = load(experiment, overrides=changes)
-    return description, out or Path("runs") / description.name
+    return description, out or Path("runs") / f"{description.name}{suffix}"
 
 
 def run_of(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":

@@ -57,6 +57,10 @@ out_option = click.option("--out", type=click.Path(path_type=Path), help="Run fo
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key of the experiment."
 )
+estimator_option = click.option(
+    "--estimator",
+    help="How L is estimated: paper, authors, edge or stated where the experiment has them, or an estimator's name.",
+)
 device_option = click.option("--device", help="cpu, cuda, mps; by default an accelerator if there is one.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 arm_option = click.option(

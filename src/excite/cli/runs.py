@@ -10,6 +10,7 @@ from excite.cli.options import (
     arm_option,
     arms_option,
     device_option,
+    estimator_option,
     experiment_argument,
     json_option,
     out_option,
@@ -26,6 +27,7 @@ from excite.errors import ExciteError
 @experiment_argument
 @arms_option
 @seeds_option
+@estimator_option
 @out_option
 @set_option
 @device_option
@@ -35,6 +37,7 @@ def run(
     experiment: str,
     arms: str | None,
     seeds: int | None,
+    estimator: str | None,
     out: Path | None,
     changes: tuple[str, ...],
     device: str | None,
@@ -50,7 +53,7 @@ def run(
     from excite.sweeps.sweep import run_folders
 
     chosen = () if arms is None else arm_names(arms)
-    description, folder = described(experiment, changes, out)
+    description, folder = described(experiment, changes, out, estimator)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
         with speaking.place(f"seed {count} of {seeds}") if seeds else nullcontext():
@@ -71,6 +74,7 @@ def run(
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Holds the run folders; by default runs/<experiment>-sweep."
 )
+@estimator_option
 @set_option
 @device_option
 @verbosity_options
@@ -83,6 +87,7 @@ def sweep(
     workers: int | None,
     address: str | None,
     out: Path | None,
+    estimator: str | None,
     changes: tuple[str, ...],
     device: str | None,
     as_json: bool,
@@ -94,7 +99,6 @@ def sweep(
     """
     from functools import partial
 
-    from excite.runs import load
     from excite.runs.arms import arm_names
     from excite.sweeps import engines
     from excite.sweeps.sweep import combinations
@@ -104,8 +108,7 @@ def sweep(
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
     if address:
         refuse_ignored(["workers"], "a cluster has its own; leave it or --address out")
-    description = load(experiment, overrides=changes)
-    folder = out or Path("runs") / f"{description.name}-sweep"
+    description, folder = described(experiment, changes, out, estimator, suffix="-sweep")
     finished = sweep_runs(
         combinations(description, folder, seeds),
         folder,

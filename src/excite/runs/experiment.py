@@ -165,15 +165,12 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 
 
 def choose_estimator(values: dict[str, Any]) -> None:
-    """Where `lipschitz` is a preset's name, put what the preset says in its place."""
+    """Where `lipschitz` is a name, put what the preset of that name says in its place, or the bare estimator."""
     name, presets = values.get("lipschitz"), values.get("estimators", {})
     if isinstance(name, str):
-        if name not in presets:
-            raise unknown("preset under [estimators]", name, presets)
-        options = dict(presets[name])
+        options = dict(presets.get(name, {"method": name}))
         if "gradient" in options:
-            record = values.setdefault("record", {})
-            record["gradient"] = options.pop("gradient")
+            values["record"] = {**values.get("record", {}), "gradient": options.pop("gradient")}
         values["lipschitz"] = options
 
 
