@@ -22,6 +22,7 @@ REFUSED = {
     "attack --norm": ["attack", RUN, "--norm", "l2"],
     "attack --examples": ["attack", RUN, "--examples", "3"],
     "attack --subset-seed": ["attack", RUN, "--with", "pgd", "--eps", "0.1", "--subset-seed", "3"],
+    "attack --address": ["attack", RUN, "--address", "auto"],
     "attack --model": ["attack", RUN, "--model", "lenet5"],
     "attack --weights": ["attack", RUN, "--with", "pgd", "--weights", "w.pt"],
     "attack --data": ["attack", RUN, "--with", "pgd", "--data", "mnist"],
@@ -31,13 +32,13 @@ REFUSED = {
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
-    "run": "--arms --seeds --estimator --out --set --device -q -v --json",
+    "run": "--arms --seeds --estimator --workers --out --set --device -q -v --json",
     "sweep": "--arms --seeds --engine --estimator --out --set --device -q -v --json",
     "train": "--arm --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
     "certify": "--arm --json",
     "batch-size": "--try --threshold --out --set --device -q -v --json",
-    "attack": "--with --device -q -v --json",
+    "attack": "--with --workers --engine --device -q -v --json",
     "pseudo-label": "--arm --data --out --threshold --balance --device -q -v --json",
     "report": "--format",
     "figure": "--out",

@@ -4,6 +4,8 @@ import dataclasses
 import os
 import signal
 import socket
+import sys
+import types
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -129,9 +131,12 @@ def test_a_workers_error_is_ours() -> None:
 
 
 @pytest.mark.slow
-def test_a_class_that_workers_cannot_find() -> None:
+def test_a_class_that_workers_cannot_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = types.ModuleType("nowhere")
+    monkeypatch.setitem(sys.modules, "nowhere", nowhere)
+    exec("def still(model, x, y): return x", vars(nowhere))  # noqa: S102 - a function that only this process has
     with pytest.raises(InputError, match="can be imported"):
-        evaluate(*problem(), {"here": leaves_the_box}, batch_size=8, checks=False, workers=2)
+        evaluate(*problem(), {"here": nowhere.still}, batch_size=8, checks=False, workers=2)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from excite import models
 from excite.console import Console
 from excite.errors import CorruptFileError, InputError
-from excite.evaluation import Evaluation
+from excite.evaluation import Evaluation, Shards
 from excite.files import read_json
 from excite.runs.attacking import attack_target, named_attacks, stranger
 
@@ -113,6 +114,28 @@ def test_options_reach_the_attacks_that_take_them() -> None:
         named_attacks(("pgd",), {})
 
 
+def test_several_radii_make_a_curve(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
+    chosen = named_attacks(("pgd",), {"eps": [0.01, 0.02], "steps": 3})
+    evaluation = attack_target(target, chosen, console=Console(), examples=50)
+    assert evaluation.curves["pgd"].eps == (0.01, 0.02)
+    assert str(chosen["pgd"]).endswith("first at ε = 0.01")
+
+
+@pytest.mark.slow
+def test_workers_find_a_strangers_module(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    (tmp_path / f"{module}.py").write_text(
+        FACTORY.replace("nn.Sequential(", "Mine(") + "\nclass Mine(nn.Sequential): ..."
+    )
+    target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
+    chosen = named_attacks(("pgd",), {"eps": 0.01, "steps": 3})
+    options: dict[str, Any] = {"console": Console(), "examples": 50, "batch_size": 10}
+    alone, shared = (attack_target(target, chosen, shards=Shards(workers), **options) for workers in (1, 2))
+    assert torch.equal(alone.outcomes("pgd"), shared.outcomes("pgd"))
+
+
 def test_each_attack_keeps_its_verdicts_in_a_file_of_its_own(tmp_path: Path, module: str) -> None:
     weights(tmp_path / "w.pt")
     target = stranger(f"{module}:digits", tmp_path / "w.pt", data_name="mnist-sample", device=None, folder=tmp_path)
@@ -145,7 +168,7 @@ def test_a_stopped_attack_goes_on_without_being_asked_to(tmp_path: Path, module:
     with pytest.raises(KeyboardInterrupt):
         attack_target(target, attacks, console=Stopping(), examples=100, batch_size=1)
     (journal,) = tmp_path.glob("*.journal")
-    assert read_json(journal)["attacks"]["pgd"]["batches_done"] == 2
+    assert read_json(journal)["attacks"]["pgd"]["batches_done"] == [0, 1]
     batches: list[int] = []
 
     class Noting(Console):

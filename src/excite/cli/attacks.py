@@ -1,29 +1,34 @@
 """Commands that put a trained arm to use: attack, pseudo-label."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from excite.cli.opening import console, open_run
 from excite.cli.options import (
     NUMBER,
+    NUMBERS,
     SHARE,
     arm_option,
     device_option,
     json_option,
     refuse_ignored,
     run_argument,
+    shard_options,
     verbosity_options,
 )
 from excite.cli.output import show
+
+if TYPE_CHECKING:
+    from excite.evaluation.shards import EngineName
 
 
 @click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
 @click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path, exists=True), required=False)
 @arm_option
 @click.option("--with", "names", multiple=True, help="pgd, autoattack, square …; by default the experiment's attacks.")
-@click.option("--eps", type=NUMBER, help="Radius of the ball, for instance 8/255.")
+@click.option("--eps", type=NUMBERS, help="Radius of the ball, 8/255; several, 1/255,2/255,4/255, give a curve.")
 @click.option("--step", type=NUMBER, help="Step length of PGD; by default 2.5 ε / steps.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of PGD.")
 @click.option("--restarts", type=click.IntRange(min=1), help="Restarts; PGD then starts at random points.")
@@ -33,6 +38,7 @@ from excite.cli.output import show
 @click.option("--model", help="A stranger's model, package.module:factory, or the name of one of ours.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Data for a stranger's model.")
+@shard_options
 @device_option
 @verbosity_options
 @json_option
@@ -45,6 +51,9 @@ def attack(
     model: str | None,
     weights: Path | None,
     data_name: str,
+    workers: int | None,
+    engine: "EngineName",
+    address: str | None,
     device: str | None,
     as_json: bool,
     **options: Any,
@@ -54,9 +63,13 @@ def attack(
     Without --with the run's own attacks are made, or their verdict is read. Attacks named with --with go into a file of
     their own beside it; one that was stopped goes on from there.
     """
+    from excite.evaluation import Shards
     from excite.runs.arms import arm_named
     from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
 
+    if engine != "ray":
+        refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
+    shards = Shards(workers, engine, address)
     if examples is None:
         refuse_ignored(["subset_seed"], "all test images are attacked; add --examples N")
     if model is None:
@@ -76,12 +89,17 @@ def attack(
     elif names:
         chosen = arm_of_run(open_run(target, device), arm_named(arm).name)
     else:
-        evaluation = open_run(target, device).attack(arm_named(arm).name)
+        evaluation = open_run(target, device).attack(arm_named(arm).name, shards)
         show(as_json, evaluation.to_json(), str(evaluation))
         return
     options["random_start"] = True if options["restarts"] else None
     evaluation = attack_target(
-        chosen, named_attacks(names, options), console=console(), examples=examples, subset_seed=subset_seed
+        chosen,
+        named_attacks(names, options),
+        console=console(),
+        examples=examples,
+        subset_seed=subset_seed,
+        shards=shards,
     )
     show(as_json, evaluation.to_json(), str(evaluation))
 

@@ -32,7 +32,19 @@ class Number(click.ParamType[float]):
         return found
 
 
+class Numbers(Number):
+    """One such number, or several with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "," in value:
+            return [super(Numbers, self).convert(part, param, ctx) for part in value.split(",")]
+        return super().convert(value, param, ctx)
+
+
 NUMBER = Number()
+NUMBERS = Numbers()
 SHARE = Number(0, 1)
 VERBOSITY = "excite.verbosity"  # where a command's context keeps it
 
@@ -78,6 +90,16 @@ arms_option = click.option(
 seeds_option = click.option(
     "--seeds", type=click.IntRange(min=1), help="Repeat everything for the seeds 0, 1, … in a folder each."
 )
+
+
+def shard_options(command: Command) -> Command:
+    """--workers, --engine and --address: who shares an evaluation."""
+    workers = click.option(
+        "--workers", type=click.IntRange(min=1), help="Share the images among N processes of one thread or GPU each."
+    )
+    engine = click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+    address = click.option("--address", help="A Ray cluster, for instance auto; by default one starts on this machine.")
+    return workers(engine(address(command)))
 
 
 def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> None:

@@ -28,6 +28,7 @@ from excite.errors import ExciteError
 @arms_option
 @seeds_option
 @estimator_option
+@click.option("--workers", type=click.IntRange(min=1), help="Share each attack among N processes of one thread.")
 @out_option
 @set_option
 @device_option
@@ -38,6 +39,7 @@ def run(
     arms: str | None,
     seeds: int | None,
     estimator: str | None,
+    workers: int | None,
     out: Path | None,
     changes: tuple[str, ...],
     device: str | None,
@@ -48,6 +50,7 @@ def run(
     EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to go on with. A stage that is finished is not
     run again: a stopped run goes on, and arms and seeds can be added.
     """
+    from excite.evaluation import Shards
     from excite.runs.arms import arm_names
     from excite.runs.procedure import Run
     from excite.sweeps.sweep import run_folders
@@ -57,7 +60,7 @@ def run(
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
         with speaking.place(f"seed {count} of {seeds}") if seeds else nullcontext():
-            Run(path, each, console=speaking, device=device).all(chosen)
+            Run(path, each, console=speaking, device=device).all(chosen, Shards(workers))
     if seeds is None:
         show_results(folder, as_json)
     else:

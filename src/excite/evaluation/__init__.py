@@ -2,8 +2,22 @@
 
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.comparison import Comparison, compare
+from excite.evaluation.curve import Curve
 from excite.evaluation.judge import evaluate
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
+from excite.evaluation.shards import Shards
 from excite.evaluation.trust import Flag
 
-__all__ = ["Accuracy", "AttackResult", "Comparison", "Cost", "Evaluation", "Flag", "Stage", "compare", "evaluate"]
+__all__ = [
+    "Accuracy",
+    "AttackResult",
+    "Comparison",
+    "Cost",
+    "Curve",
+    "Evaluation",
+    "Flag",
+    "Shards",
+    "Stage",
+    "compare",
+    "evaluate",
+]

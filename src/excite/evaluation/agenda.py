@@ -32,15 +32,14 @@ class Agenda:
             state.take(task, verdict)
             self._journal.add_flags(task.address, verdict.flags)
             batches = state.batches(self._batch_size)
-            if progress is not None:
-                done = sum(len(batch) for number, batch in enumerate(batches) if number in state.done)
-                name, _ = self._attacks[task.attack].stages[task.stage]
-                label = f"{task.attack}/{name}" if name else task.attack
-                progress(label, done, sum(map(len, batches)))
+            examples = sum(len(batch) for number, batch in enumerate(batches) if number in state.done)
             if len(state.done) == len(batches):
                 self._close_stage(task.attack)
                 self._open_stage(task.attack)
             self._journal.write()
+            if progress is not None:
+                stage, _ = self._attacks[task.attack].stages[task.stage]
+                progress(f"{task.attack}/{stage}" if stage else task.attack, examples, sum(map(len, batches)))
 
     def _open_stage(self, name: str) -> None:
         """Put the open batches of the attack's next stage that has any on the list; a stage without any is over."""

@@ -5,7 +5,6 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from excite.attacks.fast_model import FastModel, eval_mode
 from excite.attacks.function import as_attack
 from excite.attacks.ladder import Ladder, on_ladder
 from excite.attacks.protocol import Attack, AttackFunction, check_inputs
-from excite.errors import InputError, unknown
+from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.agenda import Agenda, OnProgress
 from excite.evaluation.batch import Judge, device_of, seeded
@@ -22,7 +21,7 @@ from excite.evaluation.checks import distrust
 from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Journal
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
-from excite.evaluation.shards import EngineName, engine_for
+from excite.evaluation.shards import EngineName, Shards, engine_for
 
 
 def evaluate(
@@ -61,7 +60,8 @@ def evaluate(
     check_inputs(x, y)
     if len(x) == 0 or batch_size < 1:
         raise InputError(f"{len(x)} examples in batches of {batch_size} give no verdict; pass at least 1 of each.")
-    _check_workers(workers, engine, address, examples=len(x))
+    shards = Shards(workers, engine, address)
+    shards.check(len(x))
     left_in_train_mode = trust.train_mode(model)
     with eval_mode(model), _gradients_kept(model):
         began = time.perf_counter()
@@ -74,8 +74,8 @@ def evaluate(
         judge = Judge(model, x, y, known, seed=seed, fast=fast)
         agenda = Agenda(known, diary, batch_size)
         if agenda.waiting:
-            with engine_for(judge, workers=workers, engine=engine, address=address) as shards:
-                agenda.work_off(shards, progress)
+            with engine_for(judge, shards) as judges:
+                agenda.work_off(judges, progress)
         ends = diary.progress
         results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
         if checks and known and not diary.checked:
@@ -90,15 +90,6 @@ def evaluate(
         cost=sum((result.cost for result in results.values()), cost + diary.cost_of_checks),
         examples=examples,
     )
-
-
-def _check_workers(workers: int | None, engine: str, address: str | None, *, examples: int) -> None:
-    if engine not in get_args(EngineName):
-        raise unknown("engine", engine, get_args(EngineName))
-    if workers is not None and not 1 <= workers <= examples:
-        raise InputError(f"workers={workers} for {examples} images: pass 1 to {examples}, each judges at least one.")
-    if address is not None and engine != "ray":
-        raise InputError(f'address="{address}" means nothing to the engine {engine}; pass engine="ray".')
 
 
 def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackResult:

@@ -5,21 +5,46 @@ import copy
 import multiprocessing
 import pickle
 import signal
+import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, get_args
 
 import torch
 
-from excite.errors import ExciteError, InputError
+from excite.errors import ExciteError, InputError, unknown
 from excite.evaluation.batch import Judge, Task, Verdict, device_of
 
 RETRIES = 2
 
 EngineName = Literal["local", "ray"]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Who shares an evaluation: so many processes here, or a Ray cluster; alone by default."""
+
+    workers: int | None = None
+    engine: EngineName = "local"
+    address: str | None = None
+
+    def check(self, examples: int) -> None:
+        if self.engine not in get_args(EngineName):
+            raise unknown("engine", self.engine, get_args(EngineName))
+        if self.workers is not None and not 1 <= self.workers <= examples:
+            raise InputError(
+                f"workers={self.workers} for {examples} images: pass 1 to {examples}, each judges at least one."
+            )
+        if self.address is not None and self.engine != "ray":
+            raise InputError(f'address="{self.address}" means nothing to the engine local; pass engine="ray".')
+
+
+UNSHARED = Shards()
 
 
 class Engine(Protocol):
@@ -124,6 +149,7 @@ def _work(connection: Connection, device: str) -> None:
     """What a worker does until nobody asks any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it through its parent only
     torch.set_num_threads(1)
+    sys.path.append(str(Path.cwd()))  # where a stranger's own modules may lie
     with contextlib.suppress(EOFError):
         contents, judge = connection.recv_bytes(), None
         while True:
@@ -163,17 +189,17 @@ def opened(contents: bytes, device: str) -> Judge:
 
 
 @contextlib.contextmanager
-def engine_for(judge: Judge, *, workers: int | None, engine: EngineName, address: str | None) -> Iterator[Engine]:
+def engine_for(judge: Judge, shards: Shards) -> Iterator[Engine]:
     """Who judges: this process, several of this machine, or a Ray cluster."""
-    if engine == "ray":
+    if shards.engine == "ray":
         from excite.evaluation.shards_on_ray import OnRay, cluster
 
-        with cluster(address, workers):
-            yield OnRay(judge, workers)
-    elif workers is None or workers == 1:
+        with cluster(shards.address, shards.workers):
+            yield OnRay(judge, shards.workers)
+    elif shards.workers is None or shards.workers == 1:
         yield Here(judge)
     else:
-        processes = Processes(judge, workers)
+        processes = Processes(judge, shards.workers)
         try:
             yield processes
         finally:

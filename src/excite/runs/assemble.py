@@ -13,7 +13,8 @@ from torch import nn
 from torch.optim import SGD
 
 from excite import data, models
-from excite.attacks import ATTACKS, Attack
+from excite.attacks import Attack
+from excite.attacks import create as create_attack
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
@@ -169,10 +170,10 @@ class Named:
 def look_up(experiment: Experiment) -> Named:
     training = experiment.training
     schedule = build("schedule", SCHEDULES, *_kind("training.schedule", training.schedule))
-    chosen = {
-        name: build("attack", ATTACKS, *_kind(f"attacks.{name}", options))
-        for name, options in experiment.attacks.items()
-    }
+    chosen = {}
+    for name, options in experiment.attacks.items():
+        kind, own = _kind(f"attacks.{name}", options)
+        chosen[name] = create_attack(kind, **own)
     asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
     objective = build("objective", OBJECTIVES, *_kind("training.objective", asked))
     augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
@@ -239,7 +240,9 @@ def _kind(where: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _number(value: Any) -> Any:
-    """8/255 as people write it; everything else as it is."""
+    """8/255 as people write it, also in a list; everything else as it is."""
+    if isinstance(value, list):
+        return [_number(each) for each in value]
     if isinstance(value, str) and "/" in value:
         with contextlib.suppress(InputError):
             return number(value)

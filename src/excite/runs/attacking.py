@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from excite import data, models
-from excite.attacks import ATTACKS, Attack
+from excite.attacks import ATTACKS, Attack, create
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
-from excite.evaluation import Evaluation, evaluate
-from excite.registry import build, lookup
+from excite.evaluation import Evaluation, Shards, evaluate
+from excite.evaluation.shards import UNSHARED
+from excite.registry import lookup
 from excite.runs.assemble import usable_device
 from excite.runs.procedure import Console, Run
 
@@ -63,8 +64,9 @@ def named_attacks(names: tuple[str, ...], options: Mapping[str, Any]) -> dict[st
         own = {option: value for option, value in given.items() if option in parameters}
         taken |= own.keys()
         if "step" in parameters and "eps" in own:
-            own.setdefault("step", 2.5 * own["eps"] / own.get("steps", parameters["steps"].default))
-        chosen[name] = build("attack", ATTACKS, name, own)
+            largest = own["eps"][-1] if isinstance(own["eps"], list) else own["eps"]
+            own.setdefault("step", 2.5 * largest / own.get("steps", parameters["steps"].default))
+        chosen[name] = create(name, **own)
     if ignored := given.keys() - taken:
         raise InputError(f"None of {', '.join(names)} takes {', '.join(sorted(ignored))}; leave it out.")
     return chosen
@@ -78,6 +80,7 @@ def attack_target(
     examples: int | None = None,
     subset_seed: int = 0,
     batch_size: int = 128,
+    shards: Shards = UNSHARED,
 ) -> Evaluation:
     """Evaluate and save the outcome in the target's folder, in a file of its own; goes on from where it was stopped."""
     images = target.images if examples is None else target.images.subset(examples, subset_seed)
@@ -94,6 +97,7 @@ def attack_target(
             batch_size=batch_size,
             journal=journal,
             progress=lambda _, done, total: progress(done, total),
+            **vars(shards),
         )
     evaluation.save(file)
     journal.unlink(missing_ok=True)

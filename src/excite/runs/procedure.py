@@ -5,7 +5,8 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from excite.errors import DivergedError, ExciteError, InputError
-from excite.evaluation import Evaluation
+from excite.evaluation import Evaluation, Shards
+from excite.evaluation.shards import UNSHARED
 from excite.files import write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs import estimators
@@ -62,16 +63,16 @@ class Run:
         assembled = assemble(self.experiment, device=self.device)
         return with_pseudo_labels(assembled, self.folder, console=self.console, device=self.device)
 
-    def all(self, arms: Iterable[str] = ()) -> RunFolder:
+    def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
         """Every stage: train and attack each arm, by default the experiment's, and keep what a report shows."""
         chosen = [arm_named(arm).name for arm in arms or self.experiment.arms]
         estimators.check(self.experiment, tuple(chosen))
         for arm in chosen:
-            self.finish(arm)
+            self.finish(arm, shards)
         self.show()
         return self.files
 
-    def finish(self, arm: str) -> str | None:
+    def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
         """Train and attack one arm. Where training diverged, that is its result: it says why."""
         try:
             self.train(arm)
@@ -79,7 +80,7 @@ class Run:
             if not self.files.arm(arm).trained:
                 raise  # no rate was found to train at
             return str(error)
-        self.attack(arm)
+        self.attack(arm, shards)
         return None
 
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:
@@ -163,10 +164,10 @@ class Run:
         self._once(files.search_file, lambda: search(self.parts, files, rates, self.console))
         return files.best_of_grid
 
-    def attack(self, arm: str) -> Evaluation:
+    def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""
         files = self.files.arm(arm)
-        self._once(files.evaluation_file, lambda: attack(self.parts, files, self.console))
+        self._once(files.evaluation_file, lambda: attack(self.parts, files, self.console, shards))
         return Evaluation.load(files.evaluation_file)
 
     def _once(self, file: Path, make: Callable[[], object]) -> None:

@@ -1,14 +1,15 @@
 """Clean and robust accuracy of one trained arm, on all test images of the experiment."""
 
-from excite.evaluation import evaluate
+from excite.evaluation import Shards, evaluate
+from excite.evaluation.shards import UNSHARED
 from excite.randomness import device_of
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.stages.console import Console
 
 
-def attack(parts: Parts, arm: ArmFolder, console: Console) -> None:
-    """Leave the evaluation in the arm's folder; one that was stopped goes on from its journal."""
+def attack(parts: Parts, arm: ArmFolder, console: Console, shards: Shards = UNSHARED) -> None:
+    """Leave the evaluation in the arm's folder; one that was stopped goes on from its journal, shared or not."""
     model = arm.load_into(parts.new_model()).eval()
     device = device_of(model)
     with console.task(f"{arm.name}: {', '.join(parts.attacks)}") as progress:
@@ -20,6 +21,7 @@ def attack(parts: Parts, arm: ArmFolder, console: Console) -> None:
             seed=parts.experiment.seed,
             journal=arm.journal_file,
             progress=lambda _, done, total: progress(done, total),
+            **vars(shards),
         )
     evaluation.save(arm.evaluation_file)
     arm.journal_file.unlink(missing_ok=True)
