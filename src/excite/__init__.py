@@ -18,6 +18,7 @@ _HOME = {
     "estimate_lipschitz": "excite.lipschitz",
     "evaluate": "excite.evaluation",
     "find_edge": "excite.lipschitz",
+    "find_learning_rate": "excite.finder",
     "rescale_scheduler": "excite.rescaling",
     "train": "excite.training",
 }
@@ -39,6 +40,7 @@ __all__ = [
     "evaluation",
     "excitation",
     "find_edge",
+    "find_learning_rate",
     "integrations",
     "lipschitz",
     "models",
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     )
     from excite.evaluation import Evaluation, evaluate
     from excite.excitation import acuteness, certificate, choose_batch_size
+    from excite.finder import find_learning_rate
     from excite.integrations.robustbench import benchmark
     from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
     from excite.rescaling import rescale_scheduler

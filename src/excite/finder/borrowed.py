@@ -1,0 +1,95 @@
+"""Borrow a model and a loader: train and draw from them at will, and everything is as before, bit for bit."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from excite.errors import InputError
+from excite.randomness import derive_seed, device_of, random_state, set_random_state
+
+
+@contextlib.contextmanager
+def borrowed(
+    model: nn.Module, loader: Iterable[Any], *, device: torch.device | None = None
+) -> Iterator[Callable[[], None]]:
+    """On leaving, parameters, gradients, buffers, modes, the loader's and the global generators are what they were.
+
+    Yields a function that puts parameters and buffers back earlier, as often as one likes.
+    """
+    device = device or device_of(model)
+    parameters = [(parameter, _kept(parameter), parameter.grad) for parameter in model.parameters()]
+    buffers = [
+        (module, name, buffer, _kept(buffer))
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    modes = [(module, module.training) for module in model.modules()]
+    draws = [(generator, generator.get_state()) for generator in generators_of(loader)]
+    globally = random_state(device)
+
+    def put_back() -> None:
+        with torch.no_grad():
+            for parameter, value, _ in parameters:
+                parameter.copy_(value)
+                parameter.grad = None
+            for module, name, buffer, value in buffers:
+                module._buffers[name] = buffer.copy_(value)
+
+    try:
+        with torch.enable_grad():
+            yield put_back
+    finally:
+        put_back()
+        for parameter, _, gradient in parameters:
+            parameter.grad = gradient
+        for module, mode in modes:
+            module.training = mode
+        for generator, state in draws:
+            generator.set_state(state)
+        set_random_state(globally, device)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone()
+
+
+def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """The generators that a loader and its samplers draw from; those of torch's global one are not among them."""
+    sampler = getattr(loader, "batch_sampler", None)
+    holders = (loader, getattr(loader, "sampler", None), sampler, getattr(sampler, "sampler", None))
+    found = {id(each): each for each in (getattr(holder, "generator", None) for holder in holders)}
+    return [generator for generator in found.values() if isinstance(generator, torch.Generator)]
+
+
+def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
+    """Batch after batch, epoch after epoch, in an order that depends on the seed alone."""
+    if iter(loader) is loader:
+        raise InputError("The loader can be gone through only once; pass a DataLoader or a list of batches.")
+    for generator in generators_of(loader):
+        generator.manual_seed(derive_seed(*seed))
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise InputError("The loader yields no batch; check the data set, its length and drop_last.")
+
+
+def make_fresh(model: nn.Module) -> None:
+    """Draw new weights by each module's `reset_parameters`; frozen layers keep theirs."""
+    for path, module in model.named_modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if not own:
+            continue
+        if reset is None:
+            raise InputError(
+                f'"{path or type(model).__name__}" has parameters of its own and no reset_parameters(), so it cannot '
+                "begin anew. Pass a function that builds the model (lambda: Net()) in place of the model, or "
+                'weights="present" to begin from the weights it has.'
+            )
+        reset()

@@ -1,0 +1,196 @@
+"""L, and with it the learning rates 1/L and 2/L, from short trainings of anybody's model on anybody's data."""
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from excite.errors import InputError
+from excite.finder.batch_loss import LossFunction, batch_loss, to_device
+from excite.finder.borrowed import borrowed, endless, make_fresh
+from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
+from excite.lipschitz import LipschitzEstimate, find_edge
+from excite.randomness import derive_seed, device_of, seed_all
+
+Step = Callable[[nn.Module, Any], Tensor]
+OnProgress = Callable[[int, int], None]
+
+TIMED_STEPS = 5
+FEWEST_STEPS = 20
+
+
+def find_learning_rate(
+    model: nn.Module | Callable[[], nn.Module],
+    loader: Iterable[Any],
+    loss_fn: LossFunction = cross_entropy,
+    optimizer: NewOptimizer | Optimizer = momentum_sgd,
+    *,
+    step: Step | None = None,
+    clip_grad_norm: float | None = None,
+    weights: Literal["fresh", "present"] = "fresh",
+    budget: int = 2000,
+    seconds: float | None = None,
+    steps: int | None = None,
+    start: float = 0.1,
+    seed: int = 0,
+    progress: bool | OnProgress | None = None,
+) -> LipschitzEstimate:
+    """L = 2/η_max, where η_max is the largest rate at which training converges (`excite.find_edge`).
+
+    It trains the model briefly, each time from other initial weights and in another order of the data, at rates around
+    the edge. Afterwards weights, gradients, batch-norm statistics, modes, your optimizer, the loader's generator and
+    all global random generators are as before, bit for bit. L holds for this optimizer, batch size and loss.
+
+    Args:
+        model: a module, or a function that builds one. The function is the better choice where `__init__` draws the
+            weights in a way of its own: a module's fresh weights come from its layers' `reset_parameters`.
+        loader: a DataLoader, or any collection of batches that can be gone through again and again. A batch may be a
+            tuple (the last is the target), a dict with "labels", or a tensor (its own target).
+        loss_fn: (output, target) -> loss.
+        optimizer: (parameters, rate) -> Optimizer, or an optimizer whose kind, options and parameter groups to use; the
+            rate then is that of the group with the largest.
+        step: (model, batch) -> loss, for batches of any other kind; `loss_fn` is then not used.
+        clip_grad_norm: clip the gradient to this length before each step, as your loop does.
+        weights: where the short trainings begin, "fresh" or "present". Frozen layers keep theirs.
+        budget: how many steps all short trainings together may take.
+        seconds: how long they may take: the budget is cut to what the first steps' speed allows.
+        steps: the length of one short training.
+        start: where to look first.
+        seed: of weights and data orders.
+        progress: True shows a bar, False none; by default on a terminal. Or a function of (steps done, steps at most).
+
+    Returns:
+        The estimate: `.learning_rate()` is 1/L, `.learning_rate(2)` is 2/L, `.plot()` shows where training converged.
+
+    >>> import torch
+    >>> inputs = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
+    >>> batches = [(x, x @ torch.ones(8, 1)) for x in inputs.split(32)]
+    >>> sgd = lambda params, lr: torch.optim.SGD(params, lr)
+    >>> estimate = find_learning_rate(torch.nn.Linear(8, 1), batches, torch.nn.functional.mse_loss, sgd, budget=600)
+    >>> 0.05 < estimate.learning_rate() < 1
+    True
+    """
+    if weights not in ("fresh", "present"):
+        raise InputError(f'weights="{weights}" is neither "fresh" nor "present".')
+    began = time.perf_counter()
+    with _beginnings(model, loader, weights, isinstance(optimizer, Optimizer)) as beginning:
+        trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)
+        if seconds is not None:
+            budget = min(budget, trainings.steps_within(seconds, start))
+            steps = min(steps, budget) if steps else None
+        with _shown(progress) as show:
+            counter = itertools.count(1)
+
+            def losses_at(rate: float, draw: int) -> Iterator[float]:
+                for loss in trainings.losses_at(rate, draw):
+                    show(min(next(counter), budget), budget)
+                    yield loss
+
+            edge = find_edge(
+                losses_at, budget=budget, steps=steps, start=start, optimizer=trainings.optimizer_at(start)
+            )
+    found = {"weights": weights, "seed": seed, "seconds": time.perf_counter() - began}
+    return dataclasses.replace(edge, details=edge.details | found)
+
+
+@contextlib.contextmanager
+def _beginnings(
+    model: nn.Module | Callable[[], nn.Module], loader: Iterable[Any], weights: str, optimizer_is_made: bool
+) -> Iterator[Callable[[], nn.Module]]:
+    """Yield a function that gives the model as a short training finds it; on leaving, all is as it was."""
+    if isinstance(model, nn.Module):
+        lent = model
+        with borrowed(lent, loader) as put_back:
+
+            def begin() -> nn.Module:
+                put_back()
+                if weights == "fresh":
+                    make_fresh(lent)
+                return lent
+
+            yield begin
+        return
+    if weights == "present":
+        raise InputError('weights="present" needs a model that has some: pass the model, not a function.')
+    if optimizer_is_made:
+        raise InputError(
+            "A model that is built anew each time needs an optimizer that is, too: pass "
+            "optimizer=lambda params, lr: …, or the model itself."
+        )
+    with borrowed(nn.Module(), loader, device=_device()):
+        yield model
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trainings:
+    """Trainings at a constant rate, each from weights and in an order of the data that its number decides."""
+
+    beginning: Callable[[], nn.Module]
+    loader: Iterable[Any]
+    loss_fn: LossFunction
+    optimizer: NewOptimizer | Optimizer
+    step: Step | None
+    clip_grad_norm: float | None
+    seed: int
+
+    def losses_at(self, rate: float, draw: int) -> Iterator[float]:
+        """Train for as long as losses are asked for."""
+        seed_all(derive_seed(self.seed, draw), _device())
+        model = self.beginning().train()
+        device = device_of(model)
+        optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
+        for batch in endless(self.loader, self.seed, draw):
+            yield self._descend(model, to_device(batch, device), optimizer)
+
+    def optimizer_at(self, rate: float) -> Optimizer:
+        return new_optimizer(self.optimizer, list(self.beginning().parameters()), rate)
+
+    def steps_within(self, seconds: float, rate: float) -> int:
+        """How many steps the time pays for, by the speed of a few."""
+        losses = self.losses_at(rate, 0)
+        next(losses)  # the first one is slower
+        began = time.perf_counter()
+        each = len(list(itertools.islice(losses, TIMED_STEPS))) / (time.perf_counter() - began)
+        if seconds * each < FEWEST_STEPS:
+            raise InputError(
+                f"In {seconds:g} s there is time for {int(seconds * each)} steps, too few for one short training; "
+                f"allow {11 * FEWEST_STEPS / each:.2g} s or more."
+            )
+        return int(seconds * each)
+
+    def _descend(self, model: nn.Module, batch: Any, optimizer: Optimizer) -> float:
+        def closure() -> float:
+            optimizer.zero_grad()
+            loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
+            if not isinstance(loss, Tensor) or loss.numel() != 1:
+                what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+                raise InputError(f"The loss of a batch must be one number; this has {what}. Take its mean.")
+            loss.backward()  # type: ignore[no-untyped-call]
+            if self.clip_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
+            return loss.item()
+
+        return float(optimizer.step(closure))
+
+
+def _device() -> torch.device:
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return accelerator or torch.device("cpu")
+
+
+def _shown(progress: bool | OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:
+    if callable(progress):
+        return contextlib.nullcontext(progress)
+    if progress or (progress is None and sys.stderr.isatty()):
+        from excite.console import Console
+
+        return Console().task("Finding the largest convergent rate")
+    return contextlib.nullcontext(lambda _done, _total: None)

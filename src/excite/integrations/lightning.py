@@ -1,0 +1,178 @@
+"""A Lightning callback: finds L before training starts, sets the rate to 1/L, records and logs while it trains."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from excite.errors import InputError
+from excite.finder import find_learning_rate
+from excite.integrations import scalars
+from excite.integrations.extras import extra
+from excite.lipschitz import LipschitzEstimate
+from excite.rescaling import first_rate, rescale_scheduler
+from excite.trace import Recorder, Trace
+
+with extra("lightning"):
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+logger = logging.getLogger(__name__)
+
+
+class PoECallback(Callback):
+    """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with your scheduler's shape γ.
+
+    Before the first step L is found by `excite.find_learning_rate`, with your optimizer, your `training_step` and your
+    training data; model, data order and random state are then as before. The rates of all parameter groups are
+    multiplied by one factor, schedulers are rescaled (see `excite.rescale_scheduler`), and an attribute `lr` or
+    `learning_rate` of the module, or of its hparams, is set. During training a `Recorder` watches; L, acuteness, the
+    share of certified steps and local slopes go to every logger. A run that is resumed from a checkpoint keeps its L.
+
+    Args:
+        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
+        update_attr: set the module's `lr` or `learning_rate`.
+        attr_name: the attribute's name, where it is another one.
+        record: watch the training; costs a forward and a backward pass at `slopes_per_epoch` steps of an epoch.
+        slopes_per_epoch: how many local slopes to measure; none where gradients are clipped or accumulated.
+        find: options of `find_learning_rate`, for instance {"budget": 1000, "weights": "present"}.
+
+    Attributes:
+        estimate: L, once it is found.
+        recorder: with the `Trace` of the training in `recorder.trace`.
+
+    ```
+    trainer = Trainer(callbacks=[PoECallback()])
+    trainer.fit(module, loader)
+    ```
+    """
+
+    def __init__(
+        self,
+        multiple: float = 1.0,
+        *,
+        update_attr: bool = True,
+        attr_name: str = "",
+        record: bool = True,
+        slopes_per_epoch: int = 8,
+        find: dict[str, Any] | None = None,
+    ) -> None:
+        self.multiple, self.update_attr, self.attr_name = multiple, update_attr, attr_name
+        self.record, self.slopes_per_epoch, self.find = record, slopes_per_epoch, find or {}
+        self.estimate: LipschitzEstimate | None = None
+        self.recorder: Recorder | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        return self.recorder.trace if self.recorder else None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        optimizer = _only_optimizer(trainer, pl_module)
+        if self.estimate is None:
+            for config in trainer.lr_scheduler_configs:
+                first_rate(config.scheduler)  # refuses a warm-up before the time is spent
+            self.estimate = self._found(trainer, pl_module, optimizer)
+            self._set_rates(trainer, pl_module, optimizer)
+            logger.info("%s", self.estimate)
+        _log(trainer, scalars.of_estimate(self.estimate))
+        if self.record and trainer.world_size == 1:
+            as_computed = trainer.accumulate_grad_batches == 1 and not trainer.gradient_clip_val
+            self.recorder = Recorder(pl_module, optimizer, slopes_per_epoch=self.slopes_per_epoch if as_computed else 0)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, _outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self.recorder:
+            with _silent(pl_module):
+                self.recorder.after_step(lambda: _loss(trainer, pl_module, batch, batch_idx))
+
+    def on_train_epoch_end(self, trainer: Trainer, _pl_module: LightningModule) -> None:
+        if self.recorder:
+            self.recorder.record()
+            _log(trainer, scalars.of_trace(self.recorder.trace))
+
+    def on_fit_end(self, _trainer: Trainer, _pl_module: LightningModule) -> None:
+        if self.recorder:
+            self.recorder.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"estimate": self.estimate.to_json() if self.estimate else None}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        found = state_dict["estimate"]
+        self.estimate = LipschitzEstimate.from_json(found) if found else None
+
+    def _found(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> LipschitzEstimate:
+        """The first process finds L, the others hear of it."""
+        found: dict[str, Any] | None = None
+        if trainer.is_global_zero:
+            with _silent(pl_module):
+                found = find_learning_rate(
+                    pl_module,
+                    trainer.train_dataloader,
+                    optimizer=optimizer,
+                    step=lambda _, batch: _loss(trainer, pl_module, batch, 0),
+                    **{"clip_grad_norm": trainer.gradient_clip_val, **self.find},
+                ).to_json()
+        return LipschitzEstimate.from_json(trainer.strategy.broadcast(found))
+
+    def _set_rates(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        assert self.estimate is not None  # noqa: S101
+        rate = self.estimate.learning_rate(self.multiple)
+        for config in trainer.lr_scheduler_configs:
+            rescale_scheduler(config.scheduler, self.estimate, self.multiple)
+        if not trainer.lr_scheduler_configs:
+            factor = rate / max(group["lr"] for group in optimizer.param_groups)
+            for group in optimizer.param_groups:
+                group["lr"] *= factor
+        if self.update_attr:
+            _set_attribute(pl_module, self.attr_name, rate)
+
+
+def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:
+    if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
+        raise InputError(
+            f"PoECallback works with automatic optimization and one optimizer; here are {len(trainer.optimizers)}. "
+            "Call excite.find_learning_rate yourself, with a step function for each."
+        )
+    optimizer: Optimizer = trainer.optimizers[0]
+    return optimizer
+
+
+def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
+    with trainer.precision_plugin.train_step_context():
+        output = pl_module.training_step(batch, batch_idx)
+    loss = output["loss"] if isinstance(output, dict) else output
+    if not isinstance(loss, Tensor):
+        raise InputError(f"training_step returned {type(output).__name__}; it must return the loss.")
+    return loss
+
+
+@contextlib.contextmanager
+def _silent(pl_module: LightningModule) -> Iterator[None]:
+    """Inside, what `training_step` logs is not logged: it is not a step of the training."""
+    names = ("log", "log_dict")
+    for name in names:
+        object.__setattr__(pl_module, name, lambda *_arguments, **_options: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            object.__delattr__(pl_module, name)
+
+
+def _set_attribute(pl_module: LightningModule, name: str, rate: float) -> None:
+    for candidate in (name,) if name else ("lr", "learning_rate"):
+        for holder in (pl_module, getattr(pl_module, "hparams", None)):
+            if holder is not None and hasattr(holder, candidate):
+                setattr(holder, candidate, rate)
+                return
+    if name:
+        raise InputError(f'The module has no attribute "{name}", nor have its hparams; leave out attr_name.')
+
+
+def _log(trainer: Trainer, values: dict[str, float]) -> None:
+    for each in trainer.loggers:
+        each.log_metrics(values, step=trainer.global_step)

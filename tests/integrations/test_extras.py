@@ -1,0 +1,25 @@
+"""Without its package, an integration says what to install."""
+
+import importlib
+import sys
+
+import pytest
+
+from excite.integrations.extras import MissingExtraError
+
+NEEDS = {
+    "lightning": ("lightning", "lightning"),
+    "transformers": ("transformers", "transformers"),
+    "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
+}
+
+
+@pytest.mark.parametrize("module", NEEDS)
+def test_the_error_names_the_command(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    package, extra = NEEDS[module]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package or name == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # an import of it now fails
+    monkeypatch.delitem(sys.modules, f"excite.integrations.{module}", raising=False)
+    with pytest.raises(MissingExtraError, match=rf'pip install "excite\[{extra}\]"'):
+        importlib.import_module(f"excite.integrations.{module}")

@@ -1,0 +1,156 @@
+"""The callback in a real Lightning training, on a CPU: the rate becomes 1/L, training is otherwise as without it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from excite.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about workers and missing loggers
+lightning = pytest.importorskip("lightning.pytorch")
+
+from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+
+from excite.integrations.lightning import PoECallback  # noqa: E402
+
+FIND = {"budget": 200, "steps": 20}
+
+
+class Module(lightning.LightningModule):  # type: ignore[name-defined]
+    def __init__(self, lr: float = 0.1, schedule: bool = True) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.lr, self.schedule = lr, schedule
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+        self.rates: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        loss = cross_entropy(self.net(batch[0]), batch[1])
+        self.log("loss", loss, on_epoch=True)
+        return {"loss": loss}
+
+    def on_train_epoch_start(self) -> None:
+        self.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
+        return ([optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)]) if self.schedule else optimizer
+
+
+def loader() -> DataLoader[Any]:
+    inputs = torch.randn(96, 8, generator=torch.Generator().manual_seed(0))
+    return DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16, shuffle=True)
+
+
+def fit(
+    module: Module, *callbacks: Any, epochs: int = 4, logger: Any = False, resume: Path | None = None
+) -> lightning.Trainer:  # type: ignore[name-defined]
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        callbacks=list(callbacks),
+        logger=logger,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, loader(), ckpt_path=resume, weights_only=False if resume else None)
+    return trainer
+
+
+def test_the_rate_is_one_over_l_and_the_schedule_keeps_its_shape(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, callback = Module(), PoECallback(find=FIND)
+    fit(module, callback, logger=CSVLogger(tmp_path))
+    assert callback.estimate is not None
+    first = callback.estimate.learning_rate()
+    assert module.rates == pytest.approx([first, first, first / 2, first / 2])
+    assert module.lr == first
+    assert callback.trace is not None
+    assert len(callback.trace) == 4
+    assert len(callback.trace.slopes) > 0
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    header = metrics.read_text().splitlines()[0].split(",")
+    assert {"excite/L", "excite/acuteness", "excite/certified", "excite/local_slope", "loss_epoch"} <= {*header}
+
+
+def test_two_over_l_without_a_scheduler() -> None:
+    module, callback = Module(schedule=False), PoECallback(2, find=FIND, record=False)
+    fit(module, callback, epochs=1)
+    assert callback.estimate is not None
+    assert module.rates == [pytest.approx(callback.estimate.learning_rate(2))]
+    assert callback.trace is None
+
+
+def test_training_is_as_without_the_callback_at_that_rate() -> None:
+    torch.manual_seed(0)
+    watched, callback = Module(), PoECallback(find=FIND)
+    fit(watched, callback, epochs=2)
+    assert callback.estimate is not None
+    torch.manual_seed(0)
+    plain = Module(lr=callback.estimate.learning_rate())
+    fit(plain, epochs=2)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(watched.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_a_resumed_run_keeps_its_estimate_and_rates(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    callback = PoECallback(find=FIND)
+    trainer = fit(Module(), callback, epochs=2)
+    trainer.save_checkpoint(tmp_path / "last.ckpt", weights_only=False)
+    module, again = Module(), PoECallback(find={"budget": -1})  # would fail if it searched
+    fit(module, again, epochs=4, resume=tmp_path / "last.ckpt")
+    assert callback.estimate is not None
+    assert again.estimate == callback.estimate
+    assert module.rates == pytest.approx([callback.estimate.learning_rate() / 2] * 2)
+
+
+def test_a_name_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match='no attribute "rate"'):
+        fit(Module(), PoECallback(attr_name="rate", find=FIND), epochs=1)
+
+
+TWO_PROCESSES = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+import lightning.pytorch as lightning
+from excite.integrations.lightning import PoECallback
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 3)
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+torch.manual_seed(0)
+inputs = torch.randn(96, 8)
+callback = PoECallback(find={"budget": 200, "steps": 20})
+trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback],
+                            logger=False, enable_checkpointing=False, enable_progress_bar=False)
+trainer.fit(Module(), DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16, shuffle=True))
+rate = trainer.optimizers[0].param_groups[0]["lr"]
+print(f"RANK {trainer.global_rank} {rate:.12g} {callback.estimate.learning_rate():.12g}", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_l(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES, encoding="utf-8")
+    process = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=False)
+    assert process.returncode == 0, process.stderr
+    ranks = [line.split()[1:] for line in process.stdout.splitlines() if line.startswith("RANK")]
+    assert sorted(rank for rank, _, _ in ranks) == ["0", "1"]
+    assert len({number for _, *numbers in ranks for number in numbers}) == 1

@@ -1,0 +1,101 @@
+"""The callback in the real Trainer, with a tiny model made here: the rate becomes 1/L, the schedule keeps its shape."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from excite.errors import InputError
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate themselves
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from excite.integrations.transformers import PoETrainerCallback  # noqa: E402
+
+FIND = {"budget": 200, "steps": 20, "start": 0.01}
+EPOCHS = 4
+EXAMPLES = 64
+
+
+class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Token sequences whose label is whether they begin with a large token."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.tokens = torch.randint(0, 32, (EXAMPLES, 6), generator=generator)
+
+    def __len__(self) -> int:
+        return EXAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.tokens[index], "labels": (self.tokens[index, 0] > 15).long()}
+
+
+def train(folder: Path, callback: PoETrainerCallback | None, *, epochs: int = EPOCHS, **options: Any) -> Any:
+    config = transformers.BertConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=8, num_labels=2,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    resume = options.pop("resume", None)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=16,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        seed=0,
+        **{"save_strategy": "no", "learning_rate": 1e-3, **options},
+    )
+    trainer = transformers.Trainer(
+        model=transformers.BertForSequenceClassification(config),
+        args=arguments,
+        train_dataset=Texts(),
+        callbacks=[callback] if callback else [],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def test_the_rate_begins_at_one_over_l_and_falls_as_it_would(tmp_path: Path) -> None:
+    callback = PoETrainerCallback(find=FIND)
+    trainer = train(tmp_path, callback, logging_steps=1)
+    assert callback.estimate is not None
+    first = callback.estimate.learning_rate()
+    steps = EPOCHS * EXAMPLES // 16
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert rates == pytest.approx([first * (1 - step / steps) for step in range(steps)], abs=1e-9)
+    logged = {name for entry in trainer.state.log_history for name in entry}
+    assert {"excite/L", "excite/acuteness", "excite/certified"} <= logged
+    assert callback.trace is not None
+    assert len(callback.trace) == EPOCHS
+
+
+def test_training_is_as_without_the_callback_at_that_rate(tmp_path: Path) -> None:
+    callback = PoETrainerCallback(find=FIND, record=False)
+    watched = train(tmp_path, callback, epochs=1)
+    assert callback.estimate is not None
+    plain = train(tmp_path, None, epochs=1, learning_rate=callback.estimate.learning_rate())
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(watched.model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_a_resumed_run_keeps_its_rates(tmp_path: Path) -> None:
+    callback = PoETrainerCallback(find=FIND)
+    train(tmp_path, callback, epochs=2, save_strategy="epoch", logging_steps=1)
+    assert callback.estimate is not None
+    again = PoETrainerCallback(find={"budget": -1})  # would fail if it searched
+    trainer = train(
+        tmp_path, again, epochs=2, save_strategy="epoch", logging_steps=1, resume=str(tmp_path / "checkpoint-4")
+    )
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    first = callback.estimate.learning_rate()
+    assert rates == pytest.approx([first * (1 - step / 8) for step in range(8)], abs=1e-9)
+
+
+def test_a_warm_up_is_refused_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="drop the warm-up"):
+        train(tmp_path, PoETrainerCallback(find=FIND), warmup_steps=4)
