@@ -102,12 +102,10 @@ def miss(one_over_L: float, best: float) -> float:
 
 def main() -> None:
     names = [name for name in NETWORKS if any(row["network"] == name for row in rows(RUNS))]
-    fill(DOCUMENT, "accuracies", accuracy_table(names))
     fill(DOCUMENT, "truth", truth_table(names))
     fill(DOCUMENT, "estimates", estimate_table(names))
     fill(DOCUMENT, "summary", summary_table(names))
     fill(DOCUMENT, "seeds", seeds_table(names))
-    fill(DOCUMENT, "law", law_table(names))
     save(law_figure(names), "slope-times-rate")
     save(accuracy_figure(names), "accuracy-against-rate")
 
@@ -117,19 +115,6 @@ def fill(document: Path, name: str, table: str) -> None:
     before, begin, rest = document.read_text(encoding="utf-8").partition(f"<!-- begin {name} -->\n")
     _, end, after = rest.partition(f"<!-- end {name} -->")
     write_text(document, f"{before}{begin}{table}\n{end}{after}")
-
-
-def accuracy_table(names: Iterable[str]) -> str:
-    lines = ["| network | rate | clean % | PGD % | last epoch's loss |", "|---|---|---|---|---|"]
-    for name in names:
-        for row in sorted((row for row in rows(RUNS) if row["network"] == name), key=lambda row: float(row["rate"])):
-            outcome = (
-                f"diverged at step {row['steps']} | – "
-                if row["problem"]
-                else f"{100 * float(row['clean']):.1f} | {100 * float(row['robust']):.1f} "
-            )
-            lines.append(f"| {SHORT[name]} | {row['rate']} | {outcome}| {row['final_loss']} |")
-    return "\n".join(lines)
 
 
 def truth_table(names: Iterable[str]) -> str:
@@ -205,15 +190,6 @@ def seeds_table(names: Iterable[str]) -> str:
         if len(found) > 1:
             edges = ", ".join(f"{found[seed]:.3g}" for seed in sorted(found))
             lines.append(f"| {SHORT[name]} | {edges} | {max(found.values()) / min(found.values()):.2f} |")
-    return "\n".join(lines)
-
-
-def law_table(names: Iterable[str]) -> str:
-    lines = ["| network | rate | median slope | slope × rate | quartiles |", "|---|---|---|---|---|"]
-    for name in names:
-        for rate, products in slopes_times_rates(name):
-            low, middle, high = np.quantile(products, [0.25, 0.5, 0.75])
-            lines.append(f"| {SHORT[name]} | {rate:g} | {middle / rate:.3g} | {middle:.2f} | {low:.2f} to {high:.2f} |")
     return "\n".join(lines)
 
 

@@ -17,9 +17,16 @@ def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int
     return DoseResponse(0.1, rates, survived)
 
 
-@pytest.mark.parametrize(("slope", "width"), [(0.02, 1.6), (0.1, 2.0), (0.2, 2.7)])
+@pytest.mark.parametrize(
+    ("slope", "width"),
+    [
+        pytest.param(0.02, 1.6, marks=pytest.mark.slow),
+        (0.1, 2.0),
+        pytest.param(0.2, 2.7, marks=pytest.mark.slow),
+    ],
+)
 def test_the_interval_covers_the_truth_as_often_as_it_says(slope: float, width: float) -> None:
-    """12 verdicts each on 40 curves: of 95% intervals fewer than 34 of 40 would cover in one test of a thousand."""
+    """12 verdicts each on 40 curves: of 95% intervals fewer than 34 of 40 would cover in one test of three hundred."""
     rng = np.random.default_rng(0)
     truths = 0.1 * np.exp(rng.uniform(-3, 3, 40))
     found = [simulate(truth, slope, rng) for truth in truths]
