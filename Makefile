@@ -1,7 +1,10 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Two stages of set-up: what running needs and no more, and what developing needs as well.
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
 # Two processes of one thread each: small networks gain nothing from a second thread, and two of them would fight.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
@@ -11,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 help: ## list every target
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
 
-setup: $(READY) ## make .venv with excite and the tools it is developed with
+setup: $(TOOLS) ## make .venv with excite and the tools it is developed with
 
 run: $(READY) ## run the paper's whole procedure on the embedded data and write its report
 	$(BIN)/excite run
@@ -22,14 +25,14 @@ test: lint ## ruff, mypy, the contract of imports, and every test that needs no 
 test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
 	EXCITE_FETCH_DATA=1 $(PYTEST)
 
-lint: $(READY) ## ruff, mypy and the contract of imports only
+lint: $(TOOLS) ## ruff, mypy and the contract of imports only
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-bench: $(READY) ## every benchmark, as ratios against a peer in the same run (an hour; fetches MNIST and CIFAR-10)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+bench: $(TOOLS) ## every benchmark, as ratios against a peer in the same run (an hour; fetches MNIST and CIFAR-10)
+	$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/estimator.py
 	$(BIN)/python benchmarks/attacks.py speed
@@ -41,5 +44,9 @@ clean: ## remove .venv and caches; runs/ stays
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "excite needs Python 3.11 or later; name one with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
+	@touch $@
+
+$(TOOLS): $(READY)
+	$(PIP) -e '.[dev]'
 	@touch $@

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -52,13 +52,15 @@ for _command in COMMANDS:
     cli.add_command(_command)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: logs go to stderr, errors become one line there and an exit code."""
     try:
         with _only_first_speaks():
-            logging.getLogger("excite").addHandler(logging.StreamHandler())
-            logging.getLogger("excite").setLevel(logging.INFO)
-            sys.exit(cli(standalone_mode=False))
+            logger = logging.getLogger("excite")
+            logger.setLevel(logging.INFO)
+            if not logger.handlers:
+                logger.addHandler(logging.StreamHandler())
+            sys.exit(cli(arguments, prog_name="excite", standalone_mode=False))
     except click.exceptions.Abort:
         click.echo("Interrupted; finished stages are kept, the same command goes on from there.", err=True)
         sys.exit(130)
@@ -73,6 +75,10 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        click.echo(f"error: The operating system refused{where}: {error.strerror or error}.", err=True)
+        sys.exit(ExciteError.exit_code)
 
 
 def _is_first() -> bool:

@@ -10,6 +10,7 @@ from excite.cli.options import (
     NUMBER,
     NUMBERS,
     SHARE,
+    Output,
     arm_option,
     device_option,
     json_option,
@@ -111,7 +112,7 @@ def attack(
 @run_argument
 @arm_option
 @click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The .npz file to write.")
+@click.option("--out", type=Output(dir_okay=False), required=True, help="The .npz file to write.")
 @click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="The least confidence to keep.")
 @click.option("--balance", is_flag=True, help="Keep equally many of each class, the most confident ones.")
 @device_option

@@ -1,6 +1,7 @@
 """Arguments and options that several commands share."""
 
 import math
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,27 @@ from excite.errors import InputError
 from excite.quantities import number
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Output(click.Path):
+    """A file or folder to write, refused before any work where it cannot be."""
+
+    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
+        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        if not str(value).strip():
+            self.fail("the name is empty; name a file or folder.", param, ctx)
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+        except (OSError, ValueError) as error:
+            self.fail(f"{value} cannot be a file or folder ({error}); name another.", param, ctx)
+        if there != path.absolute() and not there.is_dir():
+            self.fail(f"{there} is a file, so nothing can be written below it; name another folder.", param, ctx)
+        if not os.access(there, os.W_OK):
+            self.fail(f"{there} cannot be written; name a folder of yours.", param, ctx)
+        return path
 
 
 class Number(click.ParamType[float]):
@@ -65,7 +87,7 @@ experiment_argument = click.argument("experiment", default="mnist-sample", shell
 run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
 run_argument = click.argument("folder", metavar="RUN", type=run_folder)
 runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
-out_option = click.option("--out", type=click.Path(path_type=Path), help="Run folder; by default runs/<experiment>.")
+out_option = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key of the experiment."
 )

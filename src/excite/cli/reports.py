@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import device_option, json_option, refuse_ignored, runs_argument
+from excite.cli.options import Output, device_option, json_option, refuse_ignored, runs_argument
 from excite.cli.output import show
 from excite.errors import ExciteError
 
@@ -12,9 +12,7 @@ from excite.errors import ExciteError
 @click.command(epilog="Example: excite report runs/mnist-sample --open")
 @runs_argument
 @click.option("--open", "in_browser", is_flag=True, help="Show the page in the browser.")
-@click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="The page; by default report.html in the folder."
-)
+@click.option("--out", type=Output(dir_okay=False), help="The page; by default report.html in the folder.")
 @click.option(
     "--format",
     "wanted",
@@ -60,7 +58,7 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
 @runs_argument
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Output(file_okay=False),
     default=Path("figures"),
     show_default=True,
     help="Folder for the files.",

@@ -7,6 +7,7 @@ import click
 
 from excite.cli.opening import console, described, run_of
 from excite.cli.options import (
+    Output,
     arm_option,
     arms_option,
     device_option,
@@ -74,9 +75,7 @@ def run(
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU, or per core.")
 @click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Holds the run folders; by default runs/<experiment>-sweep."
-)
+@click.option("--out", type=Output(file_okay=False), help="Holds the run folders; by default runs/<experiment>-sweep.")
 @estimator_option
 @set_option
 @device_option
