@@ -33,7 +33,7 @@ MINUTES = 40e12  # FLOP: a quarter of an hour at 45 GFLOP/s
 
 
 def test_every_row_and_figure_is_there_with_a_small_twin() -> None:
-    assert set(catalogue()) == {*FULL, *(f"{name}-small" for name in FULL), "mnist-sample"}
+    assert set(catalogue()) == {*FULL, *(f"{name}-small" for name in FULL), "mnist-sample", "theorem-1"}
 
 
 @pytest.mark.parametrize("name", catalogue())

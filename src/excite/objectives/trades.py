@@ -60,7 +60,10 @@ class Trades(Adversarial[Tensor]):
     def __post_init__(self) -> None:
         PGD(self.eps, self.step, self.steps)  # refuses what makes no sense
         if not self.beta >= 0:
-            raise InputError(f"beta={self.beta} would reward answers that differ; pass 0 or more, the paper has 6.0.")
+            raise InputError(
+                f"beta={self.beta} would reward answers that differ; pass 0 or more. The released code has 6.0, where "
+                "the paper's text says 0.6."
+            )
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         device = x.device if generator is None else generator.device

@@ -85,7 +85,9 @@ class BestOfGrid(Arm):
 
 ARMS: dict[str, Arm] = {
     "baseline": Arm("baseline", "baseline", "baseline"),
+    "half": MultipleOfInverse("half", "half the bound, 0.5/L", "0.5/L", times=0.5),
     "poe": MultipleOfInverse("poe", "PoE-motivated, 1/L", "1/L", times=1.0),
+    "beyond": MultipleOfInverse("beyond", "beyond the bound, 1.5/L", "1.5/L", times=1.5),
     "largest": MultipleOfInverse("largest", "largest convergent, 2/L", "2/L", times=2.0),
 }
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from excite.cli import cli
 from excite.errors import InputError
 from excite.evaluation import Evaluation
-from excite.excitation import acuteness
+from excite.excitation import acuteness, certify
 from excite.lipschitz import estimate_lipschitz
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
@@ -61,7 +61,8 @@ def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list
                     "evaluation": evaluated(90, 40 + seed),
                     "epochs": [{"test_accuracy": 0.5, "robust_accuracy": 0.2}] * 8,
                     "trace": descent(8, noise=0.02, seed=seed),
-                }
+                },
+                "poe": {"trace": descent(8, noise=0.02, seed=seed)},
             },
             changes=[f"seed={seed}", f"training.schedule.rate={rate}", f"training.batch_size={size}"],
             estimate=EDGE,
@@ -164,6 +165,20 @@ def test_figure_6_has_a_row_per_pair_and_a_column_per_shape(write_run: Write, de
     assert all(0 <= float(text) <= 1 for text in written(p_values))
 
 
+def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent: Descent) -> None:
+    trace = descent(30, noise=0.02, seed=3)
+    run = write_run({"poe": {"trace": trace}, "largest": {"trace": trace}}, estimate=EDGE)
+    one_dimension, _, network, *_ = plot("theorem-1", [run]).axes
+    names = [line.get_label() for line in one_dimension.lines if not str(line.get_label()).startswith("_")]
+    assert names == ["0.5/L", "1/L", "1.5/L", "2/L"]
+    curve, solid, hollow = network.lines[:3]
+    path = certify(trace)
+    assert list(points(curve).values()) == pytest.approx(path.angles.cosines.tolist())
+    assert solid.get_markerfacecolor() != "none" == hollow.get_markerfacecolor()
+    assert len(points(solid)) == path.certified.sum()
+    assert len(points(hollow)) == (~path.certified).sum()
+
+
 def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) -> None:
     trace = descent(20, noise=0.05)
     runs = [
@@ -222,6 +237,7 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
         ("figure-5", "a baseline's trace of 6 epochs or more"),
         ("figure-6", "a baseline's trace of 6 epochs or more"),
         ("estimators", "a baseline's trace"),
+        ("theorem-1", "`excite run theorem-1` makes them"),
     ],
 )
 def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, message: str) -> None:
