@@ -13,6 +13,22 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+LONGEST_NAME = 100
+
+
+def check_name(kind: str, name: str, *, for_files: bool = True) -> None:
+    """Refuse a name that would spoil a table or, `for_files`, lead to another folder than its own."""
+    problem = ""
+    if not 0 < len(name) <= LONGEST_NAME:
+        problem = f"a name has 1 to {LONGEST_NAME} characters, not {len(name)}"
+    elif not name.isprintable() or name != name.strip():
+        problem = "a name holds no line breaks or control codes, and no space at its ends"
+    elif for_files and (name in (".", "..") or "/" in name or "\\" in name):
+        problem = "it names a folder, so it is no path"
+    if problem:
+        raise InputError(f"The {kind} cannot be called {name[:LONGEST_NAME]!r}: {problem}. Give it another name.")
+
+
 def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
     if name not in registry:
         raise unknown(kind, name, registry)

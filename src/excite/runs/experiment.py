@@ -11,12 +11,14 @@ import msgspec
 from msgspec import Meta
 
 from excite.errors import InputError, unknown
+from excite.registry import check_name
 from excite.runs.arms import arm_named
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0)]
 Options = dict[str, Any]
+LARGEST_FILE = 1_000_000  # bytes
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # of [lipschitz], from when the edge was bisected
 
 
@@ -106,20 +108,29 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     if name_or_path in shipped:
         text = shipped[name_or_path].read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = path.read_text(encoding="utf-8")
+        text = _text(path)
     elif path.suffix == ".toml":
         raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
     else:
         raise unknown("experiment", name_or_path, shipped)
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{name_or_path} is not valid TOML: {error}.") from error
     choose_estimator(values)
     for override in overrides:
         _override(values, override)
         choose_estimator(values)
     return from_values(values)
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes; that is no description of an experiment.")
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} cannot be read as text ({error}). Name a TOML file in UTF-8.") from error
 
 
 def from_values(values: Mapping[str, Any]) -> Experiment:
@@ -133,6 +144,11 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
         raise InputError(f"The experiment does not fit: {str(error).replace('`$.', '`')}.") from error
+    check_name("experiment", experiment.name)
+    for name in experiment.estimators:
+        check_name("estimator", name)
+    for name in experiment.attacks:
+        check_name("attack", name, for_files=False)
     for arm in experiment.arms:
         arm_named(arm)
     return experiment
@@ -180,7 +196,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise InputError(f'"{override}" sets nothing; write key=value, for instance training.epochs=3.')
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()  # a bare word: --set model.name=resnet8
     _place(values, path.strip(), value)
 

@@ -1,5 +1,6 @@
 """A run folder and its arms: the only place that knows where a run keeps what, and how to read it."""
 
+import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -143,6 +144,15 @@ class ArmFolder:
         from excite.training import checkpoints
 
         return checkpoints.load_model(self.path, model)
+
+    def tidy(self) -> None:
+        """Remove what a killed process left of stages that are finished."""
+        if self.trained:
+            shutil.rmtree(self.moments, ignore_errors=True)
+        if self.search_file.exists():
+            shutil.rmtree(self.trials, ignore_errors=True)
+        if self.evaluation_file.exists():
+            self.journal_file.unlink(missing_ok=True)
 
     def end(self, *, rate: float, seconds: float, problem: str | None) -> None:
         """Write down how its training ended."""

@@ -1,5 +1,6 @@
 """A stage is a file that one process makes while the others wait for it."""
 
+import glob
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def once(file: Path, make: Callable[[], object], *, say: Callable[[str], None] =
         lock.acquire()
     try:
         if not file.exists():
+            for stale in file.parent.glob(f".{glob.escape(file.name)}.*.part"):  # of a writer that was killed
+                stale.unlink(missing_ok=True)
             make()
     finally:
         lock.release()

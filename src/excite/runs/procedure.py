@@ -80,7 +80,10 @@ class Run:
             if not self.files.arm(arm).trained:
                 raise  # no rate was found to train at
             return str(error)
+        finally:
+            self.files.arm(arm).tidy()
         self.attack(arm, shards)
+        self.files.arm(arm).tidy()
         return None
 
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:

@@ -5,10 +5,12 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from excite.errors import InputError
+from excite.registry import LONGEST_NAME
 from excite.runs.experiment import Experiment, with_values
 from excite.runs.folder import RunFolder, run_folders_in
 from excite.runs.procedure import Console, Run
@@ -61,7 +63,7 @@ def combinations(experiment: Experiment, folder: Path, seeds: int | None = None)
     short = _short_names(values)
     runs: dict[Path, Experiment] = {}
     for chosen in itertools.product(*values.values()):
-        path = folder / ",".join(f"{name}-{_slug(value)}" for name, value in zip(short, chosen, strict=True))
+        path = folder / _short(",".join(f"{name}-{_slug(value)}" for name, value in zip(short, chosen, strict=True)))
         if path in runs:
             raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
         runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
@@ -109,6 +111,11 @@ def _short_names(keys: Iterable[str]) -> list[str]:
     keys = list(keys)
     last = [key.rpartition(".")[2] for key in keys]
     return [word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)]
+
+
+def _short(name: str) -> str:
+    """A name that a folder can have: a long one ends in a hash of all of it."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def _slug(value: Any) -> str:

@@ -101,7 +101,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     facts = read_json(folder / FACTS)
     with expected(folder / FACTS):
         weights, hashed = folder / facts["weights"], facts["weights_sha256"]
-        if weights.parent != folder or weights.name != facts["weights"]:
+        if weights.resolve().parent != folder.resolve():
             raise ValueError(f"the weights are {facts['weights']!r}, not a file beside it")
     if not weights.exists() or sha256(weights) != hashed:
         raise CorruptFileError(

@@ -15,6 +15,9 @@ from excite.training.distributed import Ranks
 def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ranks) -> None:
     """Train from the rate η¹ on, with the baseline's schedule; one that diverges leaves that as its outcome."""
     problem = None
+    if ranks.first:
+        for stale in arm.path.glob(".*.part"):  # of a training that was killed: only one trains here at a time
+            stale.unlink(missing_ok=True)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
     recorder = parts.new_recorder(model, optimizer, arm.moments)
