@@ -16,7 +16,6 @@ from excite.trace import Trace
 
 __all__ = [
     "ESTIMATORS",
-    "METHODS",
     "Edge",
     "Epochs",
     "Estimator",
@@ -38,7 +37,6 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "curvature": PathCurvature,
     "stated": Stated,
 }
-METHODS = tuple(name for name, kind in ESTIMATORS.items() if kind.needs == "trace")
 
 
 def estimator(method: str, **options: Any) -> Estimator[Any]:

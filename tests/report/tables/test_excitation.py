@@ -34,3 +34,11 @@ def test_between_1_and_2_over_l_the_steps_overshoot() -> None:
     assert facts["acute_fraction"] < 1
     assert facts["epochs"][0]["contraction_rates"] is None
     assert (facts["at_most_1/L"], facts["at_most_2/L"]) == (0, 3)
+
+
+def test_the_bounds_of_definition_1_are_there_for_machines() -> None:
+    facts = excitation_facts(straight_descent(0.1), ESTIMATE)
+    assert facts["excitation"]["everywhere"]
+    assert 0 < facts["excitation"]["smallest"] <= facts["excitation"]["largest"]
+    assert facts["assumption_1"]["constant"] == 4.0
+    assert excitation_facts(straight_descent(0.4), ESTIMATE)["excitation"] is None

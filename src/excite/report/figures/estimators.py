@@ -1,12 +1,13 @@
 """What each estimator says L is, from baselines at several rates, beside the edge of stability itself."""
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from excite.errors import InputError
-from excite.lipschitz import METHODS, LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
 from excite.report.figures import style
 from excite.report.figures.runs import needs, same_but, titles, trace, without_rate
 from excite.runs.folder import RunFolder
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = {
-    "epochs": "epochs (Algorithm 1, secants)",
-    "local": "local (Algorithm 1, single steps)",
-    "curvature": "curvature (Hessian norm)",
-}
 SPREAD = 1.06  # neighbours' intervals are drawn this factor apart
 Estimates = dict[str, list[tuple[float, LipschitzEstimate]]]  # by method: the baseline's rate and what it says
 
@@ -46,7 +42,7 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
     style.log_ticks(axes.yaxis, min(constants), max(constants))
     axes.set_xlim(rates[0] / 2, rates[-1] * 2)
     for number, method in enumerate(found):
-        colour, marker = style.LOOKS[list(METHODS).index(method)]
+        colour, marker = style.LOOKS[_from_traces().index(method) % len(style.LOOKS)]
         shift = SPREAD ** (number - (len(found) - 1) / 2)
         for count, (rate, estimate) in enumerate(found[method]):
             low, high = estimate.interval
@@ -60,11 +56,12 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
                 markerfacecolor=colour if estimate.identified else "none",
                 markersize=6,
                 capsize=2,
-                label=None if count else NAMES.get(method, method),
+                label=None if count else ESTIMATORS[method].title,
             )
     if not all(estimate.identified for estimates in found.values() for _, estimate in estimates):
         axes.plot([], [], "o", color=style.INK, markerfacecolor="none", label="hollow: not identified")
-    edges = [run.estimate for run in group if run.estimate and run.estimate.method == "edge"]
+    searched = [name for name, kind in ESTIMATORS.items() if kind.needs == "short trainings"]
+    edges = [run.estimate for run in group if run.estimate and run.estimate.method in searched]
     for count, edge in enumerate({edge.constant: edge for edge in edges}.values()):
         axes.axhline(
             edge.constant,
@@ -84,12 +81,17 @@ def _estimates(group: Sequence[RunFolder]) -> Estimates:
         recorded = trace(run)
         if recorded is None:
             continue
-        for method in METHODS:
-            options: dict[str, int] = {} if method == "curvature" else {"bootstraps": 0}  # no p-value is shown
+        for method in _from_traces():
+            known = inspect.signature(ESTIMATORS[method]).parameters
+            options = {"bootstraps": 0} if "bootstraps" in known else {}  # no p-value is shown
             try:
                 estimate = estimate_lipschitz(recorded, method, **options)
             except InputError:
                 continue  # this method has no answer here
             rate = next(arm.rate for arm in run.arms if arm.name == "baseline")
             found.setdefault(method, []).append((rate, estimate))
-    return {method: found[method] for method in METHODS if method in found}
+    return {method: found[method] for method in _from_traces() if method in found}
+
+
+def _from_traces() -> list[str]:
+    return [name for name, kind in ESTIMATORS.items() if kind.needs == "trace"]

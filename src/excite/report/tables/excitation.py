@@ -1,5 +1,6 @@
 """Was a training persistently excited: the theorem's ingredients, epoch by epoch."""
 
+from dataclasses import asdict
 from typing import Any
 
 from excite.excitation import certify
@@ -36,6 +37,8 @@ def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any
         "at_most_1/L": int((products <= 1 + ROUNDING).sum()),
         "at_most_2/L": int((products <= 2 + ROUNDING).sum()),
         "decay_exponent": path.step_sizes.exponent if path.step_sizes else None,
+        "assumption_1": None if path.smoothness is None else asdict(path.smoothness),
+        "excitation": None if path.excitation is None else asdict(path.excitation),  # Definition 1: μ₁, μ₂, T₀
         "conclusions": [str(path)],
     }
 
