@@ -79,9 +79,10 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 @device_option
 @json_option
 def list_(device: str | None, as_json: bool) -> None:
-    """List experiments with their cost on this machine, data sets, models, objectives, attacks and schedules."""
+    """List experiments with their cost on this machine, and every other name: data, models, attacks, estimators …"""
+    from excite.report.figures import FIGURES
     from excite.runs.assemble import usable_device
     from excite.sweeps.listing import list_everything
 
-    listing = list_everything(usable_device(device))
+    listing = list_everything(usable_device(device), figures=FIGURES)
     show(as_json, listing.to_json(), str(listing))

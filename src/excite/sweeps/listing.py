@@ -1,5 +1,6 @@
 """Every name an experiment file can use, and what the experiments shipped with the package would cost here."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from excite import data, models
 from excite.attacks import ATTACKS
 from excite.data.augment import AUGMENTATIONS
+from excite.lipschitz import ESTIMATORS
 from excite.objectives import OBJECTIVES
+from excite.runs.arms import ARMS
 from excite.runs.experiment import Experiment, catalogue, load
 from excite.schedules import SCHEDULES
 from excite.sweeps.costs import Cost, costs, duration
@@ -43,8 +46,8 @@ class Listing:
         return {"machine": self.machine, "experiments": experiments, **self.names}
 
 
-def list_everything(device: torch.device) -> Listing:
-    """All there is; how fast `device` is, is measured in a few seconds."""
+def list_everything(device: torch.device, *, figures: Iterable[str] = ()) -> Listing:
+    """All there is, and the names of `figures`, which are drawn elsewhere; how fast `device` is, is measured now."""
     experiments = {name: load(name) for name in sorted(catalogue())}
     names = {
         "data": list(data.names()),
@@ -53,6 +56,9 @@ def list_everything(device: torch.device) -> Listing:
         "objectives": list(OBJECTIVES),
         "schedules": list(SCHEDULES),
         "attacks": list(ATTACKS),
+        "estimators": list(ESTIMATORS),
+        "arms": list(ARMS),
+        "figures": list(figures),
     }
     machine = f"cpu × {torch.get_num_threads()}" if device.type == "cpu" else str(device)
     return Listing(names, experiments, costs(experiments, device), machine)

@@ -201,13 +201,13 @@ def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) ->
 def test_files_are_whole_and_the_same_when_drawn_again(everything: list[RunFolder], tmp_path: Path, name: str) -> None:
     svg, png = draw(name, everything, tmp_path / "once")
     figure = plot(name, everything)
-    again = style.save(figure, name, FIGURES[name], tmp_path / "again")
+    again = style.save(figure, name, FIGURES[name].title, tmp_path / "again")
     assert [path.name for path in (svg, png)] == [f"{name}.svg", f"{name}.png"]
     assert [path.read_bytes() for path in (svg, png)] == [path.read_bytes() for path in again]
     assert png.read_bytes().startswith(b"\x89PNG")
     text = svg.read_text(encoding="utf-8")
     root = ET.fromstring(text)  # noqa: S314
-    assert root.get("aria-label") == FIGURES[name]
+    assert root.get("aria-label") == FIGURES[name].title
     assert len(text) < 400_000
     letters = {element.text for element in root.iter() if element.tag.endswith("text")}
     for axes in figure.axes:

@@ -1,6 +1,9 @@
-"""Every figure, drawn from run folders: `draw(name, runs, folder)` writes it as SVG and as PNG."""
+"""Every figure, drawn from run folders: `draw(name, runs, folder)` writes it as SVG and as PNG.
 
-from collections.abc import Callable, Mapping, Sequence
+To add one: a file with a function from runs to a matplotlib figure, and a line in `FIGURES`.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +16,18 @@ from excite.runs.folder import RunFolder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["FIGURES", "draw", "plot"]
+__all__ = ["FIGURES", "Kind", "draw", "plot"]
 
 
 @dataclass(frozen=True)
 class Kind:
+    """A figure: what it shows, and what draws it from runs."""
+
     title: str
     plot: Callable[[Sequence[RunFolder]], "Figure"]
 
 
-KINDS: Mapping[str, Kind] = {
+FIGURES: dict[str, Kind] = {
     "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", figure_1.figure_1),
     "figure-2": Kind("Clean and robust accuracy against a constant learning rate", figure_2.figure_2),
     "figure-3": Kind("Clean and robust accuracy per epoch", figure_3.figure_3),
@@ -32,16 +37,15 @@ KINDS: Mapping[str, Kind] = {
     "theorem-1": Kind("Where gradient descent is certified, from 0.5/L to 2/L", theorem_1.theorem_1),
     "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators.estimators),
 }
-FIGURES: Mapping[str, str] = {name: kind.title for name, kind in KINDS.items()}
 
 
 def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
     """The figure as matplotlib has it, to change or to show."""
     with style.settings():
-        return lookup("figure", KINDS, name).plot(runs)
+        return lookup("figure", FIGURES, name).plot(runs)
 
 
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
     """Write `name`.svg and `name`.png into `folder`; runs that lack what the figure shows are an InputError."""
-    title = lookup("figure", FIGURES, name)
+    title = lookup("figure", FIGURES, name).title
     return style.save(plot(name, runs), name, title, folder)
