@@ -9,7 +9,7 @@ TOOLS  := $(VENV)/.tools
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all bench lint clean
+.PHONY: help setup run test test-all bench docs lint clean
 
 help: ## list every target
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -37,6 +37,10 @@ bench: $(TOOLS) ## every benchmark, as ratios against a peer in the same run (an
 	$(BIN)/python benchmarks/estimator.py
 	$(BIN)/python benchmarks/attacks.py speed
 	$(BIN)/python benchmarks/adversarial_training.py steps
+
+docs: $(READY) ## build the site into docs/_build/html, warnings are errors
+	$(PIP) -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean: ## remove .venv and caches; runs/ stays
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis

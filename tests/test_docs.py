@@ -1,0 +1,126 @@
+"""What the documentation shows runs: every Python block of README and docs, and the scripts in examples/."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+STAGE = """
+import excite, torch
+from pathlib import Path
+from torch import nn
+torch.manual_seed(0)
+Net = lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+loss_fn, epochs = nn.functional.cross_entropy, 3
+split = excite.data.load("mnist-sample").train.subset(40, seed=0)
+x, y = split.floats(), split.labels
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=10, shuffle=True)
+"""
+"""What the pages take for granted: a model, its optimizer and scheduler, a loss, a loader, and one batch."""
+
+MORE = {
+    "README.md": """
+fresh = Net()
+def losses_at(rate, draw):
+    theta = 1.0
+    while True:
+        yield 2 * theta**2
+        theta -= rate * 4 * theta
+""",
+    "attacks.md": "result_of_another_model = excite.evaluate(model, x, y, {})\n",
+    "integrations.md": "estimate = excite.LipschitzEstimate(4.0, (3.0, 5.0), 'stated', True, 'an example')\n",
+}
+SLOW = {"attacks.md", "adversarial-training.md"}  # AutoAttack to its end; ten steps of attack
+FENCE = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def installed(package: str | None) -> bool:
+    try:
+        importlib.import_module(package or "torch")
+    except ImportError:
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.name)
+        for page in PAGES
+        if FENCE.search(page.read_text(encoding="utf-8"))
+    ],
+)
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    namespace: dict[str, object] = {"__name__": "page"}
+    exec(STAGE + MORE.get(page.name, ""), namespace)  # noqa: S102
+    for block in FENCE.finditer(text):
+        if installed(block[1]):
+            lines_before = text[: block.start(2)].count("\n")
+            exec(compile("\n" * lines_before + block[2], str(page), "exec"), namespace)  # noqa: S102
+
+
+def script(name: str) -> list[str]:
+    return (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("mnist_script.py", None), pytest.param("accelerate_loop.py", "accelerate", marks=pytest.mark.slow)],
+)
+def test_a_script_runs_with_at_most_eight_added_lines(name: str, needs: str | None) -> None:
+    if not installed(needs):
+        pytest.skip(f"{needs} is not installed")
+    assert 0 < sum(line.endswith("# +") for line in script(name)) <= 8
+    command = [sys.executable, str(ROOT / "examples" / name), "--epochs", "3", "--budget", "220"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert "1/L = " in printed
+    assert "epoch 3: loss" in printed
+
+
+@pytest.mark.slow
+def test_without_the_added_lines_it_is_a_plain_script(tmp_path: Path) -> None:
+    lines = [line for line in script("mnist_script.py") if not line.endswith("# +")]
+    plain = tmp_path / "plain.py"
+    plain.write_text("\n".join([*lines, ""]).replace("    if arguments.epochs >= 3:\n", ""), encoding="utf-8")
+    command = [sys.executable, str(plain), "--epochs", "1"]
+    assert "epoch 1: loss" in subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+def test_the_page_shows_the_lines_of_the_script() -> None:
+    (diff,) = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/your-own-loop.md").read_text(encoding="utf-8"), re.DOTALL)
+    known = [line.removesuffix("# +").split("  # type: ignore")[0].rstrip() for line in script("mnist_script.py")]
+    added = [line.removesuffix("# +").rstrip() for line in script("mnist_script.py") if line.endswith("# +")]
+    assert [line[1:] for line in diff.splitlines() if line.startswith("+")] == added
+    assert {line[1:] for line in diff.splitlines()} <= {*known, ""}
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(ROOT / "docs"),
+        str(tmp_path),
+    ]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert process.returncode == 0, process.stderr
+    assert (tmp_path / "your-own-loop.html").exists()
