@@ -181,7 +181,7 @@ def test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said(name: str) 
         assert recorder.problems == ()
         assert "problems" not in trace.facts
     else:
-        assert any(loop.says in problem for problem in recorder.problems)
+        assert sum(loop.says in problem for problem in recorder.problems) == 1  # once, however often it happens
         assert trace.facts["problems"] == list(recorder.problems)
         assert loop.says in str(trace)
 

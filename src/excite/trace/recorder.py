@@ -118,7 +118,7 @@ class Recorder:
         self._sampled: _SampledStep | None = None
         self._both_ends: bool | None = None  # None until the first sampled step told whether .grad can be used
         self._early = False  # after_step was called before any step
-        self._problems: list[str] = []
+        self._problems: dict[str, str] = {}  # by their kind
         self._average: Callable[[Tensor], Tensor] | None = None  # over processes, where several train together
         if isinstance(model, DistributedDataParallel):
             self._average = _mean_over(model)
@@ -132,7 +132,7 @@ class Recorder:
             "seed": seed,
         }
         if optimizer is not None and (warning := caveat(optimizer)):
-            self._complain(warning)
+            self._complain("optimizer", warning)
         if storage == "auto":
             logger.info("storage=auto keeps %s", self._projection.description)
         self._handles: list[RemovableHandle] = []
@@ -173,7 +173,7 @@ class Recorder:
             problem = objection(before, own, passes=start.passes, early=self._early)
             self._both_ends = problem is not None
             if problem is not None:
-                self._complain(problem)
+                self._complain(*problem)
                 before = own
         after = self._gradient_of(closure, start)
         self._expect_step()
@@ -197,7 +197,7 @@ class Recorder:
     @property
     def problems(self) -> tuple[str, ...]:
         """What stands between this loop and an L to be trusted, and what to do about it; each was logged too."""
-        return tuple(self._problems)
+        return tuple(self._problems.values())
 
     @property
     def trace(self) -> Trace:
@@ -215,7 +215,7 @@ class Recorder:
             curvatures=np.array([value for value, _, _ in self._curvatures]),
             curvature_residuals=np.array([residual for _, residual, _ in self._curvatures]),
             curvature_steps=np.array([step for _, _, step in self._curvatures], dtype=np.int64),
-            facts=self._facts | ({"problems": list(self._problems)} if self._problems else {}),
+            facts=self._facts | ({"problems": list(self.problems)} if self._problems else {}),
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -236,7 +236,7 @@ class Recorder:
             "slopes": [list(slope) for slope in self._slopes],
             "curvatures": [[_json_number(value), _json_number(error), step] for value, error, step in self._curvatures],
             "both_ends": self._both_ends,
-            "problems": list(self._problems),
+            "problems": dict(self._problems),
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
@@ -258,7 +258,7 @@ class Recorder:
         self._moments = [(step, _number(rate)) for step, rate in facts["moments"]]
         self._slopes = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
         self._curvatures = [(_number(value), _number(error), step) for value, error, step in facts["curvatures"]]
-        self._both_ends, self._problems = facts["both_ends"], list(facts["problems"])
+        self._both_ends, self._problems = facts["both_ends"], dict(facts["problems"])
         self._expect_step()
 
     def close(self) -> None:
@@ -330,10 +330,10 @@ class Recorder:
             gradient = project_gradient(self._projection, self._parameters, lambda: _loss(closure))
         return gradient if self._average is None else self._average(gradient)
 
-    def _complain(self, problem: str) -> None:
-        if problem not in self._problems:
-            self._problems.append(problem)
-            logger.warning(problem)
+    def _complain(self, kind: str, text: str) -> None:
+        if kind not in self._problems:
+            self._problems[kind] = text
+            logger.warning(text)
 
     def _keep_moment(self, number: int) -> None:
         self._gradient_moments.append(self._moment_gradient())

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,28 +65,39 @@ def standing_at(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Itera
             parameter.data = value
 
 
-def objection(used: Tensor, own: Tensor, *, passes: int, early: bool) -> str | None:
+class Objection(NamedTuple):
+    """Said once for each kind, whatever the numbers in its text are at later steps."""
+
+    kind: str
+    text: str
+
+
+def objection(used: Tensor, own: Tensor, *, passes: int, early: bool) -> Objection | None:
     """What is wrong with a step that used the gradient `used` where the closure's is `own`; None if nothing is."""
     lengths = float(used.norm()), float(own.norm())
     if float((used - own).norm()) <= SAME * max(lengths):
         return None
     cosine = float(torch.dot(used, own)) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     if cosine > PARALLEL:
-        return (
+        return Objection(
+            "scaled",
             f"The step used {lengths[0] / lengths[1]:.3g} times the gradient of the closure: it was clipped or scaled. "
-            f"{BOTH_ENDS}. L is that of the closure's loss, and 1/L a rate for steps that are not clipped."
+            f"{BOTH_ENDS}. L is that of the closure's loss, and 1/L a rate for steps that are not clipped.",
         )
     if early:
-        return (
+        return Objection(
+            "early",
             "after_step was called before optimizer.step(), so it sees the loss of the next batch. Call it right after "
-            f"the step. {BOTH_ENDS}."
+            f"the step. {BOTH_ENDS}.",
         )
     if passes > 1:
-        return (
+        return Objection(
+            "accumulated",
             f"The step used gradients of {passes} backward passes, the closure gives one batch's. {BOTH_ENDS}. For the "
-            "L of the whole step let the closure return the mean loss of all its batches."
+            "L of the whole step let the closure return the mean loss of all its batches.",
         )
-    return (
+    return Objection(
+        "other",
         f"The step did not use the gradient of the closure (cosine {cosine:.2g}). Call after_step right after the step "
-        f"with a closure of the same batch, loss and mode. {BOTH_ENDS}."
+        f"with a closure of the same batch, loss and mode. {BOTH_ENDS}.",
     )
