@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from excite import data, models
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
-from excite.objectives import standard_loss
+from excite.objectives import Objective, Trades, standard_loss
+from excite.randomness import seed_all
 from excite.schedules import constant
 from excite.trace import Recorder
 from excite.training import descend, train
@@ -40,9 +41,17 @@ def gradients(folder: Path, ranks: Ranks) -> None:
         safetensors.torch.save_file(found, folder / "gradients.safetensors")
 
 
-def recorded(folder: Path, ranks: Ranks, *, dropout: float = 0.0, batch_norm: bool = False, stop_at: int = 0) -> None:
+def recorded(
+    folder: Path,
+    ranks: Ranks,
+    *,
+    objective: Objective = standard_loss,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+    stop_at: int = 0,
+) -> None:
     """Three epochs of five steps, the last of them ragged."""
-    torch.manual_seed(0)
+    seed_all(0, torch.device("cpu"))
     norm = nn.BatchNorm1d(30) if batch_norm else nn.Identity()
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(30, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -65,7 +74,7 @@ def recorded(folder: Path, ranks: Ranks, *, dropout: float = 0.0, batch_norm: bo
     train(
         model,
         digits,
-        standard_loss,
+        objective,
         optimizer,
         constant(0.1),
         epochs=3,
@@ -100,7 +109,7 @@ def main() -> None:
         elif task == "recorded":
             recorded(folder, ranks)
         elif task == "random":
-            recorded(folder, ranks, dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
+            recorded(folder, ranks, objective=Trades(steps=2), dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
         elif task == "diverging":
             diverging(folder, ranks)
 
