@@ -13,6 +13,7 @@ from excite.randomness import (
     drawn_from,
     restore_tensors,
     seed_all,
+    seeded,
     state_tensors,
     step_generators,
 )
@@ -25,6 +26,10 @@ def test_the_values_never_change() -> None:
     assert derive_seed(0) == 4246866556266386882
     assert derive_seed(0, 7, 123) == 4383233775743811115
     assert derive_seed(-1, 2**70) == 6572748011854261770
+
+
+def test_draws_of_a_named_address_never_change() -> None:
+    assert torch.rand((), generator=seeded(0, "PGD ε=0.1", 3)).item() == 0.5400464534759521
 
 
 @given(st.lists(st.tuples(st.integers(), st.integers()), unique=True, min_size=2))

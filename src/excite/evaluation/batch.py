@@ -1,7 +1,6 @@
 """One batch of images judged under one stage of an attack: the piece of an evaluation that is never split."""
 
 import contextlib
-import hashlib
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,6 +15,7 @@ from excite.attacks.protocol import Attack, AttackWarning
 from excite.errors import InputError
 from excite.evaluation.result import Cost
 from excite.evaluation.trust import Flag
+from excite.randomness import seeded
 
 ROUNDING = 1e-6
 
@@ -87,12 +87,6 @@ class Judge:
 
     def spent(self) -> Cost:
         return Cost(time.perf_counter(), self.attacked.forwards, self.attacked.backwards)
-
-
-def seeded(*words: object) -> torch.Generator:
-    """A generator whose draws depend on the words alone, in every process."""
-    digest = hashlib.sha256(repr(words).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def device_of(model: nn.Module, x: Tensor) -> torch.device:

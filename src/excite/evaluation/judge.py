@@ -16,12 +16,13 @@ from excite.attacks.protocol import Attack, AttackFunction, check_inputs
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.agenda import Agenda, OnProgress
-from excite.evaluation.batch import Judge, device_of, seeded
+from excite.evaluation.batch import Judge, device_of
 from excite.evaluation.checks import distrust
 from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Journal
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
 from excite.evaluation.shards import EngineName, Shards, engine_for
+from excite.randomness import seeded
 
 
 def evaluate(

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from excite.attacks.protocol import AttackWarning
 from excite.errors import InputError
-from excite.evaluation.batch import seeded
 from excite.files import write_json
+from excite.randomness import seeded
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.runs.illustration import Attacked, Example, Illustration, Prediction
