@@ -26,13 +26,14 @@ REFUSED = {
     "attack --model": ["attack", RUN, "--model", "lenet5"],
     "attack --weights": ["attack", RUN, "--with", "pgd", "--weights", "w.pt"],
     "attack --data": ["attack", RUN, "--with", "pgd", "--data", "mnist"],
+    "export --arm": ["export", RUN, "--to", "tensorboard", "--arm", "poe"],
     "report --open": ["report", RUN, "--format", "csv", "--open"],
     "report --out": ["report", RUN, "--format", "csv", "--out", "page.html"],
     "report --json": ["report", RUN, "--format", "csv", "--json"],
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
-    "run": "--arms --seeds --estimator --workers --out --set --device -q -v --json",
+    "run": "--arms --seeds --estimator --workers --tensorboard --out --set --device -q -v --json",
     "sweep": "--arms --seeds --engine --estimator --out --set --device -q -v --json",
     "train": "--arm --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
@@ -43,6 +44,7 @@ USED = {
     "report": "--format",
     "figure": "--out",
     "list": "--device --json",
+    "export": "--to --out --json",
     "verify": "--accept --json",
     "data list": "--json",
 }

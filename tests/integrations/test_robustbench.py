@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
@@ -184,3 +185,9 @@ def test_the_row_of_an_exported_arm(run: RunFolder, tmp_path: Path) -> None:
 def test_an_arm_that_was_not_trained_is_refused(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="excite train --arm poe"):
         export(run, "poe", tmp_path)
+
+
+def test_on_the_command_line(run: RunFolder, tmp_path: Path, call: Callable[..., tuple[str, str]]) -> None:
+    printed, _ = call("export", run.path, "--arm", "baseline", "--to", "robustbench", "--out", tmp_path / "model")
+    assert f'load_model("{tmp_path / "model"}")' in printed
+    assert (tmp_path / "model/model.safetensors").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 import excite
-from excite.cli import attacks, completion, data, estimates, reports, runs, verify
+from excite.cli import attacks, completion, data, estimates, export, reports, runs, verify
 from excite.errors import DivergedError, ExciteError, InterruptedRunError
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -26,6 +26,7 @@ COMMANDS: tuple[click.Command, ...] = (
     reports.report,
     reports.figure,
     reports.list_,
+    export.export,
     verify.verify,
     data.data,
     completion.completion,

@@ -30,6 +30,7 @@ from excite.errors import ExciteError
 @seeds_option
 @estimator_option
 @click.option("--workers", type=click.IntRange(min=1), help="Share each attack among N processes of one thread.")
+@click.option("--tensorboard", is_flag=True, help="Also write event files, to tensorboard/ in the run folder.")
 @out_option
 @set_option
 @device_option
@@ -41,6 +42,7 @@ def run(
     seeds: int | None,
     estimator: str | None,
     workers: int | None,
+    tensorboard: bool,
     out: Path | None,
     changes: tuple[str, ...],
     device: str | None,
@@ -56,12 +58,17 @@ def run(
     from excite.runs.procedure import Run
     from excite.sweeps.sweep import run_folders
 
+    if tensorboard:
+        from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work
+        from excite.runs.folder import RunFolder
     chosen = () if arms is None else arm_names(arms)
     description, folder = described(experiment, changes, out, estimator)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
         with speaking.place(f"seed {count} of {seeds}") if seeds else nullcontext():
             Run(path, each, console=speaking, device=device).all(chosen, Shards(workers))
+        if tensorboard:
+            write_run(RunFolder(path))
     if seeds is None:
         show_results(folder, as_json)
     else:
