@@ -20,7 +20,7 @@ from excite.runs.estimators import check
 from excite.runs.stages.teach import unlabelled_source
 from excite.sweeps.speed import Network
 from excite.sweeps.sweep import combinations
-from excite.sweeps.work import About, count_work
+from excite.sweeps.work import count_work
 
 TABLE_1 = [
     *(f"table-1-cifar10-{model}" for model in ("resnet20", "resnet50", "resnet110", "densenet40")),
@@ -61,8 +61,8 @@ def test_a_small_twin_says_so_and_takes_minutes(name: str) -> None:
 
 
 def flops(experiment: Experiment) -> float:
-    about = About.of(experiment.data.name)
-    return count_work(experiment, about).passes * Network(experiment.model.name, about.input_shape).flops()
+    shape = data.find(experiment.data.name).input_shape
+    return count_work(experiment).passes * Network(experiment.model.name, shape).flops()
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -41,10 +41,14 @@ def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
 
 
 def test_a_sweep_costs_the_sum_of_its_runs() -> None:
-    plain = load("mnist-sample", overrides=["data.train_examples=1000"])
+    plain = load("mnist-sample", overrides=["data.train_examples=1000", "lipschitz.steps=9"])
     swept = load(
         "mnist-sample",
-        overrides=["sweep={seed=[0, 1], training.epochs=[10, 20, 40]}", "data.train_examples=1000"],
+        overrides=[
+            "sweep={seed=[0, 1], training.epochs=[10, 20, 40]}",
+            "data.train_examples=1000",
+            "lipschitz.steps=9",
+        ],
     )
     one, several = costs({"plain": plain, "swept": swept}, CPU).values()
     assert (one.sweep_runs, one.sweep_seconds) == (0, 0)

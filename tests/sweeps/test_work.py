@@ -9,7 +9,7 @@ from torch.utils.flop_counter import flop_registry
 from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import load
-from excite.sweeps.work import About, Sizes, Work, count_work
+from excite.sweeps.work import Sizes, Work, count_work
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
@@ -41,7 +41,7 @@ class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def work(*overrides: str, name: str = "mnist-sample") -> Work:
     experiment = load(name, overrides=[*SMALL, *overrides])
-    return count_work(experiment, About.of(experiment.data.name))
+    return count_work(experiment)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_every_setting_counts() -> None:
 def test_edge_costs_its_budget() -> None:
     overrides = ["data.train_examples=5000", "training.epochs=100", "training.batch_size=50", "lipschitz=edge"]
     experiment = load("table-1-cifar10-resnet20", overrides=[*overrides, "record.slopes_per_epoch=0"])
-    counted = count_work(experiment, About.of("cifar10"))
+    counted = count_work(experiment)
     assert counted.estimating == 0.15 * 100 * 5000 * 3
 
 
@@ -98,12 +98,5 @@ def test_an_epoch_of_self_training_counts_its_samples_and_its_teacher_comes_on_t
         "table-2-rst-small",
         overrides=["data.epoch_samples=100", "training.batch_size=30", "teacher.training.epochs=2"],
     )
-    about = About.of("cifar10-10k+40k")
-    assert (about.train, about.test, about.num_classes) == (10_000, 10_000, 10)
-    assert Sizes.of(experiment, about) == Sizes(train=10_000, test=30, epoch=120, steps=4)
-    assert count_work(experiment, about).teaching == 2 * 10_000 * 3
-
-
-def test_small_data_are_counted() -> None:
-    assert About.of("mnist-sample") == About(5000, 1000, (1, 28, 28), 10)
-    assert About.of("mnist-sample-1k+4k").train == 1000
+    assert Sizes.of(experiment) == Sizes(train=10_000, test=30, epoch=120, steps=4)
+    assert count_work(experiment).teaching == 2 * 10_000 * 3

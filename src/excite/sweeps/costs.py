@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from excite import data
 from excite.runs.experiment import Experiment, Model, with_values
 from excite.sweeps.speed import Network, passes_per_second
-from excite.sweeps.work import About, Work, count_work
+from excite.sweeps.work import Work, count_work
 
 
 @dataclass(frozen=True)
@@ -29,27 +30,23 @@ class Cost:
 
 
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Cost]:
-    """What each experiment would cost on `device`; the speed of every network among them is measured now."""
+    """What each experiment would cost on `device`, whose speed is measured now."""
     runs = {name: [experiment, *sweep_runs(experiment)] for name, experiment in experiments.items()}
     every = list(itertools.chain.from_iterable(runs.values()))
-    about = {name: About.of(name) for name in {run.data.name for run in every}}
-
-    def network(run: Experiment, model: Model) -> Network:
-        return Network(model.name, about[run.data.name].input_shape, tuple(sorted(model.options.items())))
-
-    speeds = passes_per_second({network(run, model) for run in every for model in (run.model, _teacher(run))}, device)
-
-    def work(run: Experiment) -> Work:
-        return count_work(run, about[run.data.name])
+    speeds = passes_per_second({_network(run, model) for run in every for model in (run.model, _teacher(run))}, device)
 
     def seconds(run: Experiment) -> float:
-        done = work(run)
-        return done.passes / speeds[network(run, run.model)] + done.teaching / speeds[network(run, _teacher(run))]
+        work = count_work(run)
+        return work.passes / speeds[_network(run, run.model)] + work.teaching / speeds[_network(run, _teacher(run))]
 
     return {
-        name: Cost(work(experiment), seconds(experiment), len(swept), sum(map(seconds, swept)))
+        name: Cost(count_work(experiment), seconds(experiment), len(swept), sum(map(seconds, swept)))
         for name, (experiment, *swept) in runs.items()
     }
+
+
+def _network(run: Experiment, model: Model) -> Network:
+    return Network(model.name, data.find(run.data.name).input_shape, tuple(sorted(model.options.items())))
 
 
 def _teacher(run: Experiment) -> Model:

@@ -1,20 +1,22 @@
 """How many forward passes of one image through a network this machine makes in a second, in training."""
 
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from excite import models
 from excite.objectives.protocol import TRAINING_PASSES
+from excite.randomness import drawing_from
 
 LONG_ENOUGH = 0.05  # seconds: a shorter step says little
 LARGEST_BATCH = 256
-TOO_LARGE = 10**9  # FLOP of a forward pass; above, a step takes seconds on a CPU and tells no more than FLOPs do
 
 
 @dataclass(frozen=True)
@@ -29,56 +31,42 @@ class Network:
         return models.create(self.name, input_shape=self.input_shape, **dict(self.options))
 
     def flops(self) -> int:
-        """Of one image's forward pass, in its convolutions and linear layers."""
-        layers = 0
-
-        def count(layer: nn.Module, _: object, outputs: Tensor) -> None:
-            nonlocal layers
-            layers += 2 * outputs.numel() * layer.get_parameter("weight")[0].numel()
-
-        model = self.create().eval()
-        for layer in model.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.register_forward_hook(count)
-        with torch.no_grad():
-            model(torch.zeros(1, *self.input_shape))
-        return layers
+        """Of one image's forward pass; nothing is computed for it."""
+        with torch.device("meta"), torch.no_grad():
+            model, image = self.create().eval(), torch.zeros(1, *self.input_shape)
+            with FlopCounterMode(display=False) as counter:
+                model(image)
+        return int(counter.get_total_flops())
 
 
-STAND_IN = Network("wrn-16-4")  # just not too large
+MEASURED = (Network("lenet5", (1, 28, 28)), Network("resnet8"))  # one that waits for memory, one that computes
 
 
 def passes_per_second(networks: Iterable[Network], device: torch.device) -> dict[Network, float]:
-    """Measured by steps of the network itself; for one that is too large by the stand-in's, in proportion to FLOPs.
+    """Two networks are trained for a moment; any other takes its FLOPs at the speed of the one nearest in size."""
+    flops = {network: network.flops() for network in {*networks, *MEASURED}}
+    with drawing_from(0, device):
+        speeds = {one: TRAINING_PASSES * flops[one] * _images_per_second(one, device) for one in MEASURED}
 
-    Takes a fraction of a second per network.
-    """
-    with torch.random.fork_rng():
-        flops = {network: network.flops() for network in networks}
-        small = [network for network in flops if flops[network] <= TOO_LARGE]
-        speeds = {network: TRAINING_PASSES * _images_per_second(network, device) for network in small}
-        if len(small) < len(flops):
-            reference = speeds.get(STAND_IN) or TRAINING_PASSES * _images_per_second(STAND_IN, device)
-            flops_per_second = reference * STAND_IN.flops()
-    return {network: speeds.get(network) or flops_per_second / flops[network] for network in flops}
+    def nearest(network: Network) -> Network:
+        return min(MEASURED, key=lambda measured: abs(math.log(flops[measured] / flops[network])))
+
+    return {network: speeds[nearest(network)] / flops[network] for network in flops}
 
 
 def _images_per_second(network: Network, device: torch.device) -> float:
     """Training steps on batches four times as large as the last, until one takes long enough to be measured."""
     model = network.create().to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    size = 4
-    while True:
-        images = torch.rand(size, *network.input_shape, device=device).contiguous(memory_format=torch.channels_last)
-        labels = torch.zeros(size, dtype=torch.int64, device=device)
-        seconds = min(_step_seconds(model, images, labels) for _ in range(2))
-        if seconds >= LONG_ENOUGH or size >= LARGEST_BATCH:
-            return size / seconds
+    size, seconds = 4, 0.0
+    while seconds < LONG_ENOUGH and size < LARGEST_BATCH:
         size *= 4
+        images = torch.rand(size, *network.input_shape, device=device).contiguous(memory_format=torch.channels_last)
+        seconds = min(_step_seconds(model, images) for _ in range(2))
+    return size / seconds
 
 
-def _step_seconds(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    weights = next(model.parameters())
-    started = time.perf_counter()
+def _step_seconds(model: nn.Module, images: torch.Tensor) -> float:
+    labels, started = torch.zeros(len(images), dtype=torch.int64, device=images.device), time.perf_counter()
     torch.autograd.backward(cross_entropy(model(images), labels))
-    torch.linalg.vector_norm(weights.grad).item()  # waits for an accelerator
+    torch.linalg.vector_norm(next(model.parameters()).grad).item()  # waits for an accelerator
     return time.perf_counter() - started

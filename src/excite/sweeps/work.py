@@ -34,27 +34,13 @@ class Work:
         return self.training + self.estimating + self.attacking
 
 
-@dataclass(frozen=True)
-class About:
-    """What is known of a data set by its name; only a user's own file is read for it."""
-
-    train: int
-    test: int
-    input_shape: tuple[int, int, int]
-    num_classes: int
-
-    @classmethod
-    def of(cls, name: str) -> "About":
-        known = data.find(name)
-        return cls(known.train_images, known.test_images, known.input_shape, known.num_classes)
-
-
-def count_work(experiment: Experiment, about: About) -> Work:
-    """Of one run with all its arms; `about` describes its data."""
-    training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment, about)
+def count_work(experiment: Experiment) -> Work:
+    """Of one run with all its arms."""
+    training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment)
     arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
     per_image = named.objective.passes
-    attacks = [WITHSTAND * attack.passes(about.num_classes) for attack in named.attacks.values()]
+    classes = data.find(experiment.data.name).num_classes
+    attacks = [WITHSTAND * attack.passes(classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
     slopes = min(record.slopes_per_epoch, sizes.steps) * training.batch_size
@@ -86,15 +72,15 @@ class Sizes:
     steps: int
 
     @classmethod
-    def of(cls, experiment: Experiment, about: About) -> "Sizes":
-        batch = experiment.training.batch_size
-        train = experiment.data.train_examples or about.train
+    def of(cls, experiment: Experiment) -> "Sizes":
+        known, batch = data.find(experiment.data.name), experiment.training.batch_size
+        train = experiment.data.train_examples or known.train_images
         if experiment.data.unlabelled is not None or experiment.teacher is not None:
             epoch = batch * steps_per_epoch(experiment.data.epoch_samples, batch)
         else:
             epoch = train
         steps = steps_per_epoch(epoch, batch, experiment.training.steps)
-        return cls(train, experiment.data.test_examples or about.test, min(epoch, steps * batch), steps)
+        return cls(train, experiment.data.test_examples or known.test_images, min(epoch, steps * batch), steps)
 
 
 def _teaching(experiment: Experiment, sizes: Sizes) -> float:

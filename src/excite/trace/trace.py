@@ -101,9 +101,10 @@ class Trace:
             raise CorruptFileError(f"{path} is not a trace ({error}). {cure}") from error
         if metadata.get("format") != _FORMAT or set(arrays) != {f.name for f in fields(cls)} - {"facts"}:
             raise CorruptFileError(f"{path} holds something else than a trace. {cure}")
-        if metadata["sha256"] != _digest(arrays, metadata["facts"]):
+        facts = metadata.get("facts", "")
+        if metadata.get("sha256") != _digest(arrays, facts):
             raise CorruptFileError(f"The contents of {path} do not match their hash. {cure}")
-        return cls(**arrays, facts=json.loads(metadata["facts"]))
+        return cls(**arrays, facts=json.loads(facts))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         return {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
