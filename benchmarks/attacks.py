@@ -19,8 +19,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyautoattack
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -124,7 +126,7 @@ def verdicts(only: str) -> None:
         with torch.no_grad():
             right = model(x_adv).argmax(1) == y
         ended = time.perf_counter()
-        different = (right != evaluation.outcomes("attack")).nonzero().flatten().tolist()
+        different = np.flatnonzero(right.numpy() != evaluation.outcomes("attack")).tolist()
         print(
             f"{name}, {count} images: clean {evaluation.clean.value:.1%}, robust {evaluation.worst.value:.1%}, direct "
             f"{float(right.float().mean()):.1%}, verdicts that differ: {different or 'none'}; "
@@ -235,7 +237,7 @@ def shards(only: str) -> None:
             continue
         x, y = test_images(count)
         print(f"\nResNet-20, {title} on {count} images, batches of {count // 16}")
-        found: dict[str, Tensor] = {}
+        found: dict[str, NDArray[np.bool_]] = {}
         for name, threads, workers in (
             ("one process, one thread", 1, 1),
             ("one process, two threads", 2, 1),
@@ -248,7 +250,7 @@ def shards(only: str) -> None:
             found[name] = result.outcomes("a")
             print(f"  {name:32} wall {wall:8.2f} s   CPU {cpu:8.2f} s   {result.worst.correct} withstand", flush=True)
         torch.set_num_threads(1)
-        same = torch.equal(found["one process, one thread"], found["two processes, one thread each"])
+        same = np.array_equal(found["one process, one thread"], found["two processes, one thread each"])
         print(f"  verdicts of one and two processes are {'the same' if same else 'DIFFERENT'}", flush=True)
 
 

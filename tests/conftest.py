@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from excite import data
 from excite.data.sources.store import stored_file
@@ -120,7 +120,7 @@ def call(start: Start) -> Call:
 
 
 ATTACK = "PGD_20 ε=1/255"
-Outcomes = Sequence[bool] | Tensor
+Outcomes = Sequence[bool] | NDArray[np.bool_]
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def evaluated() -> Callable[..., Evaluation]:
         clean: int | Outcomes, robust: int | Outcomes, *, total: int = 100, examples: str = "same"
     ) -> Evaluation:
         right, standing = (
-            torch.arange(total) < verdicts if isinstance(verdicts, int) else torch.as_tensor(verdicts)
+            np.arange(total) < verdicts if isinstance(verdicts, int) else np.asarray(verdicts)
             for verdicts in (clean, robust)
         )
         result = AttackResult("PGD", standing, (Stage(ATTACK, int(standing.sum()), Cost(1.0, 1, 1)),))

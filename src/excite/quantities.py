@@ -36,3 +36,9 @@ def check_number(name: str, value: object) -> None:
     """Refuse what is not a number at all; whether it is in range is the caller's to say."""
     if type(value) is bool or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")
+
+
+def pixels(eps: float) -> str:
+    """8/255 rather than 0.03137: how the field reads ε."""
+    steps = eps * 255
+    return f"{round(steps)}/255" if eps > 0 and abs(steps - round(steps)) < 1e-6 and steps > 0.5 else f"{eps:g}"

@@ -4,17 +4,16 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation import AttackResult, Cost, Evaluation, compare
 from excite.evaluation.comparison import mcnemar
 
 
-def evaluation(correct: Tensor, robust: Tensor, examples: str = "these") -> Evaluation:
+def evaluation(correct: NDArray[np.bool_], robust: NDArray[np.bool_], examples: str = "these") -> Evaluation:
     return Evaluation(correct, {"pgd": AttackResult("PGD", robust, ())}, (), Cost(), examples)
 
 
@@ -37,7 +36,7 @@ def test_the_interval_covers(chances: tuple[float, float]) -> None:
     counts = rng.multinomial(100, [*chances, 1 - sum(chances)], size=1000)
     covered = 0
     for only_first, only_second, _ in counts:
-        numbers = torch.arange(100)
+        numbers = np.arange(100)
         one, two = numbers < only_first, (numbers >= 50) & (numbers < 50 + only_second)
         low, high = compare(evaluation(one, one), evaluation(two, two)).interval
         covered += low <= chances[1] - chances[0] <= high
@@ -45,8 +44,8 @@ def test_the_interval_covers(chances: tuple[float, float]) -> None:
 
 
 def test_compare_counts_pairs() -> None:
-    one = torch.tensor([True, True, True, False, False])
-    two = torch.tensor([True, False, True, True, True])
+    one = np.array([True, True, True, False, False])
+    two = np.array([True, False, True, True, True])
     result = compare(evaluation(one, one), evaluation(two, two), "pgd")
     assert (result.only_first, result.only_second, result.total) == (1, 2, 5)
     assert result.difference == pytest.approx(0.2)
@@ -55,7 +54,7 @@ def test_compare_counts_pairs() -> None:
 
 
 def test_identical_models_do_not_differ() -> None:
-    same = evaluation(torch.ones(9, dtype=torch.bool), torch.ones(9, dtype=torch.bool))
+    same = evaluation(np.ones(9, dtype=bool), np.ones(9, dtype=bool))
     result = compare(same, same)
     assert (result.difference, result.p_value) == (0.0, 1.0)
     assert result.interval == pytest.approx((-STANDARD, STANDARD))
@@ -65,7 +64,7 @@ STANDARD = 1.959964 * (2 / 11) ** 0.5 / 11**0.5  # nine examples without a diffe
 
 
 def test_different_examples_cannot_be_compared() -> None:
-    one = torch.ones(3, dtype=torch.bool)
+    one = np.ones(3, dtype=bool)
     with pytest.raises(InputError, match="same ones"):
         compare(evaluation(one, one), evaluation(one, one, "others"))
     with pytest.raises(InputError, match="clean, pgd, worst"):

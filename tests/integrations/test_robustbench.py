@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -166,7 +167,7 @@ def test_an_exported_arm_attacks_to_the_same_verdicts(run: RunFolder, tmp_path: 
     before = run.arm("baseline").evaluation
     assert before is not None
     for name in ("clean", "PGD"):
-        assert torch.equal(again.outcomes(name), before.outcomes(name))
+        assert np.array_equal(again.outcomes(name), before.outcomes(name))
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert str(before.robust["PGD"]) in card
     assert "Intended use" in card

@@ -1,6 +1,8 @@
 """`excite report` on real and on many run folders."""
 
 import json
+import subprocess
+import sys
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from excite.cli import cli
+from excite.evaluation import Evaluation
 from excite.report import table
 from excite.runs.folder import RunFolder
 
@@ -72,3 +75,16 @@ def test_open_shows_the_page(write_run: WriteRun, monkeypatch: pytest.MonkeyPatc
 
 def test_a_format_and_a_page_exclude_each_other(small_run: RunFolder) -> None:
     assert report(small_run.path, "--format", "csv", "--open").exit_code == 2
+
+
+def test_reading_needs_no_torch(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
+    """Nothing is trained, attacked or fitted: neither torch nor scipy is imported, and the trace is not opened."""
+    run = write_run({name: {"evaluation": evaluated(95, 40)} for name in ("baseline", "poe")})
+    code = (
+        "import sys\nfrom excite.cli import cli\n"
+        f"cli(['report', {str(run.path)!r}], standalone_mode=False)\n"
+        "print(sorted({'torch', 'scipy.stats', 'scipy.special', 'matplotlib'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines()[-1] == "[]"
+    assert "made no clear difference" in shown

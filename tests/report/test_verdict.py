@@ -3,8 +3,8 @@
 import shutil
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-import torch
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.paired import paired_difference
@@ -21,7 +21,7 @@ WriteRun = Callable[..., RunFolder]
 
 def evaluation(right: int, flags: tuple[Flag, ...] = (), shift: int = 0) -> Evaluation:
     """100 images: 95 right clean, `right` of them under the attack, beginning with number `shift`."""
-    numbers = torch.arange(100)
+    numbers = np.arange(100)
     robust = (numbers >= shift) & (numbers < shift + right)
     stages = (Stage(ATTACK, right, Cost(1.0, 1, 1)),)
     return Evaluation(numbers < 95, {ATTACK: AttackResult("PGD", robust, stages)}, flags, Cost(), examples="same")

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.ball import Norm
-from excite.attacks.protocol import Attack, pixels
+from excite.attacks.protocol import Attack
 from excite.errors import InputError
+from excite.quantities import pixels
 
 
 @dataclass(frozen=True)

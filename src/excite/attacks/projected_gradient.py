@@ -11,8 +11,9 @@ from torch.nn import functional
 from excite.attacks.ball import Norm, ascent, check_norm, project, random_point
 from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.losses import LOSSES, LossName
-from excite.attacks.protocol import Attack, check_inputs, in_words, pixels
+from excite.attacks.protocol import Attack, check_inputs, in_words
 from excite.errors import InputError
+from excite.quantities import pixels
 from excite.registry import lookup, named_options
 
 Keep = Literal["best", "largest_loss", "last"]

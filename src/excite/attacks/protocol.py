@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from excite.attacks.ball import Norm, check_norm
 from excite.errors import InputError
+from excite.quantities import pixels
 
 AttackFunction = Callable[..., Tensor]
 
@@ -106,12 +107,6 @@ def check_options(eps: float, norm: str, **counts: int) -> None:
 def in_words(eps: float, norm: Norm) -> str:
     """As the field writes it: L∞ ε = 8/255."""
     return f"{'L∞' if norm == 'linf' else 'L2'} ε = {pixels(eps)}"
-
-
-def pixels(eps: float) -> str:
-    """8/255 rather than 0.03137: how the field reads ε."""
-    steps = eps * 255
-    return f"{round(steps)}/255" if eps > 0 and abs(steps - round(steps)) < 1e-6 and steps > 0.5 else f"{eps:g}"
 
 
 def check_inputs(x: Tensor, y: Tensor) -> None:

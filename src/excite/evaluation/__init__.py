@@ -1,12 +1,17 @@
 """Clean and robust accuracy with intervals, every example's outcome, and reasons to distrust them."""
 
+from typing import TYPE_CHECKING
+
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.comparison import Comparison, compare
 from excite.evaluation.curve import Curve
-from excite.evaluation.judge import evaluate
+from excite.evaluation.flag import Flag
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
-from excite.evaluation.shards import Shards
-from excite.evaluation.trust import Flag
+from excite.lazy import lazily
+
+if TYPE_CHECKING:
+    from excite.evaluation.judge import evaluate
+    from excite.evaluation.shards import Shards
 
 __all__ = [
     "Accuracy",
@@ -21,3 +26,5 @@ __all__ = [
     "compare",
     "evaluate",
 ]
+
+__getattr__ = lazily(__name__, {"evaluate": "judge", "Shards": "shards"})

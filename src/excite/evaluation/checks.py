@@ -3,14 +3,15 @@
 import itertools
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from excite.attacks.fast_model import FastModel
 from excite.attacks.protocol import Attack
 from excite.evaluation import trust
+from excite.evaluation.flag import Flag
 from excite.evaluation.result import AttackResult
-from excite.evaluation.trust import Flag
 
 
 def distrust(
@@ -33,7 +34,7 @@ def distrust(
     if sized:
         largest = attacks[max(sized, key=lambda name: sized[name])]
         same_size = [results[name].robust for name, attack in attacks.items() if _size(attack) == _size(largest)]
-        robust = torch.stack(same_size).all(0)
+        robust = torch.from_numpy(np.all(same_size, axis=0))
         if robust.any():
             x, y = examples(_few(robust))
             share = float(robust.double().mean())
@@ -63,7 +64,7 @@ def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResu
                 if other != name and _size(rival) == _size(attack)
             ]
             if rivals:
-                fooled = int((torch.stack(rivals).all(0) & ~robust).sum())
+                fooled = int((np.all(rivals, axis=0) & ~robust).sum())
                 flags.append(trust.black_box(fooled, fooled / len(robust)))
     return [flag for flag in flags if flag is not None]
 

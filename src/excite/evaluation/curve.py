@@ -5,29 +5,30 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from excite.attacks.protocol import pixels
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.packing import pack_rows, unpack_rows
+from excite.quantities import pixels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
     """How one model stands at increasing radii: who fell at one counts as fallen at all after it.
 
-    >>> print(Curve((1 / 255, 2 / 255), torch.tensor([0, 1, 2, 3])))
+    >>> print(Curve((1 / 255, 2 / 255), np.array([0, 1, 2, 3])))
     ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94)
     """
 
     eps: tuple[float, ...]
-    fell_at: Tensor  # per example: 0 wrong without an attack, i wrong from the i-th radius on, one more if never
+    fell_at: NDArray[np.int64]  # per example: 0 wrong without attack, i wrong from the i-th radius on, more if never
     known_intervals: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, repr=False)
 
-    def robust(self, eps: float) -> Tensor:
+    def robust(self, eps: float) -> NDArray[np.bool_]:
         """Per example, whether it withstood at one of the radii."""
-        return self.fell_at > 1 + self.eps.index(eps)
+        standing: NDArray[np.bool_] = self.fell_at > 1 + self.eps.index(eps)
+        return standing
 
     @property
     def accuracies(self) -> tuple[Accuracy, ...]:
@@ -38,9 +39,9 @@ class Curve:
         )
 
     @property
-    def minimal_eps(self) -> Tensor:
+    def minimal_eps(self) -> NDArray[np.float64]:
         """Per example, the smallest radius at which it fell: 0 if wrong without an attack, ∞ if it never fell."""
-        return torch.tensor([0.0, *self.eps, math.inf], dtype=torch.float64)[self.fell_at]
+        return np.array([0.0, *self.eps, math.inf])[self.fell_at]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,7 +52,7 @@ class Curve:
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any], correct: Tensor) -> "Curve":
+    def from_json(value: Mapping[str, Any], correct: ArrayLike) -> "Curve":
         intervals = tuple((float(low), float(high)) for low, high in value["interval"])
         return Curve(tuple(value["eps"]), unpack_rows(value["outcomes"], correct), intervals)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from excite.attacks.protocol import Attack
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation.batch import Task, Verdict
+from excite.evaluation.flag import Flag
 from excite.evaluation.packing import pack_rows, unpack_rows
 from excite.evaluation.result import Cost, Stage
-from excite.evaluation.trust import Flag
 from excite.files import read_json, write_json
 
 LAST = (2**31, 0, 0)  # the address of what no batch said: after all of them
@@ -116,8 +116,8 @@ class Journal:
                 correct = progress.fell_at > 0
                 self.progress[name] = Progress(
                     rungs=progress.rungs,
-                    fell_at=unpack_rows(saved["standing"], correct),
-                    stage_began_with=unpack_rows(saved["stage_began_with"], correct),
+                    fell_at=torch.from_numpy(unpack_rows(saved["standing"], correct)),
+                    stage_began_with=torch.from_numpy(unpack_rows(saved["stage_began_with"], correct)),
                     done=set(saved["batches_done"]),
                     stage_cost=Cost(**saved["stage_cost"]),
                     stages=[Stage(s["name"], s["standing"], Cost(**s["cost"])) for s in saved["stages"]],

@@ -19,6 +19,7 @@ from excite.evaluation.agenda import Agenda, OnProgress
 from excite.evaluation.batch import Judge, device_of
 from excite.evaluation.checks import distrust
 from excite.evaluation.curve import Curve
+from excite.evaluation.flag import Flag
 from excite.evaluation.journal import LAST, Journal
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
 from excite.evaluation.shards import EngineName, Shards, engine_for
@@ -85,7 +86,7 @@ def evaluate(
             diary.checked = True
             diary.write()
     return Evaluation(
-        correct=correct,
+        correct=correct.numpy(),
         attacks=results,
         flags=tuple(diary.flags),
         cost=sum((result.cost for result in results.values()), cost + diary.cost_of_checks),
@@ -94,11 +95,11 @@ def evaluate(
 
 
 def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackResult:
-    curve = Curve(attack.radii, fell_at) if isinstance(attack, Ladder) else None
-    return AttackResult(str(attack), fell_at > len(attack.rungs), tuple(stages), curve)
+    curve = Curve(attack.radii, fell_at.numpy()) if isinstance(attack, Ladder) else None
+    return AttackResult(str(attack), (fell_at > len(attack.rungs)).numpy(), tuple(stages), curve)
 
 
-def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[trust.Flag], Cost]:
+def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[Flag], Cost]:
     plain, began = FastModel(judge.model), judge.spent()
     flags = distrust(
         plain,

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.curve import Curve
+from excite.evaluation.flag import Flag
 from excite.evaluation.packing import pack, unpack
-from excite.evaluation.trust import Flag
 from excite.files import expected, read_json, write_json
 
 
@@ -43,7 +43,7 @@ class Stage:
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackResult:
     description: str
-    robust: Tensor  # per example: right on the clean image and still right under attack
+    robust: NDArray[np.bool_]  # per example: right on the clean image and still right under attack
     stages: tuple[Stage, ...]
     curve: Curve | None = None  # where the attack ran at several radii; `robust` is at the largest
 
@@ -56,7 +56,7 @@ class AttackResult:
 class Evaluation:
     """Outcomes of one model on one set of examples, clean and under each attack."""
 
-    correct: Tensor  # per example: right on the clean image
+    correct: NDArray[np.bool_]  # per example: right on the clean image
     attacks: Mapping[str, AttackResult]
     flags: tuple[Flag, ...]
     cost: Cost  # of everything: clean accuracy, attacks, trust checks
@@ -86,12 +86,13 @@ class Evaluation:
     def warnings(self) -> tuple[str, ...]:
         return tuple(map(str, self.flags))
 
-    def outcomes(self, name: str) -> Tensor:
+    def outcomes(self, name: str) -> NDArray[np.bool_]:
         """Per example, whether the model was right: `"clean"`, `"worst"` or an attack's name."""
         if name == "clean":
             return self.correct
         if name == "worst":
-            return torch.stack([self.correct, *(result.robust for result in self.attacks.values())]).all(0)
+            worst: NDArray[np.bool_] = np.all([self.correct, *(one.robust for one in self.attacks.values())], axis=0)
+            return worst
         if name not in self.attacks:
             raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
         return self.attacks[name].robust
@@ -166,7 +167,8 @@ class Evaluation:
             left = int(result.robust.sum()) if result.stages else standing[-1]
             if standing != sorted(standing, reverse=True) or standing[-1] != left:
                 raise ValueError(f"the stages of {name} do not end with as many images as withstand it")
-            if result.curve is not None and not torch.equal(result.curve.robust(result.curve.eps[-1]), result.robust):
+            curve = result.curve
+            if curve is not None and not np.array_equal(curve.robust(curve.eps[-1]), result.robust):
                 raise ValueError(f"the curve of {name} does not end with the images that withstand it")
 
     def save(self, path: Path) -> None:
@@ -194,6 +196,6 @@ class Evaluation:
         return "\n".join(lines)
 
 
-def _accuracy_json(accuracy: Accuracy, outcomes: Tensor | None) -> dict[str, Any]:
+def _accuracy_json(accuracy: Accuracy, outcomes: ArrayLike | None) -> dict[str, Any]:
     summary: dict[str, Any] = {"accuracy": accuracy.value, "interval": list(accuracy.interval)}
     return summary if outcomes is None else {**summary, "outcomes": pack(outcomes)}

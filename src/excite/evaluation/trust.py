@@ -1,6 +1,5 @@
 """Is a robust accuracy to be believed? Cheap checks for masked gradients, randomness and attacks that are too weak."""
 
-import dataclasses
 import sys
 from types import FrameType
 
@@ -11,23 +10,13 @@ from torch.nn.functional import cross_entropy
 from excite.attacks.projected_gradient import PGD
 from excite.attacks.protocol import Attack
 from excite.attacks.square import Square
+from excite.evaluation.flag import Flag
 
 EXAMPLES = 64
 SQUARE_QUERIES = 200
 A_POINT = 0.01
 A_FEW = 3  # examples: fewer may be chance
 DIFFERENT = 1e-4  # between two answers, relative to their size; rounding stays far below
-
-
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """A reason to distrust the figures: its name, and what was seen."""
-
-    name: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.message}"
 
 
 def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:

@@ -13,11 +13,12 @@ from torch import nn
 
 import excite
 from excite import attacks, data, models
-from excite.attacks.protocol import AttackWarning, pixels
+from excite.attacks.protocol import AttackWarning
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
+from excite.quantities import pixels
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 

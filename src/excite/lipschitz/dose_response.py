@@ -7,9 +7,16 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 Array = NDArray[np.float64]
+
+
+def expit(z: Array) -> Array:
+    """1 / (1 + e⁻ᶻ); scipy is slow to import, and who reads an estimate need not wait for it."""
+    from scipy.special import expit as logistic
+
+    return logistic(z)  # type: ignore[no-any-return]
+
 
 REACH = 14.0  # the threshold is sought within this many e-folds of the start, a factor of a million either way
 SPACING = 0.02  # of the thresholds on the grid, in e-folds

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch.optim import Optimizer
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_briefly
@@ -14,6 +13,9 @@ from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, Needs, ShortTrainings
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 RUNS = 10  # that the budget pays for; those that end early pay for some more
 FEWEST_STEPS = 20  # a shorter run tells nothing
@@ -58,7 +60,7 @@ def find_edge(
     steps: int | None = None,
     start: float = 0.1,
     width: float = 1.5,
-    optimizer: Optimizer | str = "",
+    optimizer: "Optimizer | str" = "",
 ) -> LipschitzEstimate:
     """L = 2/η_max (the paper's Remark 3), with η_max the rate that half of all trainings survive.
 

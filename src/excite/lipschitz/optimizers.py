@@ -1,10 +1,12 @@
 """What 1/L and 2/L mean for an optimizer: the largest rate at which it is stable on a quadratic."""
 
 import inspect
-
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING
 
 from excite.errors import InputError
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 def largest_stable_rate(
@@ -47,7 +49,7 @@ def largest_stable_rate(
     return edge * preconditioner / (curvature + weight_decay)
 
 
-def described(optimizer: Optimizer | str) -> str:
+def described(optimizer: "Optimizer | str") -> str:
     """Its name and what was set on it, the rate left out.
 
     >>> import torch

@@ -1,7 +1,12 @@
 """One loop that minimises any objective, and checkpoints to go on from."""
 
+from typing import TYPE_CHECKING
+
+from excite.lazy import lazily
 from excite.training.history import EpochMetrics, TrainingHistory
-from excite.training.loop import descend, train
+
+if TYPE_CHECKING:
+    from excite.training.loop import descend, train
 
 __all__ = [
     "EpochMetrics",
@@ -9,3 +14,5 @@ __all__ = [
     "descend",
     "train",
 ]
+
+__getattr__ = lazily(__name__, {"descend": "loop", "train": "loop"})

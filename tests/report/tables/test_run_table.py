@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.files import write_json
@@ -20,8 +20,9 @@ ATTACKS = ("PGD ε=0.1", "PGD ε=0.3")
 def evaluation(right: int, flags: tuple[Flag, ...] = ()) -> Evaluation:
     """100 images: 95 right clean, the first `right` of them under every attack."""
 
-    def outcomes(number: int) -> Tensor:
-        return torch.arange(100) < number
+    def outcomes(number: int) -> NDArray[np.bool_]:
+        standing: NDArray[np.bool_] = np.arange(100) < number
+        return standing
 
     attacked = {
         name: AttackResult("PGD-40", outcomes(right), (Stage(name, right, Cost(1.5, 10, 10)),)) for name in ATTACKS

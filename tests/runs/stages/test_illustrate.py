@@ -80,10 +80,9 @@ def test_images_that_tell_the_arms_apart_come_first(small_run: RunFolder, tmp_pa
         if arm.name == "poe":
             standing[[3, 30]] = True
         results = {
-            name: dataclasses.replace(result, robust=torch.as_tensor(standing), stages=())
-            for name, result in found.attacks.items()
+            name: dataclasses.replace(result, robust=standing, stages=()) for name, result in found.attacks.items()
         }
-        changed = Evaluation(torch.as_tensor(correct), results, (), found.cost, examples=found.examples)
+        changed = Evaluation(correct, results, (), found.cost, examples=found.examples)
         changed.save(RunFolder(copy).arm(arm.name).evaluation_file)
     numbers, words = choose(RunFolder(copy), 40, 4)
     assert {3, 30} < set(numbers.tolist())

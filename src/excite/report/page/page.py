@@ -24,7 +24,6 @@ from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
 from excite.runs.illustration import Illustration
-from excite.training.checkpoints import FACTS
 from excite.training.history import METRICS
 
 PAGE = "report.html"
@@ -131,7 +130,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         first_run=_label(runs[0], base),
         experiment_file=EXPERIMENT,
         metrics_file=METRICS,
-        checkpoint_file=FACTS,
+        checkpoint_file=runs[0].arm("baseline").checkpoint_file.name,
         version=excite.__version__,
     )
 
