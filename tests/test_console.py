@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console as RichConsole
 
 from excite import console
-from excite.console import Console, Verbosity
+from excite.console import Console
+from excite.runs.stages.console import Placed
 
 
 def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(
@@ -23,29 +24,15 @@ def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(
 
 
 def test_places_stand_before_the_task(capsys: pytest.CaptureFixture[str]) -> None:
-    speaking = Console()
-    with speaking.place("seed 1 of 2"), speaking.place("stage 3 of 7"), speaking.task("poe"):
+    with Placed(Placed(Console(), "seed 1 of 2"), "stage 3 of 7").task("poe: training"):
         pass
-    with speaking.task("report"):
-        pass
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "seed 1 of 2, stage 3 of 7: poe"
-    assert lines[2] == "report"
-
-
-@pytest.mark.parametrize(
-    ("verbosity", "expected"),
-    [(Verbosity.QUIET, ""), (Verbosity.NORMAL, "said\n"), (Verbosity.VERBOSE, "said\ndetail\n")],
-)
-def test_as_much_as_is_asked_for(capsys: pytest.CaptureFixture[str], verbosity: Verbosity, expected: str) -> None:
-    speaking = Console(verbosity)
-    speaking.say("said")
-    speaking.detail("detail")
-    assert capsys.readouterr().err == expected
+    assert capsys.readouterr().err.startswith("seed 1 of 2, stage 3 of 7, poe: training\n")
 
 
 def test_quiet_tasks_say_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Console(Verbosity.QUIET).task("training") as progress:
+    quiet = Console(quiet=True)
+    quiet.say("said")
+    with quiet.task("training") as progress:
         progress(1, 2)
     assert capsys.readouterr().err == ""
 

@@ -1,7 +1,6 @@
-"""Progress and logs on stderr: bars on a terminal, plain lines elsewhere; how much is the user's choice."""
+"""Progress and logs on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
-import enum
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,48 +14,26 @@ SECONDS_BETWEEN_UPDATES = 0.1
 OnProgress = Callable[[int, int], None]
 
 
-class Verbosity(enum.IntEnum):
-    QUIET = 0  # errors only
-    NORMAL = 1
-    VERBOSE = 2  # and every epoch
-
-
 class Console:
-    """Says what is going on. NO_COLOR and dumb terminals are honoured by rich."""
+    """Says what is going on, unless it is quiet. NO_COLOR and dumb terminals are honoured by rich."""
 
-    def __init__(self, verbosity: Verbosity = Verbosity.NORMAL) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self.rich = RichConsole(file=sys.stderr, highlight=False)
-        self.verbosity = verbosity
-        self._places: list[str] = []
+        self.quiet = quiet
 
     def say(self, text: str) -> None:
-        if self.verbosity < Verbosity.NORMAL:
+        if self.quiet:
             return
         if self.rich.is_terminal:
             self.rich.print(text, markup=False)
         else:
             print(text, file=sys.stderr, flush=True)  # not wrapped: logs are searched by line
 
-    def detail(self, text: str) -> None:
-        """Say what only those want to know who asked for more."""
-        if self.verbosity >= Verbosity.VERBOSE:
-            self.say(text)
-
-    @contextlib.contextmanager
-    def place(self, where: str) -> Iterator[None]:
-        """Name the place in a larger whole before every task that begins here: "seed 1 of 2", "stage 3 of 7"."""
-        self._places.append(where)
-        try:
-            yield
-        finally:
-            self._places.pop()
-
     @contextlib.contextmanager
     def task(self, title: str) -> Iterator[OnProgress]:
         """Yield a function to be told (done, total), as often as it likes."""
-        title = f"{', '.join(self._places)}: {title}" if self._places else title
         started = time.perf_counter()
-        if self.verbosity < Verbosity.NORMAL:
+        if self.quiet:
             yield lambda _done, _total: None
             return
         with self._bar(title) if self.rich.is_terminal else self._lines(title) as update:

@@ -57,4 +57,4 @@ def test_the_commands_named_as_cures_do_cure(baseline_only: Path) -> None:
 
 def test_a_run_folder_has_its_experiment(baseline_only: Path) -> None:
     answer = excite("train", baseline_only, "--set", "training.epochs=3")
-    assert "--set needs a name or a file" in str(answer.exception)
+    assert "need a name or a file, and a new --out" in str(answer.exception)

@@ -53,6 +53,13 @@ for _command in COMMANDS:
     cli.add_command(_command)
 
 
+class _Stderr(logging.Handler):
+    """Writes to what stderr is at the time: a progress bar stands in for it while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(self.format(record), err=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: logs go to stderr, errors become one line there and an exit code."""
     try:
@@ -60,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             logger = logging.getLogger("excite")
             logger.setLevel(logging.INFO)
             if not logger.handlers:
-                logger.addHandler(logging.StreamHandler())
+                logger.addHandler(_Stderr())
             sys.exit(cli(arguments, prog_name="excite", standalone_mode=False))
     except click.exceptions.Abort:
         click.echo("Interrupted; finished stages are kept, the same command goes on from there.", err=True)

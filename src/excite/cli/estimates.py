@@ -30,17 +30,17 @@ from excite.cli.output import show
 def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, as_json: bool) -> None:
     """How large is L for the experiment of a run folder? Reads what was estimated; --train estimates what was not."""
     from excite.report import estimates_table
-    from excite.runs.missing import needed_estimate, needed_trace
+    from excite.runs.missing import needed_estimate, stored_estimates
 
     if may_train:
-        open_run(folder, device).estimate()
+        opened = open_run(folder, device)
+        opened.estimates() if compare else opened.estimate()
     else:
         refuse_ignored(["device"], "an estimate that is there is read; add --train to make one")
     run = read_run(folder)
     answer = needed_estimate(run)
     if compare:
-        needed_trace(run, "baseline")
-        found = open_run(folder, device).estimates()
+        found = stored_estimates(run)
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in found.items()}
         show(as_json, values, estimates_table(found, run.arms))
     else:

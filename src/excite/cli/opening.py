@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def console() -> "Console":
     """Where progress goes, as much of it as -q and -v ask for."""
-    from excite.console import Console, Verbosity
+    from excite.console import Console
 
-    wanted = click.get_current_context().meta.get(VERBOSITY, "normal")
-    if wanted == "quiet":
-        logging.getLogger("excite").setLevel(logging.ERROR)
-    return Console(Verbosity[wanted.upper()])
+    wanted = str(click.get_current_context().meta.get(VERBOSITY))
+    levels = {"quiet": logging.ERROR, "verbose": logging.DEBUG}
+    logging.getLogger("excite").setLevel(levels.get(wanted, logging.INFO))
+    return Console(quiet=wanted == "quiet")
 
 
 def described(

@@ -1,6 +1,5 @@
 """Commands that train: run, sweep, train."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -56,6 +55,7 @@ def run(
     from excite.evaluation import Shards
     from excite.runs.arms import arm_names
     from excite.runs.procedure import Run
+    from excite.runs.stages.console import Placed
     from excite.sweeps.sweep import run_folders
 
     if tensorboard:
@@ -65,8 +65,8 @@ def run(
     description, folder = described(experiment, changes, out, estimator)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
-        with speaking.place(f"seed {count} of {seeds}") if seeds else nullcontext():
-            Run(path, each, console=speaking, device=device).all(chosen, Shards(workers))
+        placed = Placed(speaking, f"seed {count} of {seeds}") if seeds else speaking
+        Run(path, each, console=placed, device=device).all(chosen, Shards(workers))
         if tensorboard:
             write_run(RunFolder(path))
     if seeds is None:

@@ -29,6 +29,7 @@ from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, train
 from excite.training.distributed import ALONE, Ranks
+from excite.training.history import EpochMetrics
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ class Parts:
         steps: int | None = None,
         recorder: Recorder | None = None,
         after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
+        on_epoch: Callable[[EpochMetrics], None] | None = None,
         on_step: Callable[[int, int], None] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -130,6 +132,7 @@ class Parts:
                 folder=folder,
                 recorder=recorder,
                 after_epoch=after_epoch,
+                on_epoch=on_epoch,
                 on_step=on_step,
                 ranks=ranks,
             )

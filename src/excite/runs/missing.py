@@ -1,7 +1,7 @@
 """What a command needs of a run folder, or an error that says which command makes it: nothing is trained unasked."""
 
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
@@ -30,3 +30,15 @@ def needed_estimate(run: RunFolder) -> LipschitzEstimate:
             "with the trainings that this needs."
         )
     return run.estimate
+
+
+def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
+    """L by every estimator that measures something, as the run has it; where it has none, why, or how to make it."""
+    own = run.experiment.lipschitz["method"]
+    stored = {name or own: answer.estimate or answer.problem for name, answer in run.estimates.items()}
+    command = f"not estimated in this run; `excite estimate {run.path} --compare --train` does it"
+    return {
+        name: stored.get(name, command)
+        for name, kind in ESTIMATORS.items()
+        if kind.needs != "nothing" or name in stored
+    }

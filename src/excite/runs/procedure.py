@@ -16,7 +16,7 @@ from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
 from excite.runs.once import once
 from excite.runs.stages.attack import attack
-from excite.runs.stages.console import Console
+from excite.runs.stages.console import Console, Placed
 from excite.runs.stages.epoch_accuracies import check_recording
 from excite.runs.stages.estimate import estimate
 from excite.runs.stages.grid_search import search
@@ -38,12 +38,14 @@ class Run:
 
     def __init__(self, folder: Path, experiment: Experiment, *, console: Console, device: str | None = None) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
+        self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
         if not self.files.exists:
             check_recording(self.parts)  # an experiment that cannot run leaves no folder
             estimators.check(experiment, experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
         if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
+            check_recording(self.parts)  # settings that never run are the first thing to say
             raise InputError(
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
                 "Name a new folder with --out, or delete this one."
@@ -67,10 +69,18 @@ class Run:
         """Every stage: train and attack each arm, by default the experiment's, and keep what a report shows."""
         chosen = [arm_named(arm).name for arm in arms or self.experiment.arms]
         estimators.check(self.experiment, tuple(chosen))
+        self._plan = self._planned(chosen)
         for arm in chosen:
             self.finish(arm, shards)
         self.show()
         return self.files
+
+    def _planned(self, arms: Iterable[str]) -> list[Path]:
+        files, plan = self.files, list[Path]()
+        for arm in arms:
+            by, own = arm_named(arm).estimator, files.arm(arm)
+            plan += [*([] if by is None else [files.estimate_file(by)]), own.outcome_file, own.evaluation_file]
+        return list(dict.fromkeys(plan))
 
     def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
         """Train and attack one arm. Where training diverged, that is its result: it says why."""
@@ -103,7 +113,7 @@ class Run:
 
         def make() -> None:
             rate = ranks.from_first(partial(chosen.first_rate, _Found(self)))
-            train(self.parts, files, rate, self.console, ranks)
+            train(self.parts, files, rate, self._placed(files.outcome_file), ranks)
 
         ranks.together(partial(self._once, files.outcome_file), make)
         if files.problem:
@@ -126,7 +136,7 @@ class Run:
             else:
                 if estimators.estimator_of(self.experiment, name).needs == "trace":
                     self.train("baseline")
-                self._once(file, lambda: estimate(self.parts, self.files, self.console, name))
+                self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
         stored = StoredEstimate.load(file)
         if name and stored.options != dict(estimators.options_of(self.experiment, name)):
             raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
@@ -170,11 +180,18 @@ class Run:
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""
         files = self.files.arm(arm)
-        self._once(files.evaluation_file, lambda: attack(self.parts, files, self.console, shards))
+        console = self._placed(files.evaluation_file)
+        self._once(files.evaluation_file, lambda: attack(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)
 
     def _once(self, file: Path, make: Callable[[], object]) -> None:
         once(file, make, say=self.console.say)
+
+    def _placed(self, file: Path) -> Console:
+        """The console, which says of a stage that was planned which one it is."""
+        if file not in self._plan:
+            return self.console
+        return Placed(self.console, f"stage {self._plan.index(file) + 1} of {len(self._plan)}")
 
 
 class _Found:

@@ -1,5 +1,6 @@
 """One arm's training: its weights, its trace, its epochs, and how it ended."""
 
+import logging
 import shutil
 from functools import partial
 
@@ -10,6 +11,8 @@ from excite.runs.stages.console import Console
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
 from excite.schedules import rescale
 from excite.training.distributed import Ranks
+
+logger = logging.getLogger(__name__)
 
 
 def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ranks) -> None:
@@ -31,6 +34,7 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
                 folder=arm.path,
                 recorder=recorder,
                 after_epoch=partial(epoch_accuracies, parts),
+                on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_step=progress,
                 ranks=ranks,
             )
@@ -44,5 +48,7 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
         shutil.rmtree(arm.moments, ignore_errors=True)
         if problem:
             console.say(f"{arm.name}: {problem}")
+        elif arm.epochs:
+            console.say(f"{arm.name}: {arm.epochs[-1]}")
 
     ranks.from_first(conclude)
