@@ -187,11 +187,8 @@ def spoiled_gradient(model: nn.Module, loss: Tensor) -> Tensor:
     return loss + (0 * next(model.parameters()).flatten()[0]).abs().sqrt()
 
 
-@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("spoil", [spoiled_loss, spoiled_gradient, None])
-@pytest.mark.parametrize(
-    "at", [1, 5, 8, 10, 15]
-)  # of three epochs of five steps: the first, middle ones, ends, the last
+@pytest.mark.parametrize(("at", "kept"), [(1, True), (5, True), (8, True), (10, True), (15, True), (15, False)])
 def test_a_number_that_is_none_is_never_kept(
     train_lenet: Train,
     tmp_path: Path,
