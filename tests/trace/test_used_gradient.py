@@ -56,11 +56,14 @@ def test_standing_elsewhere_ends_where_it_began_even_after_an_error() -> None:
     parameters = list(model.parameters())
     places = [parameter.data_ptr() for parameter in parameters]
     before = [parameter.detach().clone() for parameter in parameters]
-    with (
-        pytest.raises(RuntimeError, match="inside"),
-        standing_at(parameters, [torch.zeros_like(p) for p in parameters]),
-    ):
-        assert not any(parameter.any() for parameter in parameters)
-        raise RuntimeError("inside")
+    zeros = [torch.zeros_like(parameter) for parameter in parameters]
+
+    def stumble() -> None:
+        with standing_at(parameters, zeros):
+            assert not any(parameter.any() for parameter in parameters)
+            raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        stumble()
     assert all(torch.equal(parameter, value) for parameter, value in zip(parameters, before, strict=True))
     assert [parameter.data_ptr() for parameter in parameters] == places
