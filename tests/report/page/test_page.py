@@ -145,7 +145,7 @@ def test_images_have_alternatives_and_tables_real_buttons(html: str) -> None:
 def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
     arms = {"baseline": {"problem": HOSTILE, "epochs": [{"test_accuracy": 0.5}]}}
     run = write_run(arms)
-    values = run.experiment.to_json() | {"name": HOSTILE, "summary": HOSTILE}
+    values = run.experiment.to_json() | {"name": HOSTILE.replace("/", ""), "summary": HOSTILE}
     values["attacks"] = {HOSTILE: values["attacks"].popitem()[1]}
     values["model"]["options"]["activation"] = HOSTILE
     write_json(run.path / EXPERIMENT, values)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import tomli_w
 
 from excite.errors import ExciteError
 from excite.runs import Experiment, catalogue, load
@@ -71,31 +72,22 @@ def _arm_names(experiment: Experiment) -> set[str]:
 
 def toml(experiment: Experiment) -> str:
     """The experiment as a TOML file that `excite run FILE.toml` takes."""
-    values = {key: value for key, value in experiment.to_json().items() if value is not None}
-    tables = {key: value for key, value in values.items() if isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {toml_value(value)}" for key, value in values.items() if key not in tables]
-    for name, table in tables.items():
-        entries = [f"{_key(key)} = {toml_value(value)}" for key, value in table.items() if value is not None]
-        lines += ["", f"[{_key(name)}]", *entries] if entries else []
-    return "\n".join(lines) + "\n"
+    return tomli_w.dumps(_stated(experiment.to_json()))
+
+
+def _stated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was left out, which TOML has no word for."""
+    return {
+        key: _stated(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
 
 
 def toml_value(value: Any) -> str:
-    """A plain value as TOML writes it, on one line.
+    """A number, a text or a list of them as TOML writes it, on one line: that of JSON.
 
-    >>> print(toml_value({"kind": "pgd", "eps": 0.1, "random_start": True}))
-    { kind = "pgd", eps = 0.1, random_start = true }
+    >>> print(toml_value(["pgd", 0.1, True]))
+    ["pgd", 0.1, true]
     """
-    if isinstance(value, Mapping):
-        entries = [f"{_key(key)} = {toml_value(item)}" for key, item in value.items() if item is not None]
-        return f"{{ {', '.join(entries)} }}" if entries else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _key(key: str) -> str:
-    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
-    return key if bare else toml_value(key)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
