@@ -4,9 +4,12 @@ import importlib
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
+
+import excite
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -124,3 +127,13 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "your-own-loop.html").exists()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in excite.__all__ if not isinstance(getattr(excite, name), types.ModuleType)]
+)
+def test_a_public_object_explains_itself(name: str) -> None:
+    """Arguments and what comes back, where it is a function; an example, which the doctests run."""
+    item = getattr(excite, name)
+    asked = [">>>"] if isinstance(item, type) else ["Args:", "Returns:", ">>>"]
+    assert [word for word in asked if word not in (item.__doc__ or "")] == []

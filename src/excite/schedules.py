@@ -20,7 +20,11 @@ Schedule = Callable[[int], float]
 
 @named_options
 def constant(rate: float) -> Schedule:
-    """γᵏ = rate."""
+    """γᵏ = rate.
+
+    >>> constant(0.1)(99)
+    0.1
+    """
     _check_rate(rate)
     return lambda epoch: rate  # noqa: ARG005
 
@@ -49,7 +53,11 @@ def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Sche
 
 @named_options
 def exponential(rate: float, *, decay: float) -> Schedule:
-    """γᵏ = rate · decayᵏ."""
+    """γᵏ = rate · decayᵏ.
+
+    >>> [exponential(0.4, decay=0.5)(epoch) for epoch in range(3)]
+    [0.4, 0.2, 0.1]
+    """
     _check_rate(rate)
     check_number("decay", decay)
     if not 0 < decay <= 1:
@@ -59,7 +67,11 @@ def exponential(rate: float, *, decay: float) -> Schedule:
 
 @named_options
 def cosine(rate: float, *, epochs: int) -> Schedule:
-    """γᵏ = rate · ½(1 + cos(kπ/epochs)); 0 from `epochs` on, where the run is over."""
+    """γᵏ = rate · ½(1 + cos(kπ/epochs)); 0 from `epochs` on, where the run is over.
+
+    >>> [round(cosine(0.4, epochs=4)(epoch), 3) for epoch in (0, 2, 4)]
+    [0.4, 0.2, 0.0]
+    """
     _check_rate(rate)
     check_whole("epochs", epochs)
     if epochs < 1:

@@ -54,7 +54,16 @@ class AttackResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Outcomes of one model on one set of examples, clean and under each attack."""
+    """Outcomes of one model on one set of examples, clean and under each attack.
+
+    `clean`, `robust[name]` and `worst` are accuracies with 95% intervals; `outcomes(name)` tells them example by
+    example; `flags` are reasons to distrust them.
+
+    >>> clean, standing = np.array([True, True, True, False]), np.array([True, False, True, False])
+    >>> found = Evaluation(clean, {"PGD": AttackResult("PGD-20", standing, ())}, (), Cost(), examples="")
+    >>> found.clean.value, found.worst.value
+    (0.75, 0.5)
+    """
 
     correct: NDArray[np.bool_]  # per example: right on the clean image
     attacks: Mapping[str, AttackResult]

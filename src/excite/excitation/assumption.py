@@ -40,7 +40,19 @@ class Acuteness:
 
 
 def acuteness(trace: Trace) -> Acuteness:
-    """Assumption 2 at each recorded step, θ* being the last moment."""
+    """Assumption 2 at each recorded step: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0, θ* being the last moment.
+
+    Args:
+        trace: of a training with three moments or more (`recorder.record()` at the end of each epoch).
+
+    Returns:
+        Inner products and cosines per step; `.fraction` is the share of steps at which it holds.
+
+    >>> positions = np.array([0.0, 1.0, 1.5, 1.75])  # θ₀ and three moments on a line, each half as far from 2
+    >>> distances = (positions[:, None] - positions) ** 2
+    >>> acuteness(Trace(distances, distances, steps=np.array([1, 2, 3]))).fraction
+    1.0
+    """
     if len(trace) < 3:
         raise InputError(
             f"The trace holds {len(trace)} moments; Assumption 2 needs 3, the last one being θ*. Record longer."
@@ -63,9 +75,18 @@ def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
 def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, float], threshold: float) -> int:
     """The paper's heuristic: from the smallest batch at which Assumption 2 always holds, go down to enough accuracy.
 
-    `fractions` and `accuracies` map batch sizes to the share of steps at which Assumption 2 holds and to the clean
-    accuracy; `threshold` is the accuracy to reach (0.8 on CIFAR-10 and 0.6 on CIFAR-100 in the paper). Where the
-    assumption holds at no size always, the search starts at the size where it holds most often.
+    Where the assumption holds at no size always, the search starts at the size where it holds most often.
+
+    Args:
+        fractions: for each batch size, the share of steps at which Assumption 2 holds (`acuteness(trace).fraction`).
+        accuracies: for each batch size, the clean accuracy.
+        threshold: the accuracy to reach; 0.8 on CIFAR-10 and 0.6 on CIFAR-100 in the paper.
+
+    Returns:
+        The batch size.
+
+    >>> choose_batch_size({64: 0.7, 256: 1.0, 1000: 1.0}, {64: 0.85, 256: 0.75, 1000: 0.5}, threshold=0.8)
+    64
     """
     if not fractions or set(fractions) != set(accuracies):
         raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")

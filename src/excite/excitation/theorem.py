@@ -130,7 +130,16 @@ class Certificate:
 def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certificate:
     """Certify the step from `theta` to `theta_next` with respect to the true parameters `theta_star`.
 
-    Works in float64 on chunks of the vectors, which it does not copy: 50 million parameters are fine.
+    With u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*, a symmetric ΦΦᵀ ≻ 0 with q = e^{−ΦΦᵀ}(θᵏ − θ*) exists if and only if
+    uᵀq > 0. Works in float64 on chunks of the vectors, which it does not copy: 50 million parameters are fine.
+
+    Args:
+        theta: θᵏ, of any shape.
+        theta_next: θᵏ⁺¹, with as many entries.
+        theta_star: θ*, for instance where the training ended.
+
+    Returns:
+        Whether it holds, the contraction rates, and ΦΦᵀ as a function of vectors (`excite`, `contract`).
 
     >>> str(certificate(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.8]), torch.zeros(2)))[:9]
     'Certified'

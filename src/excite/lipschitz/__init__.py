@@ -54,6 +54,17 @@ def estimate_lipschitz(
     `alpha`, `statistic`, `level`, `bootstraps`, `return_period` and `seed`; "epochs" also `protocol="authors"`.
     "curvature" takes `transient` and `quantile`, "stated" the `constant` itself. "edge" takes `ShortTrainings`
     instead of a trace. Same evidence, same options: the same estimate, bit for bit.
+
+    Args:
+        evidence: `recorder.trace`, or what the estimator needs instead.
+        method: a key of `ESTIMATORS`.
+        options: the estimator's own, checked.
+
+    Returns:
+        L with its interval, and whether to trust it.
+
+    >>> print(estimate_lipschitz(None, "stated", constant=4.0).learning_rate(2))
+    0.5
     """
     chosen = estimator(method, **options)
     fits = {"trace": Trace, "short trainings": ShortTrainings, "nothing": object}[chosen.needs]

@@ -16,6 +16,12 @@ class LipschitzEstimate:
 
     `interval` brackets L as the method states in `basis`; `identified` says whether the data pin L down at all.
     `details` holds what else the method measured, as plain numbers, strings and lists.
+
+    >>> estimate = LipschitzEstimate(4.0, (3.0, 5.0), "stated", True, "an example")
+    >>> print(estimate)
+    L = 4 (3 to 5) by stated; identified: an example. 1/L = 0.25, 2/L = 0.5.
+    >>> LipschitzEstimate.from_json(estimate.to_json()) == estimate
+    True
     """
 
     constant: float

@@ -62,6 +62,16 @@ class Recorder:
         batch_size: of training; probes are evaluated in batches of this size.
         curvature_every: measure the curvature on the probe at every so many-th moment; 0: never.
         folder: keeps exact vectors in files there, so that checkpoints stay small.
+
+    >>> net = nn.Linear(2, 2)
+    >>> sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    >>> recorder = Recorder(net, sgd)
+    >>> for _ in range(3):
+    ...     cross_entropy(net(torch.eye(2)), torch.tensor([0, 1])).backward()
+    ...     sgd.step()
+    ...     recorder.record()
+    >>> len(recorder.trace)
+    3
     """
 
     def __init__(

@@ -34,6 +34,11 @@ class Trace:
 
     Squared distances are (T+1)×(T+1): index 0 is the origin (the zero gradient, the initial parameters θ_0), index
     i + 1 is moment i. `facts` says what they were computed from: which gradient, exact or sketched, seed, sizes.
+
+    >>> moved = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]])  # θ₀, then two moments, each 1 further
+    >>> trace = Trace(moved, moved, steps=np.array([10, 20]))
+    >>> len(trace), float(trace.parameter_distances[0, 1])
+    (2, 1.0)
     """
 
     squared_gradient_distances: Floats

@@ -88,6 +88,26 @@ def train(
 
     Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
     finish the step, save, and raise InterruptedRunError.
+
+    Args:
+        model: images in [0, 1] in, logits out.
+        data: a `Split` of a data set, or a `Mixture` of labelled and pseudo-labelled images.
+        objective: for instance `objectives.Standard()` or `objectives.Trades(beta=6.0)`.
+        optimizer: of the model's parameters; its rate is the schedule's.
+        schedule: ηᵏ by epoch, for instance `schedules.rescale(baseline, estimate.learning_rate())`.
+        epochs: how many.
+        batch_size: images per step.
+
+    Returns:
+        Every epoch's loss, rate and seconds, and the loss before the first step.
+
+    >>> import excite
+    >>> split = excite.data.load("mnist-sample").train.subset(64, seed=0)
+    >>> net = excite.models.create("lenet5", input_shape=(1, 28, 28))
+    >>> sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    >>> standard, constant = excite.objectives.Standard(), excite.schedules.constant(0.1)
+    >>> len(train(net, split, standard, sgd, constant, epochs=2, batch_size=32).epochs)
+    2
     """
     for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
         check_whole(name, number, least=1)

@@ -77,6 +77,17 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
 
     A complete data set that is not in the data directory is fetched first; with `download=False` only from official
     files that are already there.
+
+    Args:
+        name: one of `names()`, or a path that ends in .npz.
+        data_dir: where data sets are kept; by default what EXCITE_DATA names, or the user's cache.
+        download: whether it may be fetched.
+
+    Returns:
+        Train and test images as uint8 tensors, with their labels.
+
+    >>> len(load("mnist-sample").train), load("mnist-sample").input_shape
+    (5000, (1, 28, 28))
     """
     return find(name).load(data_directory(data_dir), download=download)
 
@@ -92,7 +103,13 @@ def from_tensors(
     num_classes: int | None = None,
     class_names: Sequence[str] = (),
 ) -> Dataset:
-    """A user's own tensors: uint8 images N×C×H×W, int64 labels from 0; `num_classes` is counted if not given."""
+    """A user's own tensors: uint8 images N×C×H×W, int64 labels from 0; `num_classes` is counted if not given.
+
+    >>> import torch
+    >>> images, labels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2])
+    >>> from_tensors(images, labels, images, labels).num_classes
+    3
+    """
     train, test = Split(train_images, train_labels), Split(test_images, test_labels)
     if num_classes is None:
         num_classes = len(class_names) or 1 + max(train.largest_label, test.largest_label)
