@@ -32,7 +32,8 @@ def trades_loss(
     """Mean over the batch of cross-entropy(p(x), y) + beta · KL(p(x) ‖ p(x′)); differentiable in the parameters.
 
     The direction is that of the TRADES authors' code, natural to adversarial: Σ p(x) (log p(x) − log p(x′)), torch's
-    kl_div with the adversarial log-probabilities as input and the natural ones as target. Gradients flow through both.
+    kl_div with the adversarial log-probabilities as input and the natural ones as target; the paper's formula has the
+    two the other way round. Gradients flow through both.
     x′ is the last point of PGD on that KL, in eval mode, from x + N(0, 0.001²). In a loop, `Trades(...)` made once and
     called as often saves tracing the model anew at every step.
 
