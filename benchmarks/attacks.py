@@ -230,8 +230,8 @@ def shards(only: str) -> None:
     model = trained("resnet20", epochs=2)
     effort = {"iterations": 10, "queries": 500}
     for title, count, attack in (
-        ("PGD-20", 1600, attacks.create("pgd", eps=EPS, step=STEP)),
-        ("a tenth of AutoAttack standard", 128, attacks.create("autoattack", eps=EPS, **effort)),
+        ("PGD-20", 800, attacks.create("pgd", eps=EPS, step=STEP)),
+        ("a tenth of AutoAttack standard", 64, attacks.create("autoattack", eps=EPS, **effort)),
     ):
         if only not in title:
             continue

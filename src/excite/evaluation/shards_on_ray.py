@@ -50,23 +50,23 @@ def _judge(contents: bytes, task: Task, device: str) -> Verdict:
 
 @contextlib.contextmanager
 def cluster(address: str | None, cpus: int | None, **options: Any) -> Iterator[None]:
-    """Connected to the cluster at `address`, or to a Ray of our own with `cpus`, its home in a temporary folder."""
+    """Connected to the cluster at `address` ("auto" is the one this machine is in), unless one is connected already.
+
+    Without an address a Ray of our own is started with `cpus` and `options`, its home in a temporary folder.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise InputError("The engine ray needs Ray: pip install 'excite[ray]', or choose the engine local.") from error
+    if ray.is_initialized():
+        yield
+        return
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     with contextlib.ExitStack() as stack:
         if address is None:
             home = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
-            local: dict[str, Any] = {
-                "address": "local",
-                "num_cpus": cpus,
-                "include_dashboard": False,
-                "_temp_dir": home,
-            }
-            ray.init(**local, **quiet, **options)
+            ray.init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=home, **quiet, **options)
         else:
             try:
                 _knock(address)

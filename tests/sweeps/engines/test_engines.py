@@ -185,7 +185,7 @@ def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start)
 
 def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:
     _, stderr = call("sweep", tiny, "--address", "auto", code=2)
-    assert "--address goes with --engine ray" in stderr
+    assert "--address would be ignored: it names a Ray cluster; add --engine ray" in stderr
     _, stderr = call("sweep", tiny, "--engine", "ray", "--address", "auto", code=2)
     assert "There is no Ray cluster" in stderr
     assert "Traceback" not in stderr

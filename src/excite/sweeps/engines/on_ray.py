@@ -1,12 +1,8 @@
 """Do jobs on a Ray cluster: Ray decides where and when, and starts those again whose worker died."""
 
-import logging
-import os
-import tempfile
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack
 
-from excite.errors import InputError
+from excite.evaluation.shards_on_ray import cluster
 from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked, perform
 
 OBJECT_STORE_BYTES = 100_000_000  # outcomes are a line of text each
@@ -20,27 +16,9 @@ def run_on_ray(
     `address` names a cluster that shares the run folders' file system ("auto" finds the one this machine is part of).
     Without it a Ray of our own is started here, with `workers` CPUs and its home in a temporary folder.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
+    with cluster(address, workers, object_store_memory=OBJECT_STORE_BYTES):
         import ray
-    except ImportError as error:
-        raise InputError("The engine ray needs Ray: pip install 'excite[ray]', or choose --engine local.") from error
 
-    with ExitStack() as stack:
-        if address:
-            _connect(address)
-        else:
-            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
-            ray.init(
-                address="local",
-                num_cpus=workers,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                _temp_dir=home,
-            )
-        stack.callback(ray.shutdown)
         gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0  # type: ignore[no-untyped-call]
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=True)(_perform)
         promises: dict[Job, ray.ObjectRef[Outcome]] = {}
@@ -54,18 +32,6 @@ def run_on_ray(
                 yield job, ray.get(promise)
             except ray.exceptions.RayError as error:
                 yield job, Outcome("failed", f"{str(error).splitlines()[0]}; see {job.log}")
-
-
-def _connect(address: str) -> None:
-    import ray
-
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except ConnectionError as error:
-        raise InputError(
-            f'There is no Ray cluster at "{address}" ({error}). Start one with `ray start --head`, '
-            "or leave out --address."
-        ) from error
 
 
 def _perform(job: Job, device: str | None, *needed: Outcome) -> Outcome:
