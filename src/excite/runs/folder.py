@@ -1,5 +1,6 @@
 """A run folder and its arms: the only place that knows where a run keeps what, and how to read it."""
 
+import math
 import shutil
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -120,7 +121,14 @@ class ArmFolder:
 
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
-        return tuple(history.read(self.path))
+        found = tuple(history.read(self.path))
+        if self.trained and (trained := self._outcome.get("epochs")) is not None:
+            with expected(self.metrics_file):
+                if len(found) != trained:
+                    raise ValueError(f"it tells of {len(found)} epochs, {OUTCOME} of {trained}")
+                if found and not math.isclose(found[0].rate, self.rate):
+                    raise ValueError(f"it begins at the rate {found[0].rate}, {OUTCOME} says {self.rate}")
+        return found
 
     @cached_property
     def evaluation(self) -> "Evaluation | None":
@@ -156,7 +164,8 @@ class ArmFolder:
 
     def end(self, *, rate: float, seconds: float, problem: str | None) -> None:
         """Write down how its training ended."""
-        write_json(self.outcome_file, {"rate": rate, "seconds": seconds, "problem": problem})
+        epochs = len(self.epochs)
+        write_json(self.outcome_file, {"rate": rate, "seconds": seconds, "problem": problem, "epochs": epochs})
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """Is everything in a run folder as its stages wrote it? Names each file that is not, and accepts a deliberate edit."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,7 +90,27 @@ def _resealed(value: Any) -> Any:
 
 def _senseless(run: RunFolder) -> Iterator[ExciteError]:
     """What sound files say that cannot be."""
+    from excite.runs.assemble import look_up
+    from excite.schedules import rescale
+
     try:
         run.to_json()
+        baseline, epochs = look_up(run.experiment).schedule, run.experiment.training.epochs
     except ExciteError as error:
         yield error
+        return
+    for arm in run.arms:
+        schedule = rescale(baseline, arm.rate, horizon=epochs)
+        wrong = [epoch.epoch for epoch in arm.epochs if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
+        if wrong:
+            yield CorruptFileError(f"{arm.metrics_file}: the rate of epoch {wrong[0]} is not the schedule's.")
+        if not arm.problem and len(arm.epochs) != epochs:
+            yield CorruptFileError(f"{arm.metrics_file} tells of {len(arm.epochs)} epochs of {epochs}.")
+        tested = run.experiment.data.test_examples
+        if arm.evaluation and tested and len(arm.evaluation.correct) != tested:
+            yield CorruptFileError(f"{arm.evaluation_file} is not of the experiment's {tested} test images.")
+        wanted = {"baseline": baseline(0)}
+        if arm.arm.multiple and (stored := run.estimates.get(arm.arm.estimator or "")) and stored.estimate:
+            wanted[arm.name] = stored.estimate.learning_rate(arm.arm.multiple)
+        if not math.isclose(arm.rate, wanted.get(arm.name, arm.rate)):
+            yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {wanted[arm.name]}.")
