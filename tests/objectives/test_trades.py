@@ -85,5 +85,5 @@ def test_stays_in_the_ball(*, seed: int, eps: float, ratio: float, steps: int) -
 
 
 def test_a_negative_beta_is_refused() -> None:
-    with pytest.raises(InputError, match=r"paper has 6\.0"):
+    with pytest.raises(InputError, match=r"released code has 6\.0"):
         Trades(beta=-1.0)
