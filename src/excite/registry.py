@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -63,6 +63,8 @@ def build(
 
 
 def _check_type(what: str, value: Any, annotation: Any) -> None:
+    if get_origin(annotation) is Literal and value not in (choices := get_args(annotation)):
+        raise InputError(f"{what} is {value!r}; choose one of {', '.join(map(str, choices))}.")
     try:
         msgspec.convert(value, annotation)
     except msgspec.ValidationError as error:

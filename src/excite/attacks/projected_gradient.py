@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from excite.attacks.ball import Norm, ascent, check_norm, project, random_point
+from excite.attacks.ball import Norm, ascent, project, random_point
 from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.losses import LOSSES, LossName
-from excite.attacks.protocol import Attack, check_inputs, in_words
+from excite.attacks.protocol import Attack, check_ball, check_inputs, in_words
 from excite.errors import InputError
 from excite.quantities import pixels
 from excite.registry import lookup, named_options
@@ -150,12 +150,12 @@ class PGD(Attack):
     loss: LossName = "cross_entropy"
 
     def __post_init__(self) -> None:
-        check_norm(self.norm)
+        check_ball(self.eps, self.norm)
         lookup("loss", LOSSES, self.loss)
-        if self.eps < 0 or self.step < 0 or self.steps < 0 or self.restarts < 1:
+        if not self.step >= 0 or self.steps < 0 or self.restarts < 1:
             raise InputError(
-                f"PGD needs eps ≥ 0, step ≥ 0, steps ≥ 0 and restarts ≥ 1; got eps={self.eps:g}, step={self.step:g}, "
-                f"steps={self.steps}, restarts={self.restarts}."
+                f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={self.step:g}, steps={self.steps}, "
+                f"restarts={self.restarts}."
             )
         if self.restarts > 1 and not self.random_start:
             raise InputError(

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -94,11 +95,21 @@ def _leave(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | 
     return x
 
 
+def check_ball(eps: float, norm: str) -> None:
+    """Refuse a radius that is none, or that is given in steps of 1/255."""
+    check_norm(norm)
+    if not (eps >= 0 and math.isfinite(eps)):
+        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0.")
+    if norm == "linf" and eps > 1:
+        raise InputError(
+            f"eps={eps:g} is more than a pixel can change: pixels lie in [0, 1]. For {eps:g} of 255 levels pass "
+            f"eps={eps:g}/255."
+        )
+
+
 def check_options(eps: float, norm: str, **counts: int) -> None:
     """Refuse a ball that is none, and less than one of what is counted."""
-    check_norm(norm)
-    if eps < 0:
-        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0.")
+    check_ball(eps, norm)
     for name, count in counts.items():
         if count < 1:
             raise InputError(f"{name}={count} leaves nothing to do; pass {name} ≥ 1.")

@@ -129,7 +129,10 @@ def _from_factory(path: str) -> nn.Module:
             f"{path} needs {', '.join(needed)}, and nobody is there to give it: name a function without arguments, "
             f"for instance `def mine(): return {factory_name}(…)`."
         )
-    built = factory()
+    try:
+        built = factory()
+    except Exception as error:
+        raise InputError(f"{path}() failed: {error!r}. It has to make the model without help.") from error
     if not isinstance(built, nn.Module):
         raise InputError(f"{path} made a {type(built).__name__}, not a torch module.")
     return built

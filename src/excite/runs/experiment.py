@@ -16,7 +16,7 @@ from excite.runs.arms import arm_named
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1e6)]  # infinity is no setting
 Options = dict[str, Any]
 LARGEST_FILE = 1_000_000  # bytes
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # of [lipschitz], from when the edge was bisected
@@ -46,7 +46,7 @@ class Training(Section, frozen=True):
     batch_size: Count
     schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
     objective: str | Options = "standard"  # a name, or kind and what that kind takes
-    momentum: Share = 0.0
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: Share = 0.0
     nesterov: bool = False
     steps: Count | None = None  # per epoch; all of them where left out
@@ -151,6 +151,8 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         check_name("attack", name, for_files=False)
     for arm in experiment.arms:
         arm_named(arm)
+    if experiment.training.nesterov and not experiment.training.momentum:
+        raise InputError("Nesterov's momentum needs a momentum: set training.momentum, or training.nesterov = false.")
     return experiment
 
 

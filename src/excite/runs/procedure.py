@@ -180,6 +180,10 @@ class Run:
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""
         files = self.files.arm(arm)
+        if not (files.evaluation_file.exists() or files.has_checkpoint):
+            raise InputError(
+                f"{self.folder} has no trained arm {arm}. `excite train {self.folder} --arm {arm}` trains it."
+            )
         console = self._placed(files.evaluation_file)
         self._once(files.evaluation_file, lambda: attack(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)
