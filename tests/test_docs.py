@@ -42,7 +42,6 @@ def losses_at(rate, draw):
     "attacks.md": "result_of_another_model = excite.evaluate(model, x, y, {})\n",
     "integrations.md": "estimate = excite.LipschitzEstimate(4.0, (3.0, 5.0), 'stated', True, 'an example')\n",
 }
-SLOW = {"attacks.md", "adversarial-training.md"}  # AutoAttack to its end; ten steps of attack
 FENCE = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,11 +56,7 @@ def installed(package: str | None) -> bool:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=pytest.mark.slow if page.name in SLOW else (), id=page.name)
-        for page in PAGES
-        if FENCE.search(page.read_text(encoding="utf-8"))
-    ],
+    [pytest.param(page, id=page.name) for page in PAGES if FENCE.search(page.read_text(encoding="utf-8"))],
 )
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
