@@ -10,6 +10,7 @@ since, and nothing of this one is at work any more. (One that called another and
 """
 
 import argparse
+import contextlib
 import importlib
 import os
 import pkgutil
@@ -87,7 +88,8 @@ def walk(arguments: Sequence[str]) -> Walk:
 
     for module in pkgutil.walk_packages(excite.__path__, "excite."):
         if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
+            with contextlib.suppress(ImportError):  # of an integration whose package is not installed
+                importlib.import_module(module.name)
     footprints = Footprints(Path(excite.__file__).parent)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

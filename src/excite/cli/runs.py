@@ -61,8 +61,8 @@ def run(
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work
         from excite.runs.folder import RunFolder
-    chosen = () if arms is None else arm_names(arms)
     description, folder = described(experiment, changes, out, estimator)
+    chosen = () if arms is None else arm_names(arms)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
         placed = Placed(speaking, f"seed {count} of {seeds}") if seeds else speaking

@@ -1,0 +1,66 @@
+"""The tests are the same tree as src/excite: a module has a test file of its name, or a reason stands here."""
+
+from pathlib import Path
+
+import pytest
+
+import excite
+
+PACKAGE, TESTS = Path(excite.__file__).parent, Path(__file__).parent
+
+# By the file that tests it: why there and not in a file of its name.
+ELSEWHERE = {
+    "attacks/test_auto_attack.py": ("members are compared with the package's in one table", "fab packaged square"),
+    "attacks/test_registry.py": ("every attack keeps these promises: one table", "protocol"),
+    "evaluation/test_curve.py": ("a ladder is only ever a curve's", "ladder"),
+    "test_bad_input.py": ("what parses a command line is seen at the command line", "options opening attacks data"),
+    "test_cli.py": ("what commands print is seen in whole runs", "output runs reports batch_size"),
+    "cli/test_estimates.py": ("seen by the commands that need it", "missing"),
+    "integrations/test_robustbench.py": ("the command hands over to it", "export"),
+    "integrations/test_tensorboard.py": ("they are what its events hold", "scalars"),
+    "faults": ("damage is what it is for", "verify folder kinds"),
+    "test_public_names.py": ("lazy names are public names", "lazy"),
+    "data/self_training/test_labelling.py": ("labels are made before they are kept", "pseudo_labels"),
+    "data/sources/test_obtain.py": ("places and descriptions are what it obtains from", "places description"),
+    "evaluation/test_evaluate.py": ("parts that only an evaluation calls", "judge result checks flag batch packing"),
+    "evaluation/test_resume.py": ("a journal is for resuming", "journal"),
+    "evaluation/test_shards.py": ("how an evaluation is cut up, and Ray as one way", "agenda shards_on_ray"),
+    "finder/test_one_call.py": ("parts of the one call", "batch_loss borrowed same_optimizer"),
+    "lipschitz/extremes/test_reverse_weibull.py": ("the fit's own likelihood", "profile_likelihood"),
+    "models/test_models.py": ("every model's first weights, in one table", "initialize"),
+    "objectives/test_every_objective.py": ("what all adversarial ones share: one table", "adversarial"),
+    "report/test_verdict.py": ("words of the verdict", "against_trainings labels"),
+    "report/figures/test_figures.py": (
+        "every figure in one table",
+        "estimators figure_1 figure_2 figure_3 figure_4 heat_maps runs theorem_1",
+    ),
+    "report/tables/test_study_table.py": ("how its cells are written", "formats records text"),
+    "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate train"),
+    "runs/test_same_again.py": ("one L for several seeds", "share"),
+    "runs/stages/test_illustrate.py": ("what it stores", "illustration"),
+    "test_console.py": ("what a stage says goes to the console", "console"),
+    "sweeps/engines/test_engines.py": ("every engine gives the same: one table", "local on_ray worker"),
+    "trace/test_recorder.py": ("the recorder's probe", "probe"),
+    "training/test_loop.py": ("what resumes is the loop", "resumable"),
+}
+TESTED_ELSEWHERE = {module for _, modules in ELSEWHERE.values() for module in modules.split()}
+MODULES = [
+    path.relative_to(PACKAGE).with_suffix("").as_posix()
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name not in ("__init__.py", "__main__.py")  # what they hold is tested under the names they give it
+]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_has_a_test_file_of_its_name_or_a_reason(module: str) -> None:
+    path = Path(module)
+    assert (TESTS / path.parent / f"test_{path.name}.py").exists() or path.name in TESTED_ELSEWHERE
+
+
+@pytest.mark.parametrize("file", ELSEWHERE)
+def test_the_file_that_tests_others_is_there(file: str) -> None:
+    assert (TESTS / file).exists()
+
+
+def test_every_reason_is_of_a_module_that_is_there() -> None:
+    assert {Path(module).name for module in MODULES} >= TESTED_ELSEWHERE
