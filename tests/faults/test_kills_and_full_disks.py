@@ -8,12 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tomli_w
 
+from excite.trace import Trace
 from tests.faults.conftest import EXPERIMENT
 
 KILLS = int(os.environ.get("EXCITE_FAULTS", "25"))  # of each objective
@@ -64,13 +67,19 @@ def timeless(value: Any) -> Any:
     return [timeless(entry) for entry in value] if isinstance(value, list) else value
 
 
+def traced(path: Path) -> dict[str, Any]:
+    """What a trace holds; the order inside its header is chance."""
+    values = asdict(Trace.load(path))
+    return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()}
+
+
 def artefacts(run: Path) -> dict[str, Any]:
     """Every JSON file but for clocks; weights and traces by their hashes."""
     found = {str(path.relative_to(run)): timeless(json.loads(path.read_text())) for path in run.rglob("*.json")}
     for path in run.rglob("metrics.jsonl"):
         found[str(path.relative_to(run))] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
     for path in run.rglob("*.safetensors"):
-        found[str(path.relative_to(run))] = path.read_bytes() if path.name == "trace.safetensors" else ""
+        found[str(path.relative_to(run))] = traced(path) if path.name == "trace.safetensors" else ""
     return found
 
 
