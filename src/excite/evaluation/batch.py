@@ -75,7 +75,7 @@ class Judge:
                     moved = stage.go_on(self.attacked, x[here], y[here], generator, found[here])
             _check_inside(moved, x[here], stage, label)
             with torch.no_grad():
-                wrong = (self.model(moved).argmax(1) != y[here]).cpu()
+                wrong = ~right_answers(self.model(moved), y[here]).cpu()
             found[here] = moved
             fell_at[active[wrong]] = rung
             judged += len(active)
@@ -87,6 +87,11 @@ class Judge:
 
     def spent(self) -> Cost:
         return Cost(time.perf_counter(), self.attacked.forwards, self.attacked.backwards)
+
+
+def right_answers(logits: Tensor, y: Tensor) -> Tensor:
+    """Per example, whether the largest logit is the label's; an answer that is not finite is wrong, whatever it is."""
+    return (logits.argmax(1) == y) & logits.isfinite().all(1)
 
 
 def device_of(model: nn.Module, x: Tensor) -> torch.device:

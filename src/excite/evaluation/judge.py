@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel, eval_mode
-from excite.attacks.function import as_attack
-from excite.attacks.ladder import Ladder, on_ladder
-from excite.attacks.protocol import Attack, AttackFunction, check_inputs
+from excite.attacks.ladder import Ladder
+from excite.attacks.protocol import Attack, check_inputs
 from excite.errors import InputError
-from excite.evaluation import trust
+from excite.evaluation import inputs, trust
 from excite.evaluation.agenda import Agenda, OnProgress
-from excite.evaluation.batch import Judge, device_of
+from excite.evaluation.batch import Judge, device_of, right_answers
 from excite.evaluation.checks import distrust
 from excite.evaluation.curve import Curve
 from excite.evaluation.flag import Flag
@@ -28,16 +27,16 @@ from excite.randomness import seeded
 
 def evaluate(
     model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    attacks: Mapping[str, Attack | AttackFunction],
+    x: inputs.Array | inputs.Batches,
+    y: inputs.Array | None = None,
+    attacks: inputs.Attacks = (),
     *,
-    eps: Sequence[float] | None = None,
+    eps: inputs.Radius | None = None,
     batch_size: int = 128,
     seed: int = 0,
     fast: bool = True,
     checks: bool = True,
-    journal: Path | None = None,
+    journal: Path | str | None = None,
     progress: OnProgress | None = None,
     workers: int | None = None,
     engine: EngineName = "local",
@@ -45,12 +44,17 @@ def evaluate(
 ) -> Evaluation:
     """Clean accuracy, accuracy under each attack and in the worst case, with every example's outcome.
 
-    An attack is a function (model, x, y, generator) -> x_adv, for instance `attacks.create("pgd", …)` or
-    `partial(attacks.pgd, eps=…, step=…)`. It meets the examples the model gets right, batch by batch; its generator is
-    seeded from (seed, attack, batch), so the verdicts do not depend on where an evaluation was interrupted, nor on how
-    many processes share it. `eps` runs every attack at increasing radii, for a curve of accuracy against ε.
-    `journal` names a file to resume from, written after every batch. `checks` adds the trust checks, whose findings are
-    the result's `flags`. `progress` is told (attack, examples done, examples to do). The model comes back as it was.
+    `x` and `y` are tensors or arrays, or `x` alone a DataLoader. An attack is a function (model, x, y, generator) ->
+    x_adv, for instance `attacks.create("pgd", …)` or `partial(attacks.pgd, eps=…, step=…)`, or a name such as "pgd" or
+    "fgsm" with `eps="8/255"`; give one, a list, or a mapping by name. It meets the examples the model gets right, batch
+    by batch; its generator is seeded from (seed, attack, batch), so the verdicts do not depend on where an evaluation
+    was interrupted, nor on how many processes share it. Several `eps` run every attack at increasing radii, for a curve
+    of accuracy against ε. `journal` names a file to resume from, written after every batch. `checks` adds the trust
+    checks, whose findings are the result's `flags`. `progress` is told (attack, examples done, examples to do). The
+    model comes back as it was.
+
+    Rows of numbers in [0, 1] are judged as images are, without the checks that need images; text has no ball around it:
+    attack its embeddings.
 
     `workers` processes of this machine judge the batches, each with one thread, or with one GPU if the model lies on
     one; the engine "ray" has them judged by the cluster at `address`, or by a Ray of its own on this machine. Take a
@@ -70,9 +74,9 @@ def evaluate(
     >>> evaluate(blind, torch.rand(4, 1, 2, 2), torch.tensor([0, 0, 1, 0]), {}).clean.value
     0.75
     """
-    known = {name: as_attack(attack) for name, attack in attacks.items()}
-    if eps is not None:
-        known = {name: on_ladder(attack, eps) for name, attack in known.items()}
+    known = inputs.attacks(attacks, eps)
+    x, y = inputs.examples(model, x, y)
+    journal = None if journal is None else Path(journal)
     check_inputs(x, y)
     if len(x) == 0 or batch_size < 1:
         raise InputError(f"{len(x)} examples in batches of {batch_size} give no verdict; pass at least 1 of each.")
@@ -81,7 +85,7 @@ def evaluate(
     left_in_train_mode = trust.train_mode(model)
     with eval_mode(model), _gradients_kept(model):
         began = time.perf_counter()
-        correct = _clean(model, x, y, batch_size)
+        correct, not_finite = _clean(model, x, y, batch_size)
         cost = Cost(time.perf_counter() - began, forwards=len(x))
         examples = _hash([x, y])
         order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
@@ -96,7 +100,7 @@ def evaluate(
         results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
         if checks and known and not diary.checked:
             flags, diary.cost_of_checks = _distrust(judge, correct, results)
-            diary.add_flags(LAST, [left_in_train_mode, *flags])
+            diary.add_flags(LAST, [left_in_train_mode, trust.not_finite(not_finite, len(x)), *flags])
             diary.checked = True
             diary.write()
     return Evaluation(
@@ -127,10 +131,10 @@ def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]
     return flags, judge.spent() - began + Cost(0, plain.forwards, plain.backwards)
 
 
-def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
-    """Which clean images are right; on the way, that model, images and labels belong together."""
+def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
+    """Which clean images are right, and how many answers are not finite; on the way, that all three fit together."""
     device = device_of(model, x)
-    right = []
+    right, not_finite = [], 0
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
         with torch.no_grad():
             try:
@@ -151,8 +155,9 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> Tensor:
                 f"Labels must lie in 0 to {classes - 1} for a model with {classes} logits; "
                 f"these range from {int(y.min())} to {int(y.max())}."
             )
-        right.append((logits.argmax(1) == labels.to(device)).cpu())
-    return torch.cat(right)
+        right.append(right_answers(logits, labels.to(device)).cpu())
+        not_finite += int((~logits.isfinite().all(1)).sum())
+    return torch.cat(right), not_finite
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from excite.evaluation.flag import Flag
 EXAMPLES = 64
 SQUARE_QUERIES = 200
 A_POINT = 0.01
+IMAGES = 4  # dimensions: Square moves squares, of which a row of numbers has none
 A_FEW = 3  # examples: fewer may be chance
 DIFFERENT = 1e-4  # between two answers, relative to their size; rounding stays far below
 
@@ -47,6 +48,17 @@ def train_mode(model: nn.Module) -> Flag | None:
         "train mode",
         f'the model came in train mode, where {len(left)} of its layers ("{left[0]}" first) behave differently; it was '
         "evaluated in eval mode. Call model.eval() wherever else it is used.",
+    )
+
+
+def not_finite(answers: int, total: int) -> Flag | None:
+    """Of `total` clean examples, so many were answered with infinity or no number."""
+    if answers == 0:
+        return None
+    return Flag(
+        "answers that are not finite",
+        f"{answers} of {total} examples are answered with infinity or no number, and count as wrong. Look for an "
+        "overflow, a division by zero or weights that diverged.",
     )
 
 
@@ -159,7 +171,7 @@ def check_attack(
     if not attack.eps or attack.norm is None:
         return []
     flags = []
-    if all(stage.follows_gradients for _, stage in attack.stages):
+    if x.dim() == IMAGES and all(stage.follows_gradients for _, stage in attack.stages):
         square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
         fooled = _fooled(model, x, y, square, generator)
         flags.append(black_box(fooled, share * fooled / len(x)))
