@@ -231,7 +231,7 @@ def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
         cautions.append(ONE_TRAINING)
         if len(groups) == 1:
             cautions.append(
-                f"A second seed costs about {duration(_seconds(runs[0]))}: run it again with --set seed="
+                f"A second seed costs about {duration(spent(runs[0]))}: run it again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
             )
     elif len(groups) == 1:
@@ -258,7 +258,7 @@ def _refuted(groups: Sequence[Group]) -> Iterable[str]:
         yield f"L is off: {against[0]}{more}."
 
 
-def _seconds(run: RunFolder) -> float:
+def spent(run: RunFolder) -> float:
     """What a run took: its estimate, its trainings, its attacks."""
     attacks = sum(arm.evaluation.cost.seconds for arm in run.arms if arm.evaluation)
     return run.estimate_seconds + sum(arm.seconds for arm in run.arms) + attacks

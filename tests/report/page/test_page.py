@@ -94,6 +94,7 @@ def test_everything_is_on_it_in_order(html: str, small_run: RunFolder) -> None:
         "What was done",
         "What came out",
         "How it learned",
+        "What else differs between the arms",
         "Can the attack be trusted?",
         "What the attack does to an image",
         "How large is L?",

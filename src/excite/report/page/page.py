@@ -5,20 +5,24 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import excite
+from excite.evaluation.accuracy import Accuracy
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.quantities import pixels
 from excite.report import labels
 from excite.report.against_trainings import Standing, standing
 from excite.report.page import repeat
 from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
+from excite.report.page.confounders import confounders
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_table import Column, Row, StudyTable, study_table
-from excite.report.verdict import Finding, compare_arms, conclude, signed
+from excite.report.verdict import Finding, compare_arms, conclude, signed, spent
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
@@ -68,6 +72,16 @@ class TrainedArm:
 
 
 @dataclass(frozen=True)
+class CurveRow:
+    """One arm under one attack at several radii: ε, accuracy in %, and the accuracy with its interval."""
+
+    run: str
+    arm: str
+    attack: str
+    points: tuple[tuple[str, str, Accuracy], ...]
+
+
+@dataclass(frozen=True)
 class EstimateRow:
     run: str
     method: str
@@ -114,7 +128,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         script=script,
         title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
         summary=" ".join(dict.fromkeys(repeat.summary(group.experiment) for group in groups)),
-        facts=_facts(groups),
+        facts=_facts(groups) | _when(runs),
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
@@ -127,6 +141,8 @@ def page(runs: Sequence[RunFolder]) -> str:
         drawn=MOST_DRAWN,
         trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
         estimates=list(_estimates(runs, base)),
+        confounders=confounders([(run, _label(run, base).rstrip("/")) for run in runs]),
+        curves=list(_curves(runs, base)),
         first_run=_label(runs[0], base),
         experiment_file=EXPERIMENT,
         metrics_file=METRICS,
@@ -163,6 +179,29 @@ def _facts(groups: Sequence[Group]) -> dict[str, str]:
         "seeds": str(len(seeds)),
     }
     return facts | ({"settings": str(len(groups))} if len(groups) > 1 else {})
+
+
+def _when(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """How long it took, and when the last training or evaluation ended."""
+    seconds = sum(spent(run) for run in runs)
+    files = [file for run in runs for arm in run.arms for file in (arm.outcome_file, arm.evaluation_file)]
+    ends = [file.stat().st_mtime for file in files if file.exists()]
+    date = {"finished": datetime.fromtimestamp(max(ends), UTC).strftime("%Y-%m-%d %H:%M UTC")} if ends else {}
+    return {"time in all": labels.duration(seconds)} | date
+
+
+def _curves(runs: Sequence[RunFolder], base: Path) -> Iterator[CurveRow]:
+    """Accuracy against ε, of every attack that ran at several radii."""
+    for run in runs:
+        for arm in run.arms:
+            for attack, curve in (arm.evaluation.curves if arm.evaluation else {}).items():
+                points = zip(curve.eps, curve.accuracies, strict=True)
+                yield CurveRow(
+                    run=_label(run, base).rstrip("/"),
+                    arm=labels.arm_title([arm]),
+                    attack=attack,
+                    points=tuple((pixels(eps), f"{100 * accuracy.value:.1f}", accuracy) for eps, accuracy in points),
+                )
 
 
 def _apart(groups: Sequence[Group]) -> list[str]:
