@@ -98,6 +98,15 @@ def test_an_estimate_that_is_off_is_not_trusted(
     assert str(standing(estimate, run.arms)) == words
 
 
+def test_an_estimate_far_from_what_short_trainings_gave_is_not_trusted() -> None:
+    measured = LipschitzEstimate(20.0, (10.0, 40.0), "edge", True, "8 short trainings")
+    near, far = (LipschitzEstimate(c, (c / 1.2, c * 1.2), "epochs", True, "25 maxima") for c in (30.0, 0.2))
+    assert standing(near, [], measured).trusted
+    assert str(standing(far, [], measured)) == (
+        "no: its 2/L = 10 is not within 0.05 to 0.2, where short trainings stop converging"
+    )
+
+
 def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, largest={"problem": "Training diverged in epoch 2"}))
     found = conclude(by_seed([run]))

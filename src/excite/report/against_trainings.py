@@ -20,8 +20,13 @@ class Standing:
         return f"{'yes' if self.trusted else 'no'}: {self.words}"
 
 
-def standing(estimate: LipschitzEstimate, arms: Iterable[ArmFolder]) -> Standing:
-    """What the data say by themselves, unless a training of the run has shown that 2/L is off."""
+def standing(
+    estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None
+) -> Standing:
+    """What the data say by themselves, unless a training of the run has shown that 2/L is off.
+
+    `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is off, too.
+    """
     trained = list(arms)
     edge = estimate.learning_rate(2)
     diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
@@ -31,4 +36,8 @@ def standing(estimate: LipschitzEstimate, arms: Iterable[ArmFolder]) -> Standing
     converged = [arm.rate for arm in trained if not arm.problem and arm.rate > highest * (1 + ROUNDING)]
     if converged:
         return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
+    if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):
+        low, high = (2 / bound for bound in reversed(measured.interval))
+        words = f"its 2/L = {edge:.3g} is not within {low:.3g} to {high:.3g}, where short trainings stop converging"
+        return Standing(False, words)
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")

@@ -288,10 +288,13 @@ def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
             )
     if len(runs) > 1:
         return
+    own = runs[0].estimate
+    from_trainings = own and own.method in ESTIMATORS and ESTIMATORS[own.method].needs == "short trainings"
     for name, stored in runs[0].estimates.items():
         if name:
             source = runs[0].estimate_file(name).relative_to(runs[0].path).as_posix()
-            found = standing(stored.estimate, runs[0].arms) if stored.estimate else None
+            measured = own if from_trainings else None
+            found = standing(stored.estimate, runs[0].arms, measured) if stored.estimate else None
             yield EstimateRow("", name, stored.estimate, stored.problem, stored.seconds, source, False, found)
 
 
