@@ -5,11 +5,13 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from inspect import isfunction
 from types import ModuleType
 
 import pytest
 
 import excite
+from excite.errors import InputError
 from excite.integrations.extras import MissingExtraError
 
 MODULES = [
@@ -48,3 +50,16 @@ def test_a_wrong_name_suggests_the_right_one() -> None:
         excite.estimate_lipschit  # noqa: B018
     assert error.value.name == "estimate_lipschit"  # what Python's own "Did you mean" needs
     assert error.value.obj is excite
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in excite.__all__ if name != "estimate_lipschitz" and isfunction(getattr(excite, name))]
+)
+def test_a_wrong_option_of_a_public_function_is_an_input_error(name: str) -> None:
+    with pytest.raises(InputError, match=f'There is no option of {name} "nonsense_option". Known: '):
+        getattr(excite, name)(nonsense_option=1)
+
+
+def test_so_is_a_wrong_option_of_an_estimator() -> None:
+    with pytest.raises(InputError, match='option of the estimator stated "constnat"; did you mean "constant"'):
+        excite.estimate_lipschitz(None, "stated", constnat=3.0)

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLR
 
 from excite.errors import InputError
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.registry import named_options
 from excite.schedules import ScheduledRate
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
@@ -18,6 +19,7 @@ Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 ROUNDING = 1e-6  # schedulers multiply step by step
 
 
+@named_options
 def rescale_scheduler(
     scheduler: Scheduler, estimate: LipschitzEstimate, multiple: float = 1.0, *, horizon: int = 1000
 ) -> Scheduler:

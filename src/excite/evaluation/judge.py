@@ -23,8 +23,10 @@ from excite.evaluation.journal import LAST, Journal
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
 from excite.evaluation.shards import EngineName, Shards, engine_for
 from excite.randomness import seeded
+from excite.registry import named_options
 
 
+@named_options
 def evaluate(
     model: nn.Module,
     x: inputs.Array | inputs.Batches,

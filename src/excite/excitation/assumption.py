@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
+from excite.registry import named_options
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -39,6 +40,7 @@ class Acuteness:
         )
 
 
+@named_options
 def acuteness(trace: Trace) -> Acuteness:
     """Assumption 2 at each recorded step: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0, θ* being the last moment.
 
@@ -72,6 +74,7 @@ def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
     return steps.copy(), (before - steps - rests) / 2, rests.copy()
 
 
+@named_options
 def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, float], threshold: float) -> int:
     """The paper's heuristic: from the smallest batch at which Assumption 2 always holds, go down to enough accuracy.
 

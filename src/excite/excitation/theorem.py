@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.registry import named_options
 
 Angle = Literal["acute", "right", "obtuse"]
 Pair = tuple[float, float]
@@ -127,6 +128,7 @@ class Certificate:
         return result.view(vector.shape)
 
 
+@named_options
 def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certificate:
     """Certify the step from `theta` to `theta_next` with respect to the true parameters `theta_star`.
 

@@ -19,6 +19,7 @@ from excite.finder.borrowed import borrowed, endless, make_fresh
 from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
 from excite.lipschitz import LipschitzEstimate, find_edge
 from excite.randomness import derive_seed, device_of, seed_all
+from excite.registry import named_options
 
 Step = Callable[[nn.Module, Any], Tensor]
 OnProgress = Callable[[int, int], None]
@@ -27,6 +28,7 @@ TIMED_STEPS = 5
 FEWEST_STEPS = 20
 
 
+@named_options
 def find_learning_rate(
     model: nn.Module | Callable[[], nn.Module],
     loader: Iterable[Any],

@@ -19,6 +19,7 @@ from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
 from excite.quantities import pixels
+from excite.registry import named_options
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 
@@ -35,6 +36,7 @@ AUTOATTACK_FLAGS = {
 }
 
 
+@named_options
 def benchmark(  # noqa: PLR0917 - RobustBench's order
     model: nn.Module,
     n_examples: int = 10_000,

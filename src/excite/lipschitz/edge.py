@@ -13,6 +13,7 @@ from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, Needs, ShortTrainings
+from excite.registry import named_options
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -53,6 +54,7 @@ class Edge(Estimator[ShortTrainings]):
         )
 
 
+@named_options
 def find_edge(
     losses_at: Callable[[float, int], Iterable[float]],
     *,
