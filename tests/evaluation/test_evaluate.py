@@ -188,6 +188,11 @@ def test_wrong_inputs_are_refused_with_the_cure(x: Tensor, y: Tensor, cure: str)
         evaluate(network(), x, y, PGD)
 
 
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(InputError, match='did you mean "batch_size"'):
+        evaluate(network(), X, Y, PGD, batchsize=3)  # type: ignore[call-arg]
+
+
 def test_a_model_without_rows_of_logits_is_refused() -> None:
     with pytest.raises(InputError, match="one row of logits"):
         evaluate(nn.Flatten(0), X, Y, PGD)
