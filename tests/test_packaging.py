@@ -18,7 +18,8 @@ LARGEST_WHEEL = 2_000_000  # bytes
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=!~;\s]", requirement)[0].lower() for requirement in requirements}
+    """As packages are looked up: case and the kind of dash do not matter."""
+    return {re.sub(r"[-_.]+", "-", re.split(r"[\[<>=!~;\s]", line)[0]).lower() for line in requirements}
 
 
 def test_the_metadata_are_complete() -> None:
@@ -37,7 +38,7 @@ def test_running_needs_no_tools_of_development() -> None:
 
 def test_every_dependency_is_pinned() -> None:
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {line.partition("==")[0].lower() for line in pins if line and not line.startswith("#")}
+    pinned = names([line for line in pins if line and not line.startswith("#")])
     extras = PROJECT["optional-dependencies"].values()
     wanted = names(PROJECT["dependencies"]).union(*map(names, extras)) - {"excite"}
     assert wanted <= pinned
