@@ -82,7 +82,7 @@ def attacks(given: Attacks, eps: Radius | None) -> dict[str, Attack]:
             name = value if isinstance(value, str) else str(value["kind"]) if isinstance(value, Mapping) else ""
             attack = _attack(value, one)
             known[_unused(name or str(attack), known)] = attack
-    if radii and _several(eps):
+    if _several(eps):
         return {name: on_ladder(attack, radii) for name, attack in known.items()}
     return known
 
