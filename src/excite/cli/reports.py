@@ -64,7 +64,7 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     help="Folder for the files.",
 )
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw figure-1 to figure-6 of the paper, or `estimators`, from run folders, as SVG and PNG.
+    """Draw figure-1 to figure-6 of the paper, or `estimators`, from run folders, as SVG, PNG and PDF.
 
     RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
     """

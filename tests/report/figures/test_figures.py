@@ -118,7 +118,10 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
     assert points(lines(clean)["baseline"]) == {1: 90, 2: 90}
     assert points(lines(robust)["baseline"]) == pytest.approx({1: 10, 2: 25})
     assert points(lines(robust)["PoE-motivated, 1/L"]) == pytest.approx({1: 30, 2: 40})
-    assert (clean.get_ylabel(), robust.get_ylabel()) == ("clean accuracy (%)", "robust accuracy (%)")
+    assert (clean.get_ylabel(), robust.get_ylabel()) == (
+        "clean accuracy (%, first 1,000 test images)",
+        "robust accuracy (%, all test images)",
+    )
     assert "PGD_20 ε=1/255" in robust.get_title()
 
 
@@ -199,11 +202,11 @@ def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) ->
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_files_are_whole_and_the_same_when_drawn_again(everything: list[RunFolder], tmp_path: Path, name: str) -> None:
-    svg, png = draw(name, everything, tmp_path / "once")
+    svg, png, pdf = draw(name, everything, tmp_path / "once")
     figure = plot(name, everything)
     again = style.save(figure, name, FIGURES[name].title, tmp_path / "again")
-    assert [path.name for path in (svg, png)] == [f"{name}.svg", f"{name}.png"]
-    assert [path.read_bytes() for path in (svg, png)] == [path.read_bytes() for path in again]
+    assert [path.name for path in (svg, png, pdf)] == [f"{name}.svg", f"{name}.png", f"{name}.pdf"]
+    assert [path.read_bytes() for path in (svg, png, pdf)] == [path.read_bytes() for path in again]
     assert png.read_bytes().startswith(b"\x89PNG")
     text = svg.read_text(encoding="utf-8")
     root = ET.fromstring(text)  # noqa: S314
@@ -260,5 +263,5 @@ def test_a_real_run_gives_its_figures(small_run: RunFolder, tmp_path: Path, name
 def test_the_command_draws_and_prints_the_paths(small_run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "pictures"
     result = CliRunner().invoke(cli, ["figure", "figure-3", str(small_run.path), "--out", str(out)])
-    assert result.output.splitlines() == [str(out / "figure-3.svg"), str(out / "figure-3.png")]
+    assert result.output.splitlines() == [str(out / f"figure-3.{kind}") for kind in ("svg", "png", "pdf")]
     assert isinstance(CliRunner().invoke(cli, ["figure", "figure-4", str(small_run.path)]).exception, InputError)

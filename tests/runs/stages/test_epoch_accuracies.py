@@ -23,6 +23,7 @@ def test_the_first_attack_on_the_first_test_images(tiny: Path) -> None:
     assert measured == {
         "test_accuracy": evaluate(model, x, y, {}).clean.value,
         "robust_accuracy": evaluate(model, x[:25], y[:25], parts.attacks).robust["PGD-3"].value,
+        "attacked_clean_accuracy": evaluate(model, x[:25], y[:25], {}).clean.value,
     }
 
 
@@ -37,7 +38,9 @@ def test_recording_does_not_disturb_the_training(tiny: Path, tmp_path: Path) -> 
     )
     assert [line["loss"] for line in without] == [line["loss"] for line in with_attack]
     assert [set(line["extra"]) for line in without] == [{"test_accuracy"}] * 2
-    assert [set(line["extra"]) for line in with_attack] == [{"test_accuracy", "robust_accuracy"}] * 2
+    assert [set(line["extra"]) for line in with_attack] == [
+        {"test_accuracy", "robust_accuracy", "attacked_clean_accuracy"}
+    ] * 2
     assert without[-1]["extra"]["test_accuracy"] == with_attack[-1]["extra"]["test_accuracy"]
 
 

@@ -46,6 +46,6 @@ def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
 
 
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
-    """Write `name`.svg and `name`.png into `folder`; runs that lack what the figure shows are an InputError."""
+    """Write `name`.svg, .png and .pdf into `folder`; runs that lack what the figure shows are an InputError."""
     title = lookup("figure", FIGURES, name).title
     return style.save(plot(name, runs), name, title, folder)

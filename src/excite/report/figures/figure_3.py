@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MEASURES = {"test_accuracy": "clean accuracy (%)", "robust_accuracy": "robust accuracy (%)"}
+CLEAN, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the latter of the images that are attacked
 MARKED_EPOCHS = 8
 
 
@@ -25,19 +26,28 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
         )
     figure, all_axes = style.panels(len(groups), len(MEASURES), width=4.6, height=3.2)
     for row, (group, title) in enumerate(zip(groups, titles(groups), strict=True)):
+        same_images = all(ATTACKED_CLEAN in epoch.extra for run in group for arm in run.arms for epoch in arm.epochs)
         attack = next(iter(group[0].experiment.attacks), "attack")
         for column, (key, measure) in enumerate(MEASURES.items()):
             axes = all_axes[row * len(MEASURES) + column]
             names = dict.fromkeys((arm.name, arm.title) for run in group for arm in run.arms)
             for name, arm_title in names:
                 colour, marker = style.look(name)
-                points = _per_epoch(group, name, key)
+                points = _per_epoch(group, name, ATTACKED_CLEAN if same_images and key == CLEAN else key)
                 style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
                 axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
             style.whole_epochs(axes)
-            style.label(axes, "epoch", measure, title if key == "test_accuracy" else f"{title}; {attack}")
+            images = _images(group[0], "robust_accuracy" if same_images else key)
+            style.label(axes, "epoch", f"{measure[:-1]}, {images})", title if key == CLEAN else f"{title}; {attack}")
     style.legend_below(figure, all_axes)
     return figure
+
+
+def _images(run: RunFolder, key: str) -> str:
+    """Of which test images an epoch's accuracy is: all, or the first that are attacked after every epoch."""
+    record = run.experiment.record
+    first = record.attacked_examples if key == "robust_accuracy" else record.test_examples
+    return f"first {first:,} test images" if first else "all test images"
 
 
 def _measured(run: RunFolder) -> bool:

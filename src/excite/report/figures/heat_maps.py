@@ -116,8 +116,10 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
         one.set_xlabel("N (points per block)")
         one.set_ylabel("M (block maxima)")
     alpha = found.estimate.details["alpha"]
+    unsure = "" if found.estimate.identified else ", NOT identified"
     figure.suptitle(
-        f"{found.title}: L = {found.estimate.constant:.3g} (thick frame); thin frames pass α = {alpha:g}", fontsize=9
+        f"{found.title}: L = {found.estimate.constant:.3g}{unsure} (thick frame); thin frames pass α = {alpha:g}",
+        fontsize=9,
     )
     return figure
 

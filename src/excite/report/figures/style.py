@@ -113,12 +113,15 @@ def mean_and_range(
 
 
 def save(figure: "Figure", name: str, title: str, folder: Path) -> list[Path]:
-    """Write `name`.svg and `name`.png; drawn again they are the same, byte for byte."""
-    vector, pixels = folder / f"{name}.svg", folder / f"{name}.png"
+    """Write `name`.svg, .png and .pdf; drawn again they are the same, byte for byte."""
+    vector, pixels, print_ready = (folder / f"{name}.{kind}" for kind in ("svg", "png", "pdf"))
     write_text(vector, svg(figure, name, title))
     with settings(), atomic(pixels) as temporary:
         figure.savefig(temporary, format="png", dpi=160, facecolor="white", metadata={"Software": None})
-    return [vector, pixels]
+    with settings(), atomic(print_ready) as temporary:
+        dateless = {"CreationDate": None, "Producer": None, "Creator": None}
+        figure.savefig(temporary, format="pdf", metadata=dateless)
+    return [vector, pixels, print_ready]
 
 
 def svg(figure: "Figure", name: str, title: str) -> str:

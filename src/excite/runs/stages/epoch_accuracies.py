@@ -35,4 +35,5 @@ def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
             seed = parts.experiment.seed
             robust = evaluate(model, images, labels[: len(images)], first, checks=False, seed=seed)
             measured["robust_accuracy"] = robust.worst.value
+            measured["attacked_clean_accuracy"] = robust.clean.value  # of the same images
     return measured
