@@ -113,7 +113,7 @@ def test_a_curve_by_hand() -> None:
 
 @pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1]])
 def test_radii_must_increase(radii: list[float]) -> None:
-    with pytest.raises(InputError, match="each larger than the one before|no radius"):
+    with pytest.raises(InputError, match=r"each larger than the one before|no radius"):
         evaluate(*problem(), {"pgd": PGD}, eps=radii)
 
 
