@@ -122,13 +122,13 @@ run tiny.toml --set model.options=3 | model.options
 run tiny.toml --set model.name=resnet21 | resnet20
 run tiny.toml --set lipschitz.method=guess | edge
 run tiny.toml --set lipschitz.method=edges | edge
-run tiny.toml --set lipschitz.method=3 | lipschitz
+run tiny.toml --set lipschitz.method=3 | needs a method: one of edge
 run tiny.toml --set lipschitz.budget=0 | budget
 run tiny.toml --set lipschitz.budget=-1 | budget
-run tiny.toml --set lipschitz.runs=0 | runs
+run tiny.toml --set lipschitz.runs=0 | Known: budget, steps
 run tiny.toml --set lipschitz.steps=0 | steps
-run tiny.toml --set lipschitz.seeds=0 | seeds
-run tiny.toml --set lipschitz.ratios=2 | lipschitz
+run tiny.toml --set lipschitz.seeds=0 | Known: budget, steps
+run tiny.toml --set lipschitz.ratios=2 | There is no option of the estimator edge "ratios"
 run tiny.toml --set record.slopes_per_epoch=-1 | >= 0
 run tiny.toml --set record.curvature_every=-1 | >= 0
 run tiny.toml --set record.probe_examples=0 | >= 1

@@ -41,6 +41,12 @@ class Edge(Estimator[ShortTrainings]):
     budget: float = 0.15
     steps: int | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 < self.budget < float("inf"):
+            raise InputError(f"budget={self.budget:g} leaves no step to train; pass more than 0, for instance 0.15.")
+        if self.steps is not None and self.steps < 1:
+            raise InputError(f"steps={self.steps} is no training; pass 1 or more, or leave it out.")
+
     def most_steps(self, whole: int) -> int:
         return RUNS * self.steps if self.steps else round(self.budget * whole)
 
