@@ -141,7 +141,6 @@ run tiny.toml --set 'attacks.new={kind="pgd",eps=8,step=1}' | 8/255
 run tiny.toml --set 'attacks.new={kind="pgd",eps=-1,step=1}' | eps
 run tiny.toml --set 'attacks.new={kind="pgd",eps=nan,step=1}' | eps
 run tiny.toml --set 'attacks.new={kind="pgd",eps=0.1,step=nan}' | step
-run tiny.toml --set 'attacks.new={kind="pgd",eps=0.1,step=0.1,steps=0}' | steps
 run tiny.toml --set 'attacks.new={kind="pgd",eps=0.1,step=0.1,restarts=0}' | restarts
 run tiny.toml --set 'attacks.new={kind="pgd",eps=0.1,step=0.1,norm="l1"}' | linf
 run tiny.toml --set 'attacks.new={kind="pgd",eps=0.1,step=0.1,loss="hinge"}' | cross_entropy
