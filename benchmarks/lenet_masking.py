@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from excite import attacks, data
 from excite.attacks import PGD
 from excite.attacks.losses import LossName
+from excite.attacks.protocol import AttackFunction
 from excite.evaluation import evaluate
 from excite.models.lenet import LeNet5
 
@@ -66,7 +67,7 @@ def report(model: LeNet5, name: str, x: Tensor, y: Tensor) -> None:
     for eps in (0.1, 0.2, 0.3):
         losses: tuple[LossName, ...] = ("cross_entropy", "margin", "dlr")
         pgd = {str(loss): PGD(eps=eps, step=0.01, steps=40, random_start=True, loss=loss) for loss in losses}
-        several: dict[str, attacks.Attack] = {
+        several: dict[str, AttackFunction] = {
             **pgd,
             "square": attacks.create("square", eps=eps, queries=500),
             "before the ReLU": CraftedElsewhere(bare, pgd["margin"]),

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -59,8 +60,8 @@ def test_every_command_it_names_exists(line: str) -> None:
     _, command, *words = line.split()
     commands: dict[str | None, click.Command] = {one.name: one for one in COMMANDS}
     assert command in commands
-    known = {"run": catalogue(), "sweep": catalogue(), "figure": FIGURES}.get(command)
-    if known is not None:
-        assert words[0] in known
+    known: dict[str, Iterable[str]] = {"run": catalogue(), "sweep": catalogue(), "figure": FIGURES}
+    if command in known:
+        assert words[0] in known[command]
     options = {option for parameter in commands[command].params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
