@@ -64,13 +64,16 @@ def test_over_seeds_the_headline_says_what_the_interval_says(
     assert not any("second seed" in caution for caution in found.cautions)
 
 
-def test_a_training_that_diverges_at_2_over_l_is_held_against_l(write_run: WriteRun) -> None:
+def test_a_training_that_diverges_at_2_over_l_is_held_against_l(
+    write_run: WriteRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L = 3.53 is "identified", and then training diverges at 2/L = 0.566."""
     sure = LipschitzEstimate(2 / 0.566, (3.0, 4.0), "edge", True, "8 short trainings")
     run = write_run(
         arms(40, 60, largest={"rate": 0.566, "problem": "Training diverged in epoch 2"}),
         estimate=sure,
     )
+    monkeypatch.setenv("COLUMNS", "200")
     said = "L is off: training diverged at 0.566, so 2/L = 0.566 is too high."
     assert said in conclude(by_seed([run])).cautions
     assert conclude(by_seed([run])).headline == "1/L may have helped, 2/L diverged"

@@ -51,7 +51,8 @@ def results(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def test_the_table_holds_every_figure(results: RunFolder) -> None:
+def test_the_table_holds_every_figure(results: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     lines = table(results).splitlines()
     (poe,) = (line for line in lines if line.lstrip().startswith("PoE-motivated, 1/L "))
     assert poe.split()[2:] == [

@@ -81,7 +81,7 @@ def test_the_whole_procedure_trains_a_teacher_then_every_arm_on_the_mixture(fini
     assert labels.teacher["experiment"]["training"]["epochs"] == 3
     assert float(labels.confidences.min()) >= 0.2
     assert len(history.read(run.folder / "teacher")) == 3
-    assert [title.split(":")[0] for title in console.titles][:3] == ["teacher", "teacher", "baseline"]
+    assert [title.split(":")[0].split(", ")[-1] for title in console.titles][:3] == ["teacher", "teacher", "baseline"]
     assert any("diagnostic only" in text and "of 4,000 images kept" in text for text in console.said)
     mixed = run.parts.training_set
     assert isinstance(mixed, Mixture)
