@@ -60,7 +60,8 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     assert not [name for name in shipped if name.startswith("tests/")]
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    clean |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     python = environment / "bin/python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)]
     subprocess.run(pip, check=True, env=clean, cwd=tmp_path)
