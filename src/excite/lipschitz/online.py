@@ -45,7 +45,6 @@ class Ladder:
     losses: list[float] = field(default_factory=list)  # of the present rung
     good: list[float] = field(default_factory=list)  # rates that held
     breaks: list[float] = field(default_factory=list)  # rates that did not
-    waited: int = 0  # rungs on which nothing was learned yet
     lost: int = 0  # steps that were rolled back
     settled: bool = False
 
@@ -59,11 +58,10 @@ class Ladder:
             return "go on"
         late = self.losses[self.rung // 2 :]
         mean = sum(late) / len(late)
-        if min(mean, self.best) > LEARNED * self.initial:
-            self.waited += 1
-        elif self.initial - mean < AS_FAR * (self.initial - self.best):
+        learned = min(mean, self.best) <= LEARNED * self.initial
+        if learned and self.initial - mean < AS_FAR * (self.initial - self.best):
             return self._break()
-        else:
+        if learned:
             self._climb(mean)
         self.losses = []
         return "keep"
