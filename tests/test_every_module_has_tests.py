@@ -35,7 +35,7 @@ ELSEWHERE = {
         "estimators figure_1 figure_2 figure_3 figure_4 heat_maps runs theorem_1",
     ),
     "report/page/test_page.py": ("what the page says beside the verdict", "confounders"),
-    "report/tables/test_study_table.py": ("how its cells are written", "formats records text"),
+    "report/tables/test_study_table.py": ("how its cells are written", "formats records study_columns text"),
     "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate train"),
     "runs/test_same_again.py": ("one L for several seeds", "share"),
     "runs/stages/test_illustrate.py": ("what it stores", "illustration"),

@@ -21,7 +21,8 @@ from excite.report.page import repeat
 from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
 from excite.report.page.confounders import confounders
 from excite.report.tables.formats import Cell
-from excite.report.tables.study_table import Column, Row, StudyTable, study_table
+from excite.report.tables.study_columns import Column
+from excite.report.tables.study_table import Row, StudyTable, study_table
 from excite.report.verdict import Finding, compare_arms, conclude, signed, spent
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed

@@ -1,37 +1,21 @@
 """Tables 1 and 2: a row per experiment and arm, over its seeds, beside the paper's numbers."""
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 
-from excite.evaluation import Accuracy, Evaluation
-from excite.evaluation.paired import paired_difference
-from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
 from excite.report.against_trainings import standing
-from excite.report.tables.formats import Cell, Mark, Value, latex, markdown
-from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.report.tables.formats import Cell, Mark, latex, markdown
 from excite.report.tables.records import Record, as_csv, as_json
+from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
 from excite.report.tables.text import prose, terminal_width, text_table
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group
-from excite.runs.folder import ArmFolder
 
-NOTHING = Cell("–", None)
-DAGGER = "†"
 MARKED = "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
 KEYS = (("setting",), ("arm",))  # columns that say which row it is
-
-
-@dataclass(frozen=True)
-class Column:
-    """A heading, and where its values stand in JSON: `("robust", "PGD-20")`."""
-
-    title: str
-    path: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -93,36 +77,6 @@ class StudyTable:
         return self.text()
 
 
-@dataclass(frozen=True, eq=False)
-class _Arm:
-    """One arm of one group, over its seeds."""
-
-    name: str
-    title: str
-    group: Group
-    apart: str
-    results: tuple[ArmFolder, ...]  # of the seeds at which it was trained
-    published: PublishedRow | None
-
-    @property
-    def evaluations(self) -> dict[int, Evaluation]:
-        """By seed, where there is one."""
-        return _evaluations(self.group, self.name)
-
-    @property
-    def diverged(self) -> int:
-        return sum(result.problem is not None for result in self.results)
-
-    @property
-    def flags(self) -> list[str]:
-        """What the trust checks of its evaluations say, each warning once."""
-        return list(dict.fromkeys(str(flag) for evaluation in self.evaluations.values() for flag in evaluation.flags))
-
-    @property
-    def stated(self) -> PublishedArm | None:
-        return self.published.arms.get(self.name) if self.published else None
-
-
 def study_table(groups: Sequence[Group]) -> StudyTable:
     """A row per group and arm: mean ± standard deviation over seeds (one seed: Wilson's interval).
 
@@ -132,8 +86,8 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
     says that they repeat a row of its tables.
     """
     apart = labels.apart([group.experiment for group in groups])
-    arms = [arm for group, words in zip(groups, apart, strict=True) for arm in _arms(group, words)]
-    columns = _columns(arms)
+    arms = [arm for group, words in zip(groups, apart, strict=True) for arm in arms_of(group, words)]
+    columns = columns_for(arms)
     cells = {column: [show(arm) for arm in arms] for column, show in columns.items()}
     numbers = [groups.index(arm.group) for arm in arms]
     for column in (column for column in columns if column.path[0] == "robust"):
@@ -154,7 +108,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
     return StudyTable(tuple(columns), rows, records, tuple(_legend(arms)), tuple(_warnings(arms)))
 
 
-def _records(arm: _Arm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[Record]:
+def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[Record]:
     """What the cells say, attack by attack, in the fields that never change."""
     experiment, rate, constant = arm.group.experiment, _part(cells, "rate"), _part(cells, "L")
     by = cells[("L_by",)].value
@@ -207,174 +161,6 @@ def _part(cells: Mapping[tuple[str, ...], Cell], *path: str) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _arms(group: Group, apart: str) -> list[_Arm]:
-    trained = dict.fromkeys(result.name for run in group.runs for result in run.arms)
-    published = published_row(group.experiment)
-    found = []
-    for name in trained:
-        results = tuple(result for run in group.runs for result in run.arms if result.name == name)
-        found.append(_Arm(name, labels.arm_title(results), group, apart, results, published))
-    return found
-
-
-def _columns(arms: Sequence[_Arm]) -> dict[Column, Callable[[_Arm], Cell]]:
-    """What is the same everywhere, or nowhere, gets no column: objective, settings, the paper's numbers."""
-    attacks = list(dict.fromkeys(name for arm in arms for ev in arm.evaluations.values() for name in ev.attacks))
-    columns: dict[Column, Callable[[_Arm], Cell]] = {
-        Column("data", ("data",)): lambda arm: _text(labels.data_set(arm.group.experiment)),
-        Column("model", ("model",)): lambda arm: _text(labels.network(arm.group.experiment)),
-    }
-    if any(labels.objective(arm.group.experiment) != "standard" for arm in arms):
-        columns[Column("objective", ("objective",))] = lambda arm: _text(labels.objective(arm.group.experiment))
-    if any(arm.apart for arm in arms):
-        columns[Column("setting", ("setting",))] = lambda arm: _text(arm.apart)
-    columns |= {
-        Column("arm", ("arm",)): lambda arm: Cell(arm.title, arm.name, arm.name),
-        Column("seeds", ("seeds",)): _seeds,
-        Column("rate η¹", ("rate",)): lambda arm: _range([result.rate for result in arm.results]),
-        Column("L", ("L",)): _constant,
-        Column("by", ("L_by",)): _method,
-        Column("epochs", ("epochs",)): lambda arm: _number(arm.group.experiment.training.epochs),
-        Column("batch", ("batch",)): lambda arm: _number(arm.group.experiment.training.batch_size),
-        Column("clean %", ("clean",)): partial(_accuracy, on="clean"),
-    }
-    columns |= {Column(f"{attack} %", ("robust", attack)): partial(_accuracy, on=attack) for attack in attacks}
-    columns |= {Column(f"Δ {on}", ("difference", on)): partial(_difference, on=on) for on in ("clean", *attacks)}
-    if any(arm.stated for arm in arms):
-        columns |= {
-            Column("paper: clean %", ("paper", "clean")): lambda arm: _stated(arm.stated.clean if arm.stated else None),
-            Column("paper: robust %", ("paper", "robust")): lambda arm: _stated(
-                arm.stated.robust if arm.stated else None
-            ),
-            Column("paper: L, (M, N), epochs, batch", ("paper", "settings")): _published_settings,
-        }
-    if any(arm.stated and arm.stated.logged for arm in arms):
-        columns[Column("released log: clean / robust %", ("paper", "released_log"))] = _logged
-    return columns
-
-
-def _text(text: str) -> Cell:
-    return Cell(text, text, text) if text else NOTHING
-
-
-def _number(number: int) -> Cell:
-    return Cell(f"{number}", number, number)
-
-
-def _range(values: Sequence[float]) -> Cell:
-    """The mean over seeds and, where they differ, from where to where they go."""
-    mean, low, high = statistics.mean(values), min(values), max(values)
-    text = f"{mean:.4g}" if high - low <= 1e-9 * high else f"{mean:.3g} ({low:.3g}–{high:.3g})"
-    return Cell(text, {"mean": mean, "low": low, "high": high}, mean)
-
-
-def _seeds(arm: _Arm) -> Cell:
-    evaluated, runs = len(arm.evaluations), len(arm.group.runs)
-    text = f"{runs}" if evaluated == runs else f"{evaluated} of {runs}"
-    if arm.diverged:
-        text += f" ({arm.diverged} diverged)"
-    return Cell(text, {"evaluated": evaluated, "diverged": arm.diverged, "runs": runs}, evaluated)
-
-
-def _estimates(arm: _Arm) -> list[LipschitzEstimate]:
-    return [run.estimate for run in arm.group.runs if run.estimate]
-
-
-def _constant(arm: _Arm) -> Cell:
-    estimates = _estimates(arm)
-    if not estimates:
-        return NOTHING
-    cell = _range([estimate.constant for estimate in estimates])
-    identified = all(estimate.identified for estimate in estimates)
-    trusted = all(standing(run.estimate, run.arms).trusted for run in arm.group.runs if run.estimate)
-    value = cell.value if isinstance(cell.value, dict) else {}
-    facts = {"identified": identified, "trusted": trusted}
-    return Cell(cell.text if trusted else f"{cell.text} ?", value | facts, cell.order)
-
-
-def _method(arm: _Arm) -> Cell:
-    """How L was found, and (M, N) where the method has them."""
-    words = dict.fromkeys(
-        f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
-        if "M" in estimate.details
-        else estimate.method
-        for estimate in _estimates(arm)
-    )
-    return _text(", ".join(words))
-
-
-def _accuracy(arm: _Arm, on: str) -> Cell:
-    found = [_measured(evaluation, on) for evaluation in arm.evaluations.values()]
-    accuracies = [accuracy for accuracy in found if accuracy]
-    if not accuracies:
-        return Cell("diverged", None) if arm.diverged else NOTHING
-    dagger = f" {DAGGER}" if arm.flags and on != "clean" else ""
-    mean = 100 * statistics.mean(accuracy.value for accuracy in accuracies)
-    value: dict[str, Value] = {"mean": mean, "sd": None, "low": None, "high": None, "images": accuracies[0].total}
-    if len(accuracies) == 1:
-        value["low"], value["high"] = (100 * bound for bound in accuracies[0].interval)
-        return Cell(f"{mean:.2f} ({value['low']:.2f}–{value['high']:.2f}){dagger}", value, mean)
-    deviation = value["sd"] = 100 * statistics.stdev(accuracy.value for accuracy in accuracies)
-    return Cell(f"{mean:.2f} ± {deviation:.2f}{dagger}", value, mean)
-
-
-def _measured(evaluation: Evaluation, on: str) -> Accuracy | None:
-    return evaluation.clean if on == "clean" else evaluation.robust.get(on)
-
-
-def _difference(arm: _Arm, on: str) -> Cell:
-    baselines = _evaluations(arm.group, "baseline")
-    pairs = [
-        (baselines[seed], evaluation)
-        for seed, evaluation in arm.evaluations.items()
-        if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
-    ]
-    if arm.name == "baseline" or not pairs:
-        return NOTHING
-    found = paired_difference(pairs, on)
-    difference, low, high = (100 * number for number in (found.difference, *found.interval))
-    value = {"difference": difference, "low": low, "high": high, "seeds": found.seeds}
-    fewer = f" at {found.seeds} of {len(arm.group.runs)} seeds" if found.seeds < len(arm.group.runs) else ""
-    text = f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){fewer}".replace("-", "−")
-    return Cell(text, value, difference)
-
-
-def _evaluations(group: Group, name: str) -> dict[int, Evaluation]:
-    return {
-        run.experiment.seed: result.evaluation
-        for run in group.runs
-        for result in run.arms
-        if result.name == name and result.evaluation
-    }
-
-
-def _stated(figure: Stated | None) -> Cell:
-    return NOTHING if figure is None else Cell(str(figure), {"mean": figure.mean, "sd": figure.deviation}, figure.mean)
-
-
-def _published_settings(arm: _Arm) -> Cell:
-    row = arm.published
-    if row is None or arm.stated is None:
-        return NOTHING
-    value: dict[str, Value] = {
-        "L": row.constant,
-        "M": row.n_maxima,
-        "N": row.n_points,
-        "epochs": row.epochs,
-        "batch": row.batch_size,
-        "attack": row.attack,
-    }
-    text = f"{row.constant:g}, ({row.n_maxima}, {row.n_points}), {row.epochs}, {row.batch_size}"
-    return Cell(text, value, row.constant)
-
-
-def _logged(arm: _Arm) -> Cell:
-    if not (arm.stated and arm.stated.logged):
-        return NOTHING
-    clean, robust = arm.stated.logged
-    return Cell(f"{clean:.2f} / {robust:.2f}", {"clean": clean, "robust": robust}, robust)
-
-
 def _marks(values: Sequence[float | str | None]) -> list[Mark | None]:
     """The best and, unless several share that place, the second; nothing where there is nothing to choose from."""
     numbers = [value for value in values if isinstance(value, float)]
@@ -387,7 +173,7 @@ def _marks(values: Sequence[float | str | None]) -> list[Mark | None]:
     return [places.get(value) if isinstance(value, float) else None for value in values]
 
 
-def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
+def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
     if any(len(arm.evaluations) > 1 for arm in arms):
         yield "Accuracies in %, mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     else:
@@ -397,7 +183,7 @@ def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
         "Δ: points gained on the baseline under that attack, paired by test image and seed, with a 95% interval for "
         "the luck of both (of the images alone where there is one seed)."
     )
-    if any("?" in _constant(arm).text for arm in arms):
+    if any("?" in constant(arm).text for arm in arms):
         yield "L with a question mark: the data do not identify it, or a training has shown that 2/L is off."
     yield from dict.fromkeys(
         f"Paper: its Table {arm.published.table}, {arm.published.attack}, 5 seeds." for arm in arms if arm.published
@@ -415,7 +201,7 @@ def _legend(arms: Sequence[_Arm]) -> Iterable[str]:
         yield f"{DAGGER}: the attack's trust checks warn that the true accuracy may be lower."
 
 
-def _warnings(arms: Sequence[_Arm]) -> Iterable[str]:
+def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
     for arm in arms:
         who = f"{labels.network(arm.group.experiment)}, {arm.title}"
         yield from (f"{who}, do not trust this yet: {flag}" for flag in arm.flags)
