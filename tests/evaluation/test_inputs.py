@@ -97,13 +97,6 @@ def test_a_plain_function_two_of_a_kind_and_a_journal_as_text(tmp_path: Path) ->
     assert (tmp_path / "journal").exists()
 
 
-def test_foolbox() -> None:
-    foolbox = pytest.importorskip("foolbox")
-    model, x, y = problem()
-    theirs = foolbox.attacks.LinfFastGradientAttack()
-    assert verdicts(model, x, y, theirs, eps=EPS) == verdicts(model, x, y, "fgsm", eps=EPS)
-
-
 def test_double_precision_and_autocast() -> None:
     model, x, y = problem(torch.float64)
     assert 0 < sum(verdicts(model, x.float(), y, "pgd", eps=EPS)) < 24
@@ -121,6 +114,7 @@ def test_double_precision_and_autocast() -> None:
         ({"eps": None}, 'eps="8/255"'),
         ({"attacks": "pdg"}, "pgd"),
         ({"attacks": 3}, "pass a function"),
+        ({"attacks": attacks.PGD}, "is a class"),
         ({"x": torch.randint(9, (24, 16))}, "embeddings"),
         ({"x": "images"}, "tensor or an array"),
         ({"y": torch.rand(24)}, "class numbers"),

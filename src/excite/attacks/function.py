@@ -35,6 +35,8 @@ class _Function(Attack):
     def of(cls, function: AttackFunction) -> "_Function":
         if not callable(function):
             raise InputError(f"{function!r} is no attack; pass a function (model, x, y, generator) -> x_adv.")
+        if isinstance(function, type):
+            raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
         parameters = _parameters(function)
         given = {name: parameter.default for name, parameter in parameters.items()}
         eps, norm = getattr(function, "eps", given.get("eps")), getattr(function, "norm", given.get("norm"))

@@ -1,7 +1,7 @@
 """What `evaluate` accepts: arrays, loaders, attacks in every customary form; the rest is refused with a cure."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from excite import attacks as registry
+from excite.attacks.from_foolbox import FromFoolbox, of_foolbox
 from excite.attacks.function import as_attack
 from excite.attacks.ladder import on_ladder
 from excite.attacks.protocol import Attack, AttackFunction
@@ -114,8 +115,10 @@ def _attack(value: Any, eps: float | None) -> Attack:
     if isinstance(value, Mapping):
         options = {key: option for key, option in value.items() if key != "kind"}
         return _named(str(value.get("kind", "")), options, eps)
-    if type(value).__module__.split(".")[0] == "foolbox":
-        return as_attack(_foolbox(value, eps))
+    if of_foolbox(value):
+        if eps is None:
+            raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
+        return FromFoolbox(value, eps)
     return as_attack(value)
 
 
@@ -133,18 +136,3 @@ def _named(kind: str, options: Mapping[str, Any], eps: float | None) -> Attack:
         steps = chosen.get("steps", fields["steps"].default)
         chosen["step"] = DEFAULT_STEP * chosen["eps"] / steps if fields["step"].default is dataclasses.MISSING else 0.0
     return registry.create(kind, **chosen)
-
-
-def _foolbox(attack: Any, eps: float | None) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
-    if eps is None:
-        raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
-
-    def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        import foolbox
-
-        _, clipped, _ = attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=eps)
-        return clipped  # type: ignore[no-any-return]
-
-    run.eps = eps  # type: ignore[attr-defined]
-    run.__qualname__ = f"{type(attack).__name__}"
-    return run
