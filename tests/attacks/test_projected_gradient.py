@@ -100,7 +100,7 @@ def test_leaving_the_batch_keeps_the_verdicts(
     assert 0 < sum(verdicts[0]) < len(labels)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(
     seed=st.integers(0, 2**32),
     eps=st.one_of(st.sampled_from([0.0, 1 / 255, 0.3]), st.floats(0, 1)),

@@ -64,7 +64,7 @@ def slow_rotate(image: Image, angle: float) -> Image:
     return result
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=st.tuples(st.integers(1, 9), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9)),
     padding=st.integers(0, 5),

@@ -38,7 +38,7 @@ def test_every_image_comes_once_with_its_label() -> None:
     assert not torch.equal(labels, torch.arange(50))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     n=st.integers(1, 40), batch_size=st.integers(1, 45), data=st.data(), augmentation=st.sampled_from([*AUGMENTATIONS])
 )
@@ -57,7 +57,7 @@ def test_starting_later_gives_the_rest_of_the_epoch(
     assert_same(batches(0)[start:], batches(start))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     n=st.integers(1, 40), batch_size=st.integers(1, 45), world=st.integers(2, 5), name=st.sampled_from([*AUGMENTATIONS])
 )

@@ -52,7 +52,7 @@ def test_simulation_is_exact_not_a_small_step_approximation() -> None:
         torch.testing.assert_close(path[k + 1], expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
 def test_errors_shrink_at_least_at_the_stated_rates(seed: int, d: int, p: int, window: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -22,7 +22,7 @@ def dense(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Tensor:
     return logarithm
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, 100_000), st.integers(1, 30), st.floats(1e-4, 1e4))
 def test_it_holds_exactly_if_the_step_is_acute_and_reproduces_it(seed: int, d: int, size: float) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -42,7 +42,7 @@ def descent(*curvatures: float) -> LossesAt:
     return losses_at
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0.05, 500), st.floats(1e-3, 10))
 def test_on_a_quadratic_it_is_the_largest_curvature(largest: float, start: float) -> None:
     estimate = find_edge(descent(largest, largest / 3), budget=40 * STEPS, steps=STEPS, start=start)

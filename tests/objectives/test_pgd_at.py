@@ -59,7 +59,7 @@ def test_equals_its_slow_twin(
     assert loss > cross_entropy(new_network()(batch[0]), batch[1])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 2**32),
     eps=st.floats(0, 1),

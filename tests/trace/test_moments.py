@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from excite.trace.moments import Moments, squared_distance
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 10_000), st.sampled_from([1.0, 1e-3, 1e-5, 1e-7]))
 def test_near_equal_moments_keep_their_distance(seed: int, closeness: float) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -2,11 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.comparison import Comparison, compare
 from excite.evaluation.curve import Curve
-from excite.evaluation.flag import Flag
-from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
+from excite.evaluation.outcomes import Accuracy
+from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.lazy import lazily
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from excite.attacks.ball import distance
 from excite.attacks.fast_model import PROBES, FastModel, fast_inference
 from excite.attacks.protocol import Attack, AttackWarning
 from excite.errors import InputError
-from excite.evaluation.flag import Flag
-from excite.evaluation.result import Cost
+from excite.evaluation.result import Cost, Flag
 from excite.randomness import seeded
 
 ROUNDING = 1e-6

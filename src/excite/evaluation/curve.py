@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from excite.evaluation.accuracy import Accuracy
-from excite.evaluation.packing import pack_rows, unpack_rows
+from excite.evaluation.outcomes import Accuracy, pack_rows, unpack_rows
 from excite.quantities import pixels
 
 

@@ -14,13 +14,10 @@ from excite.attacks.ladder import Ladder
 from excite.attacks.protocol import Attack, check_inputs
 from excite.errors import InputError
 from excite.evaluation import inputs, trust
-from excite.evaluation.agenda import Agenda, OnProgress
 from excite.evaluation.batch import Judge, device_of, right_answers
-from excite.evaluation.checks import distrust
 from excite.evaluation.curve import Curve
-from excite.evaluation.flag import Flag
-from excite.evaluation.journal import LAST, Journal
-from excite.evaluation.result import AttackResult, Cost, Evaluation, Stage
+from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress
+from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.shards import EngineName, Shards, engine_for
 from excite.randomness import seeded
 from excite.registry import named_options
@@ -121,7 +118,7 @@ def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackR
 
 def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[Flag], Cost]:
     plain, began = FastModel(judge.model), judge.spent()
-    flags = distrust(
+    flags = trust.distrust(
         plain,
         judge.attacked,
         judge.examples,

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from excite.errors import InputError
-from excite.evaluation.accuracy import Accuracy
 from excite.evaluation.curve import Curve
-from excite.evaluation.flag import Flag
-from excite.evaluation.packing import pack, unpack
+from excite.evaluation.outcomes import Accuracy, pack, unpack
 from excite.files import expected, read_json, write_json
 
 
@@ -29,6 +27,17 @@ class Cost:
 
     def __sub__(self, other: "Cost") -> "Cost":
         return Cost(self.seconds - other.seconds, self.forwards - other.forwards, self.backwards - other.backwards)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A reason to distrust the figures: its name, and what was seen."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,7 +43,7 @@ def test_an_epoch_counts_its_samples_whatever_the_parts() -> None:
     assert len(list(epoch_batches(mixture(epoch_samples=20), batch_size=8, seed=0, epoch=4))) == 3
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     labelled=st.integers(1, 12),
     pseudo=st.integers(1, 12),
@@ -63,7 +63,7 @@ def test_each_part_is_seen_whole_before_any_of_it_comes_again(
         assert max(Counter(part.tolist()).values()) == -(-len(part) // size)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batch_size=st.integers(2, 12),
     epoch=st.integers(0, 5),

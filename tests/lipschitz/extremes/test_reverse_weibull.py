@@ -186,14 +186,14 @@ def check(sample: Floats) -> None:
         assert math.isfinite(high)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(awkward_samples())
 def test_awkward_samples_raise_nothing_and_warn_of_nothing(sample: Floats) -> None:
     check(sample)
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
+@settings(max_examples=10_000)
 @given(awkward_samples())
 def test_ten_thousand_awkward_samples_raise_nothing_and_warn_of_nothing(sample: Floats) -> None:
     check(sample)

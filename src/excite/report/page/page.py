@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import excite
-from excite.evaluation.accuracy import Accuracy
+from excite.evaluation.outcomes import Accuracy
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
