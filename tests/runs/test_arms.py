@@ -3,6 +3,7 @@
 import pytest
 
 from excite.errors import InputError
+from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import arm_named, arm_names, in_order
 
 
@@ -27,6 +28,9 @@ def test_names_and_folders() -> None:
         ("largets", r'did you mean "largest"'),
         ("grid", r'did you mean "grid:5"'),
         ("grid:0", "no arm"),
+        ("0/L", "no arm"),
+        ("batch:0", "no arm"),
+        ("batch:128@stated", "follows an arm that needs L"),
         ("grid:1", "at least two"),
         ("", "no arm"),
         ("baseline@stated", "follows an arm that needs L"),
@@ -37,3 +41,46 @@ def test_names_and_folders() -> None:
 def test_what_is_no_arm(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         arm_named(name)
+
+
+class Known:
+    """A baseline at 0.1 and L = 2.5, so that 1/L is four times the baseline's rate."""
+
+    def baseline(self) -> float:
+        return 0.1
+
+    def estimate(self, estimator: str) -> LipschitzEstimate:
+        return LipschitzEstimate(2.5, (2.0, 3.0), method="stated", identified=True, basis="")
+
+    def best_of_grid(self, arm: str) -> float:
+        raise AssertionError(arm)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "rate", "batch"),
+    [
+        ("baseline", "baseline", 0.1, 1000),
+        ("poe", "poe", 0.4, 1000),
+        ("placebo", "placebo", 0.115, 1000),
+        ("batch", "batch", 0.1, 250),  # 0.1 / 250 = 0.4 / 1000
+        ("batch:128", "batch-128", 0.1, 128),
+        ("1.9/L", "1.9-over-L", 0.76, 1000),
+        ("1.9-over-L@stated", "1.9-over-L@stated", 0.76, 1000),
+    ],
+)
+def test_rates_and_batches_of_arms_and_controls(name: str, folder: str, rate: float, batch: int) -> None:
+    arm = arm_named(name)
+    assert arm.name == folder
+    assert arm.first_rate(Known()) == pytest.approx(rate)
+    assert arm.batch_size(1000, Known()) == batch
+    assert arm.control is (name.startswith(("placebo", "batch")))
+
+
+def test_controls_stand_after_what_they_control() -> None:
+    assert in_order({"batch-128", "placebo", "largest", "batch", "baseline"}) == [
+        "baseline",
+        "largest",
+        "placebo",
+        "batch",
+        "batch-128",
+    ]

@@ -68,6 +68,10 @@ class Split:
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
         return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
+    def part(self, start: int, end: int) -> "Split":
+        """The images from `start` to before `end`."""
+        return Split(self.images[start:end], self.labels[start:end])
+
     def floats(self) -> Tensor:
         """The images as float32 in [0, 1]."""
         return unit_floats(self.images)

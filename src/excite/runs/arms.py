@@ -1,4 +1,4 @@
-"""An arm is a way to choose the first rate η¹: the baseline's own, a multiple of 1/L, or the best of a grid.
+"""An arm is a way to choose the first rate η¹: the baseline's own, a multiple of 1/L, the best of a grid, a control.
 
 To add one: a line in `ARMS`. `poe@stated` is an arm with another L than the experiment's: that of its preset "stated".
 """
@@ -46,8 +46,17 @@ class Arm:
         """How many rates have to be tried first, if any."""
         return None
 
+    @property
+    def control(self) -> bool:
+        """Whether it is there to show what something else than 1/L does."""
+        return False
+
     def first_rate(self, known: KnownRates) -> float:
         return known.baseline()
+
+    def batch_size(self, own: int, known: KnownRates) -> int:  # noqa: ARG002
+        """Images per step, where the experiment has its `own` number."""
+        return own
 
 
 @dataclass(frozen=True)
@@ -83,12 +92,46 @@ class BestOfGrid(Arm):
         return known.best_of_grid(self.name)
 
 
+@dataclass(frozen=True)
+class Placebo(Arm):
+    """η¹ as near the baseline's as makes no difference: what luck alone does."""
+
+    times: float
+
+    @property
+    def control(self) -> bool:
+        return True
+
+    def first_rate(self, known: KnownRates) -> float:
+        return self.times * known.baseline()
+
+
+@dataclass(frozen=True)
+class SmallerBatch(Arm):
+    """The baseline's rate in batches of `size`, or of the size that has the η/B of 1/L: what η/B alone does."""
+
+    size: int | None = None
+
+    @property
+    def control(self) -> bool:
+        return True
+
+    @property
+    def estimator(self) -> str | None:
+        return OWN if self.size is None else None
+
+    def batch_size(self, own: int, known: KnownRates) -> int:
+        return self.size or max(1, round(own * known.baseline() / known.estimate(OWN).learning_rate(1.0)))
+
+
 ARMS: dict[str, Arm] = {
     "baseline": Arm("baseline", "baseline", "baseline"),
     "half": MultipleOfInverse("half", "half the bound, 0.5/L", "0.5/L", times=0.5),
     "poe": MultipleOfInverse("poe", "PoE-motivated, 1/L", "1/L", times=1.0),
     "beyond": MultipleOfInverse("beyond", "beyond the bound, 1.5/L", "1.5/L", times=1.5),
     "largest": MultipleOfInverse("largest", "largest convergent, 2/L", "2/L", times=2.0),
+    "placebo": Placebo("placebo", "placebo, 1.15 times the baseline's rate", "the placebo", times=1.15),
+    "batch": SmallerBatch("batch", "baseline's rate, η/B of 1/L", "the η/B control"),
 }
 
 
@@ -98,20 +141,33 @@ def arm_named(text: str) -> Arm:
     >>> arm_named("grid:5").title, arm_named("poe@stated").title
     ('grid search, 5 rates', 'PoE-motivated, 1/L (stated)')
     """
+    base, at, by = text.partition("@")
+    arm = ARMS.get(base) or _numbered(base)
+    if arm is None:
+        raise unknown("arm", text, [*ARMS, "1.9/L", "poe@stated", "grid:5", "batch:128"])
+    if not at:
+        return arm
+    if not isinstance(arm, MultipleOfInverse) or not re.fullmatch(r"[\w-]{1,40}", by):
+        raise InputError(f'"{text}" is no arm: @ follows an arm that needs L, and a preset\'s name: poe@stated.')
+    return replace(
+        arm, name=f"{arm.name}@{by}", title=f"{arm.title} ({by})", short_title=f"{arm.short_title} ({by})", by=by
+    )
+
+
+def _numbered(text: str) -> Arm | None:
+    """`grid:5`, `batch:128` and `1.9/L`, which in a folder's name are grid-5, batch-128 and 1.9-over-L."""
     if grid := re.fullmatch(r"grid[:-]([1-9]\d{0,5})", text):
         rates = int(grid[1])
         if rates == 1:
             raise InputError("A grid of one rate is no search; try at least two: grid:2.")
         return BestOfGrid(f"grid-{rates}", f"grid search, {rates} rates", f"the grid of {rates} rates", tried=rates)
-    base, at, by = text.partition("@")
-    if base not in ARMS:
-        raise unknown("arm", text, [*ARMS, "poe@stated", "grid:5"])
-    arm = ARMS[base]
-    if not at:
-        return arm
-    if not isinstance(arm, MultipleOfInverse) or not re.fullmatch(r"[\w-]{1,40}", by):
-        raise InputError(f'"{text}" is no arm: @ follows an arm that needs L, and a preset\'s name: poe@stated.')
-    return replace(arm, name=text, title=f"{arm.title} ({by})", short_title=f"{arm.short_title} ({by})", by=by)
+    if batch := re.fullmatch(r"batch[:-]([1-9]\d{0,5})", text):
+        size = int(batch[1])
+        return SmallerBatch(f"batch-{size}", f"baseline's rate, batches of {size}", f"batches of {size}", size=size)
+    if (multiple := re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)(?:/|-over-)L", text)) and float(multiple[1]):
+        times = float(multiple[1])
+        return MultipleOfInverse(f"{times:g}-over-L", f"{times:g}/L", f"{times:g}/L", times=times)
+    return None
 
 
 def arm_names(text: str) -> tuple[str, ...]:
@@ -122,10 +178,10 @@ def arm_names(text: str) -> tuple[str, ...]:
 def in_order(names: set[str]) -> list[str]:
     """As tables show them: the registry's order, the same arms with another L after them, grid searches last."""
 
-    def place(name: str) -> tuple[int, str, int]:
+    def place(name: str) -> tuple[int, str, int, str]:
         base, _, by = name.partition("@")
-        known = base in ARMS
-        return (arm_named(name).rates or 0, by, list(ARMS).index(base) if known else len(ARMS))
+        place_of_its_kind = list(ARMS).index(base) if base in ARMS else len(ARMS)
+        return (arm_named(name).rates or 0, by, place_of_its_kind, name)
 
     return sorted((name for name in names if _is_arm(name)), key=place)
 

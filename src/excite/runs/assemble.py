@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.optim import SGD
@@ -43,6 +44,7 @@ class Parts:
     augment: Augmentation
     attacks: Mapping[str, Attack]
     class_names: tuple[str, ...]
+    held_out: Split | None = None  # training images that no arm trains on, to choose its best weights by
     pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
 
     @cached_property
@@ -61,6 +63,13 @@ class Parts:
     @cached_property
     def _pseudo(self) -> Split | None:
         return None if self.pseudo_labelled is None else self.pseudo_labelled()
+
+    def in_batches_of(self, size: int) -> "Parts":
+        """The same, but for how many images a step takes."""
+        if size == self.experiment.training.batch_size:
+            return self
+        training = msgspec.structs.replace(self.experiment.training, batch_size=size)
+        return replace(self, experiment=msgspec.structs.replace(self.experiment, training=training))
 
     def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
         training = self.experiment.training
@@ -188,6 +197,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     named = look_up(experiment)
     dataset = data.load(experiment.data.name)
     train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
+    train, held_out = _hold_out(experiment, dataset.train, train)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
     place = usable_device(device)
 
@@ -213,6 +223,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         named.augment,
         named.attacks,
         dataset.class_names,
+        held_out,
     )
 
 
@@ -254,3 +265,16 @@ def _number(value: Any) -> Any:
 
 def _subset(split: Split, examples: int | None, seed: int) -> Split:
     return split if examples is None else split.subset(examples, seed)
+
+
+def _hold_out(experiment: Experiment, everything: Split, train: Split) -> tuple[Split, Split | None]:
+    """What is trained on, and what is kept out of it: images that were not asked for, else some that were."""
+    if not experiment.record.best_every:
+        return train, None
+    count, used = experiment.record.held_out_examples, len(train)
+    drawn = everything.subset(min(len(everything), used + count), experiment.seed)  # begins with those trained on
+    if len(drawn) - count < 1:
+        raise InputError(
+            f"record.held_out_examples = {count} leaves none of the {len(everything)} training images to train on."
+        )
+    return drawn.part(0, len(drawn) - count), drawn.part(len(drawn) - count, len(drawn))

@@ -73,6 +73,8 @@ class Record(Section, frozen=True):
     gradient: Literal["epoch_mean", "probe", "input"] = "epoch_mean"
     test_examples: Count = 1000  # that are classified after every epoch, the first ones; all where there are no more
     attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
+    best_every: Natural = 0  # epochs between looks for the best weights under the first attack; 0: only the last count
+    held_out_examples: Count = 500  # training images kept out of training, on which the best is chosen
 
 
 class Experiment(Section, frozen=True):

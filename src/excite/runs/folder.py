@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-ILLUSTRATION, ESTIMATES = "illustration.json", "estimates"
+ILLUSTRATION, ESTIMATES, BEST = "illustration.json", "estimates", "best"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +147,32 @@ class ArmFolder:
         there = self.trained and not self.problem and self.trace_file.exists()
         return Trace.load(self.trace_file) if there else None
 
+    @property
+    def batch_size(self) -> int | None:
+        """Images per step; unknown of trainings that older versions wrote down."""
+        with expected(self.outcome_file):
+            size: int | None = self._outcome.get("batch_size")
+            return size
+
+    @property
+    def train_accuracy(self) -> float | None:
+        """On images that it was trained on, at the end; unknown of trainings that older versions wrote down."""
+        with expected(self.outcome_file):
+            accuracy: float | None = self._outcome.get("train_accuracy")
+            return accuracy
+
+    @property
+    def best(self) -> "ArmFolder":
+        """The weights of the epoch that stood best on held-out images, and their evaluation, if the experiment asks."""
+        return ArmFolder(self.path / BEST)
+
+    @property
+    def best_epoch(self) -> int | None:
+        if not self.best.has_checkpoint:
+            return None
+        with expected(self.best.checkpoint_file):
+            return int(read_json(self.best.checkpoint_file)["epoch"])
+
     def load_into(self, model: "nn.Module") -> "nn.Module":
         """Put its weights into `model`."""
         from excite.training import checkpoints
@@ -162,10 +188,21 @@ class ArmFolder:
         if self.evaluation_file.exists():
             self.journal_file.unlink(missing_ok=True)
 
-    def end(self, *, rate: float, seconds: float, problem: str | None) -> None:
+    def end(
+        self, *, rate: float, seconds: float, problem: str | None, batch_size: int, train_accuracy: float | None
+    ) -> None:
         """Write down how its training ended."""
-        epochs = len(self.epochs)
-        write_json(self.outcome_file, {"rate": rate, "seconds": seconds, "problem": problem, "epochs": epochs})
+        write_json(
+            self.outcome_file,
+            {
+                "rate": rate,
+                "seconds": seconds,
+                "problem": problem,
+                "epochs": len(self.epochs),
+                "batch_size": batch_size,
+                "train_accuracy": train_accuracy,
+            },
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -174,6 +211,10 @@ class ArmFolder:
             "rate": self.rate,
             "training_seconds": self.seconds,
             "problem": self.problem,
+            "batch_size": self.batch_size,
+            "train_accuracy": self.train_accuracy,
+            "best_epoch": self.best_epoch,
+            "best_evaluation": self.best.evaluation.to_json() if self.best.evaluation else None,
             "epochs": [asdict(epoch) for epoch in self.epochs],
             "evaluation": self.evaluation.to_json() if self.evaluation else None,
         }
@@ -263,7 +304,7 @@ class RunFolder:
         """Every file that its stages rely on; pseudo-labels check themselves when they are read."""
         return [
             path
-            for pattern in ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors")
+            for pattern in ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", "*/best/[!.]*")
             for path in sorted(self.path.glob(pattern))
         ]
 

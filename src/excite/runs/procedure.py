@@ -93,6 +93,7 @@ class Run:
         finally:
             self.files.arm(arm).tidy()
         self.attack(arm, shards)
+        self.attack_best(arm, shards)
         self.files.arm(arm).tidy()
         return None
 
@@ -113,7 +114,9 @@ class Run:
 
         def make() -> None:
             rate = ranks.from_first(partial(chosen.first_rate, _Found(self)))
-            train(self.parts, files, rate, self._placed(files.outcome_file), ranks)
+            own = self.experiment.training.batch_size
+            parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, _Found(self))))
+            train(parts, files, rate, self._placed(files.outcome_file), ranks)
 
         ranks.together(partial(self._once, files.outcome_file), make)
         if files.problem:
@@ -187,6 +190,15 @@ class Run:
         console = self._placed(files.evaluation_file)
         self._once(files.evaluation_file, lambda: attack(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)
+
+    def attack_best(self, arm: str, shards: Shards = UNSHARED) -> Evaluation | None:
+        """The same of the weights that stood best on held-out images, if the experiment keeps them."""
+        best = self.files.arm(arm).best
+        if not best.has_checkpoint:
+            return None
+        self._once(best.evaluation_file, lambda: attack(self.parts, best, self.console, shards))
+        best.tidy()
+        return Evaluation.load(best.evaluation_file)
 
     def _once(self, file: Path, make: Callable[[], object]) -> None:
         once(file, make, say=self.console.say)

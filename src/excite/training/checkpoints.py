@@ -43,9 +43,17 @@ def save(
     tensors = {
         f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
     }
-    write_bytes(weights, safetensors.torch.save(tensors))
-    file = {"weights": weights.name, "weights_sha256": sha256(weights)}
-    write_json(weights.parent / FACTS, file | {"optimizer": optimizer_facts} | facts)
+    _write(weights, tensors, {"optimizer": optimizer_facts} | facts)
+
+
+def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
+    """Write the weights alone, for `load_model`, with `facts` about them."""
+    _write(weights, {f"model.{name}": _storable(tensor) for name, tensor in model.state_dict().items()}, facts)
+
+
+def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
+    write_bytes(weights, safetensors.torch.save(dict(tensors)))
+    write_json(weights.parent / FACTS, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
     killed_while_writing = weights.parent.glob(".weights-*.part")
     for stale in {*weights.parent.glob("weights-*.safetensors"), *killed_while_writing} - {weights}:
         stale.unlink()

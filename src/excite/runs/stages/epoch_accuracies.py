@@ -5,14 +5,16 @@ from torch import nn
 from excite.data.dataset import unit_floats
 from excite.errors import InputError
 from excite.evaluation import evaluate
-from excite.randomness import undisturbed
+from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts
 
 
 def check_recording(parts: Parts) -> None:
     """Refuse to record accuracies under an attack that the experiment does not have."""
-    if parts.experiment.record.attacked_examples and not parts.attacks:
-        raise InputError("record.attacked_examples needs an attack; name one under [attacks], or set it to 0.")
+    record = parts.experiment.record
+    for name in ("attacked_examples", "best_every"):
+        if getattr(record, name) and not parts.attacks:
+            raise InputError(f"record.{name} needs an attack; name one under [attacks], or set it to 0.")
 
 
 def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
@@ -37,3 +39,11 @@ def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
             measured["robust_accuracy"] = robust.worst.value
             measured["attacked_clean_accuracy"] = robust.clean.value  # of the same images
     return measured
+
+
+def train_accuracy(parts: Parts, model: nn.Module) -> float:
+    """Accuracy on the first images that it was trained on, as they are, without augmentation."""
+    device = device_of(model)
+    images = unit_floats(parts.train.images[: parts.experiment.record.test_examples]).to(device)
+    with undisturbed(model, device):
+        return evaluate(model, images, parts.train.labels[: len(images)].to(device), {}, checks=False).clean.value

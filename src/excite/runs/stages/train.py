@@ -2,13 +2,13 @@
 
 import logging
 import shutil
-from functools import partial
 
 from excite.errors import DivergedError
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
+from excite.runs.stages.best import keep_best
 from excite.runs.stages.console import Console
-from excite.runs.stages.epoch_accuracies import epoch_accuracies
+from excite.runs.stages.epoch_accuracies import epoch_accuracies, train_accuracy
 from excite.schedules import rescale
 from excite.training.distributed import Ranks
 
@@ -33,7 +33,7 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
                 rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs),
                 folder=arm.path,
                 recorder=recorder,
-                after_epoch=partial(epoch_accuracies, parts),
+                after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_step=progress,
                 ranks=ranks,
@@ -44,7 +44,13 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
     def conclude() -> None:
         recorder.trace.save(arm.trace_file)
         seconds = sum(metrics.seconds for metrics in arm.epochs)  # of every process before this one, too
-        arm.end(rate=rate, seconds=seconds, problem=problem)
+        arm.end(
+            rate=rate,
+            seconds=seconds,
+            problem=problem,
+            batch_size=parts.experiment.training.batch_size,
+            train_accuracy=None if problem else train_accuracy(parts, model),
+        )
         shutil.rmtree(arm.moments, ignore_errors=True)
         if problem:
             console.say(f"{arm.name}: {problem}")
