@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from excite import schedules
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.online import MOST_RUNGS, Ladder, OnlineRate
+from excite.lipschitz.online import MOST_BREAKS, MOST_RUNGS, Ladder, OnlineRate
 
 CURVATURE = 4.0  # so that L = 4 and no rate above 2/4 trains
 
@@ -23,7 +24,7 @@ class Training:
     def __init__(self, theta: nn.Parameter, optimizer: Optimizer, multiple: float, seed: int) -> None:
         self.theta, self.optimizer = theta, optimizer
         self.generator = torch.Generator().manual_seed(seed)
-        self.online = OnlineRate(nn.ParameterList([theta]), optimizer, rung=20, multiple=multiple)
+        self.online = OnlineRate(nn.ParameterList([theta]), optimizer, steps=800, multiple=multiple)
 
     def steps(self, count: int) -> Iterator[float]:
         for _ in range(count):
@@ -84,11 +85,32 @@ def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
     assert ladder.rate == pytest.approx(settled / math.sqrt(2))
 
 
-def test_on_the_initial_plateau_the_rate_stays() -> None:
+def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() -> None:
     ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
-    for _ in range(40):
-        assert ladder.observe(2.3) in ("go on", "keep")
-    assert ladder.rate == 0.1
+    assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
+    assert ladder.rate == pytest.approx(0.2)
+    assert ladder.observe(math.inf) == "roll back"
+    assert ladder.lost == 17  # back to the initial weights
+    assert ladder.rate == pytest.approx(0.1)
+    assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
+    assert ladder.rate == pytest.approx(0.1)  # it has broken above
+
+
+def test_a_climb_that_never_breaks_ends_where_it_is() -> None:
+    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    for step in range(4 * MOST_RUNGS):
+        ladder.observe(2.0 * 0.9**step)
+    assert ladder.settled
+    assert ladder.rate == ladder.good[-1] == pytest.approx(0.1 * math.sqrt(2) ** (MOST_RUNGS - 1))
+
+
+def test_a_schedule_follows_the_rate_that_was_found() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    online = OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), steps=100, rung=4)
+    schedule = online.follow(schedules.step(0.5, milestones=(2,)))
+    for loss in (2.0, 1.0, 0.5, 0.5):
+        online.after_step(loss)
+    assert [schedule(epoch) for epoch in range(3)] == pytest.approx([online.rate, online.rate, online.rate / 10])
 
 
 def test_it_goes_on_bit_identical_from_its_state() -> None:
@@ -109,7 +131,7 @@ def test_it_goes_on_bit_identical_from_its_state() -> None:
 def test_parameter_groups_keep_their_ratio() -> None:
     one, two = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
     optimizer = SGD([{"params": [one], "lr": 0.1}, {"params": [two], "lr": 0.01}])
-    online = OnlineRate(nn.ParameterList([one, two]), optimizer, rung=4)
+    online = OnlineRate(nn.ParameterList([one, two]), optimizer, steps=100, rung=4)
     for loss in (2.0, 1.0, 0.5, 0.5):
         online.after_step(loss)
     first, second = (group["lr"] for group in optimizer.param_groups)
@@ -119,14 +141,14 @@ def test_parameter_groups_keep_their_ratio() -> None:
 
 def test_a_loss_that_is_never_finite_ends() -> None:
     ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
-    for _ in range(MOST_RUNGS):
+    for _ in range(MOST_BREAKS):
         ladder.observe(math.nan)
     with pytest.raises(DivergedError, match="smaller rate"):
         ladder.observe(math.nan)
 
 
-@pytest.mark.parametrize("options", [{"rung": 2}, {"rung": 20, "multiple": 3.0}, {"rung": 20, "multiple": 0.0}])
+@pytest.mark.parametrize("options", [{"rung": 2}, {"multiple": 3.0}, {"multiple": 0.0}, {"steps": 10}])
 def test_options_that_mean_nothing(options: dict[str, float]) -> None:
     theta = nn.Parameter(torch.ones(1))
     with pytest.raises(InputError):
-        OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), **options)  # type: ignore[arg-type]
+        OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), **({"steps": 800} | options))  # type: ignore[arg-type]

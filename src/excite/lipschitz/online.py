@@ -16,12 +16,17 @@ from torch.optim import Optimizer
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.schedules import Schedule
 
 GROWTH = math.sqrt(2)  # from rung to rung
+GENTLE = 2**0.25  # the same, while nothing is learned yet
 AS_FAR = 0.75  # of the best rung's way down from the initial loss: less, and the rung has broken
-LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and nothing can break
+LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and only a blow-up is a break
 BLOWN_UP = 100.0  # times the initial loss
-MOST_RUNGS = 24  # a factor of 4,096: who has not broken by then will not
+RUNG = 0.025  # of the training: how long to hold a rate
+FEWEST_STEPS = 20  # on a rung
+MOST_RUNGS = 16  # 40% of the training: then the climb is over, broken or not
+MOST_BREAKS = 24
 
 Verdict = Literal["go on", "keep", "roll back"]
 
@@ -31,18 +36,20 @@ class Ladder:
     """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
 
     A rung breaks when a loss is not finite or 100 times the initial one, or when the mean loss of its second half has
-    come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate stays.
-    A first rung that breaks is tried again at half the rate. A rate that has settled is watched on in the same way,
-    because one near the edge may hold for a while and break later: then it goes down by one rung.
+    come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate grows
+    more gently, and no weights are kept: a network that has died there is begun anew, at half the rate. A rate that
+    has settled is watched on in the same way, because one near the edge may hold for a while and break later: then it
+    goes down by one rung.
     """
 
     rate: float
     rung: int  # steps on each
     multiple: float  # of 1/L, where the rate settles
-    growth: float = GROWTH
     initial: float | None = None
     best: float = math.inf
     losses: list[float] = field(default_factory=list)  # of the present rung
+    unkept: int = 0  # steps since weights were last kept
+    rungs: int = 0  # that are over
     good: list[float] = field(default_factory=list)  # rates that held
     breaks: list[float] = field(default_factory=list)  # rates that did not
     lost: int = 0  # steps that were rolled back
@@ -50,6 +57,7 @@ class Ladder:
 
     def observe(self, loss: float) -> Verdict:
         self.losses.append(loss)
+        self.unkept += 1
         if self.initial is None and math.isfinite(loss):
             self.initial = loss
         if self.initial is None or not loss < BLOWN_UP * self.initial:
@@ -58,69 +66,90 @@ class Ladder:
             return "go on"
         late = self.losses[self.rung // 2 :]
         mean = sum(late) / len(late)
-        learned = min(mean, self.best) <= LEARNED * self.initial
-        if learned and self.initial - mean < AS_FAR * (self.initial - self.best):
+        if min(mean, self.best) > LEARNED * self.initial:
+            self._leave_rung()
+            if self.rungs < MOST_RUNGS and not self.breaks:
+                self.rate *= GENTLE
+            return "go on"
+        if self.initial - mean < AS_FAR * (self.initial - self.best):
             return self._break()
-        if learned:
-            self._climb(mean)
-        self.losses = []
+        self._leave_rung()
+        self._climb(mean)
+        self.unkept = 0
         return "keep"
+
+    def _leave_rung(self) -> None:
+        self.losses = []
+        self.rungs += 1
 
     def _climb(self, mean: float) -> None:
         self.best = min(self.best, mean)
         if self.settled:
             return
         self.good.append(self.rate)
-        if len(self.good) < MOST_RUNGS:
-            self.rate *= self.growth
+        if self.rungs < MOST_RUNGS:
+            self.rate *= GROWTH
         else:
-            self._settle()
+            self._settle(min(self.multiple, 1.0))  # the edge lies above: as far as it was seen is safe
 
     def _break(self) -> Verdict:
         self.breaks.append(self.rate)
-        self.lost += len(self.losses)
-        self.losses = []
-        if len(self.breaks) > MOST_RUNGS:
+        self.lost += self.unkept
+        self.unkept = 0
+        self._leave_rung()
+        if len(self.breaks) > MOST_BREAKS:
             raise DivergedError(
                 f"Training broke at every rate down to {self.rate:.3g}. Start from a smaller rate, or check the loss."
             )
         if self.good and not self.settled:
-            self._settle()
+            self._settle(self.multiple / 2)
         else:
-            self.rate /= self.growth if self.settled else 2
+            self.rate /= GROWTH if self.settled else 2
         return "roll back"
 
-    def _settle(self) -> None:
+    def _settle(self, times: float) -> None:
         self.settled = True
-        self.rate = self.multiple / 2 * self.good[-1]
+        self.rate = times * self.good[-1]
 
 
 class OnlineRate:
-    """Sets the learning rate of `optimizer` while it trains `model`, until the rate has settled at `multiple`/L.
+    """Changes the learning rate of `optimizer` while it trains `model`, until the rate has settled at `multiple`/L.
 
-    Call `after_step(loss)` after every `optimizer.step()`. Parameter groups keep their ratios to the first. `rung` is
-    the number of steps that a rate is held; a few per cent of the training is a good choice. What it costs are the
-    steps of the rungs that broke.
+    Call `after_step(loss)` after every `optimizer.step()`; it says how many steps were rolled back, mostly none, and
+    they are what this costs. Begin at a small rate, such as a fifth of one that is known to train. Rates change by
+    factors, so parameter groups keep their ratios, and a scheduler that multiplies (torch's StepLR, MultiStepLR,
+    CosineAnnealingLR, …) goes on from there.
+
+    Args:
+        model: whose weights and buffers are kept and rolled back.
+        optimizer: of its parameters; its state is rolled back, too.
+        steps: the length of the whole training. Each rate is held for 2.5% of it, or 20 steps.
+        multiple: of 1/L, at most 2; where the rate settles.
+        rung: how many steps to hold each rate instead.
 
     >>> _ = torch.manual_seed(0)
     >>> theta = nn.Parameter(torch.ones(1))
     >>> optimizer = torch.optim.SGD([theta], lr=0.05)
-    >>> online = OnlineRate(nn.ParameterList([theta]), optimizer, rung=20, multiple=2)
+    >>> online = OnlineRate(nn.ParameterList([theta]), optimizer, steps=800, multiple=2)
     >>> while not online.settled:  # the mean of ½ · 4 · (θ − x)² over noisy x: no rate above 2/4 trains
     ...     loss = 2 * (theta - 0.1 * torch.randn(8)).square().mean()
     ...     optimizer.zero_grad(); loss.backward(); optimizer.step()
-    ...     online.after_step(loss)
+    ...     _ = online.after_step(loss)
     >>> 0.5 / 2 <= online.rate <= 0.5
     True
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, *, rung: int, multiple: float = 1.0) -> None:
-        if rung < 4:
-            raise InputError(f"A rung of {rung} steps tells nothing; hold each rate for 4 steps or more.")
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, *, steps: int, multiple: float = 1.0, rung: int | None = None
+    ) -> None:
+        rung = max(int(RUNG * steps), FEWEST_STEPS) if rung is None else rung
+        if not 4 <= rung <= steps:
+            raise InputError(
+                f"Rungs of {rung} steps in a training of {steps} tell nothing; hold each rate for 4 or more."
+            )
         if not 0 < multiple <= 2:
             raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
         self.model, self.optimizer = model, optimizer
-        self._ratios = [float(group["lr"]) / float(optimizer.param_groups[0]["lr"]) for group in optimizer.param_groups]
         self.ladder = Ladder(float(optimizer.param_groups[0]["lr"]), rung, multiple)
         self._kept = self._copy()
 
@@ -132,16 +161,22 @@ class OnlineRate:
     def settled(self) -> bool:
         return self.ladder.settled
 
-    def after_step(self, loss: Tensor | float) -> None:
-        """Look at the loss of the step that was just taken; keep the weights, put older ones back, change the rate."""
+    def after_step(self, loss: Tensor | float) -> int:
+        """Look at the loss of the step just taken, and change the rate; returns how many steps were rolled back."""
+        before, lost = self.ladder.rate, self.ladder.lost
         verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss)
         if verdict == "keep":
             self._kept = self._copy()
         elif verdict == "roll back":
             self._put_back()
-        if verdict != "go on":
-            for group, ratio in zip(self.optimizer.param_groups, self._ratios, strict=True):
-                group["lr"] = self.rate * ratio
+        if self.rate != before:
+            for group in self.optimizer.param_groups:
+                group["lr"] *= self.rate / before
+        return self.ladder.lost - lost
+
+    def follow(self, schedule: Schedule) -> Schedule:
+        """The shape of `schedule`, from whatever rate has been found by then."""
+        return lambda epoch: self.rate * (schedule(epoch) / schedule(0))
 
     @property
     def estimate(self) -> LipschitzEstimate:
@@ -163,11 +198,14 @@ class OnlineRate:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What a checkpoint must keep to go on bit-identical: tensors, and plain facts."""
-        return dict(self._kept), asdict(self.ladder)
+        rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        return dict(self._kept), {"ladder": asdict(self.ladder), "rates": rates}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.ladder = Ladder(**facts)
+        self.ladder = Ladder(**facts["ladder"])
         self._kept = dict(tensors)
+        for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
+            group["lr"] = rate
 
     def _copy(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}

@@ -1,0 +1,76 @@
+"""Regret is how many points a method's training ends below the best rate of a fine grid, with the same seed."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+AS_GOOD = 0.75  # of the best rate's clean accuracy: a training that ends below has failed
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one training ended; accuracies in points, 0 where the weights were no longer finite."""
+
+    network: str
+    seed: int
+    method: str
+    rate: float | None  # where it has one
+    clean: float
+    robust: float
+    search_steps: int  # that finding the rate took
+    steps: int  # of the training itself
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds with a 95% interval by Student's t, which has none for a single seed."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """
+        >>> print(Mean.of([1.0, 2.0, 3.0]))
+        2.0 (-0.5 to 4.5)
+        """
+        mean, count = float(np.mean(values)), len(values)
+        half = math.inf if count < 2 else stdtrit(count - 1, 0.975) * float(np.std(values, ddof=1)) / math.sqrt(count)
+        return cls(mean, mean - half, mean + half)
+
+    def __str__(self) -> str:
+        return f"{self.value:.1f} ({self.low:.1f} to {self.high:.1f})"
+
+
+def best_rate(grid: Iterable[Training], measure: str) -> float:
+    """The rate of the grid with the best mean over the seeds; of equals the smallest."""
+    reached: dict[float, list[float]] = {}
+    for training in grid:
+        reached.setdefault(training.rate or 0.0, []).append(getattr(training, measure))
+    return min(reached, key=lambda rate: (-float(np.mean(reached[rate])), rate))
+
+
+def regrets(trainings: Sequence[Training], grid: Sequence[Training], measure: str) -> dict[int, float]:
+    """By seed: the best rate's accuracy minus that of the training, both of one network and in points.
+
+    The best rate is the same for all seeds, so that a lucky training does not count as a better rate; a training may
+    well be luckier, and then its regret is negative.
+    """
+    best = best_rate(grid, measure)
+    reference = {training.seed: getattr(training, measure) for training in grid if training.rate == best}
+    return {each.seed: reference[each.seed] - getattr(each, measure) for each in trainings if each.seed in reference}
+
+
+def failed(training: Training, grid: Sequence[Training]) -> bool:
+    """Whether it ended below 3/4 of the clean accuracy that the best rate reaches on average."""
+    best = best_rate(grid, "clean")
+    return training.clean < AS_GOOD * float(np.mean([each.clean for each in grid if each.rate == best]))
+
+
+def spread(rates: Mapping[str, Sequence[float]]) -> float:
+    """The largest factor over networks between the rates that a method picked for different seeds."""
+    return max(max(picked) / min(picked) for picked in rates.values())
