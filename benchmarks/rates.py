@@ -171,7 +171,7 @@ def by_itself(parts: Parts, network: str, method: str) -> Training:
     optimizer: Optimizer
     if schedule_free:
         optimizer = schedulefree.SGDScheduleFree(model.parameters(), warmup_steps=parts.whole_training // 20)
-        optimizer.train()
+        optimizer.train()  # type: ignore[attr-defined]
     elif method == BY_ITSELF[1]:
         optimizer = dadaptation.DAdaptSGD(model.parameters(), momentum=momentum)
     else:
@@ -242,7 +242,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def trainings() -> list[Training]:
-    return [
+    """Each once, also where two processes have made the same."""
+    found = [
         Training(
             row["network"],
             int(row["seed"]),
@@ -255,6 +256,7 @@ def trainings() -> list[Training]:
         )
         for row in rows(TRAININGS)
     ]
+    return list(dict.fromkeys(found))
 
 
 def _append(path: Path, row: dict[str, object]) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 import hashlib
 import json
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ import torch
 from torch import nn
 
 from excite import models
+from excite.errors import InterruptedRunError
 from excite.runs import load
 from excite.runs.procedure import Run
+from excite.runs.verify import verify
 
 MEASURED = {"seconds", "sha256"}  # another time, and so another hash of what holds it
 
@@ -76,3 +80,31 @@ def test_stopped_after_the_baseline_and_resumed(
     whole, resumed = contents(tmp_path / "whole"), contents(tmp_path / "stopped")
     assert "estimate.json" in whole
     assert whole == resumed
+
+
+class Stopping(Silent):
+    """Stops the training for real, as a person does, at its step `at`."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    @contextlib.contextmanager
+    def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        def on_step(done: int, _: int) -> None:
+            if done == self.at and "training" in title:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        yield on_step
+
+
+def test_a_rate_found_on_the_way_is_found_again_after_a_stop(tiny: Path, tmp_path: Path) -> None:
+    changes = ["training.epochs=9", "training.schedule={kind='constant', rate=0.5}", "data.test_examples=10"]
+    experiment = load(str(tiny), overrides=changes)
+    Run(tmp_path / "whole", experiment, console=Silent()).all(["online"])
+    with pytest.raises(InterruptedRunError):
+        Run(tmp_path / "stopped", experiment, console=Stopping(at=67)).all(["online"])
+    run = Run(tmp_path / "stopped", experiment, console=Silent())
+    run.all(["online"])
+    assert run.files.arm("online").rate != pytest.approx(0.5 / 5)  # it climbed
+    assert not verify(tmp_path / "stopped").problems
+    assert contents(tmp_path / "whole") == contents(tmp_path / "stopped")

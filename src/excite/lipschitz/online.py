@@ -46,7 +46,7 @@ class Ladder:
     rung: int  # steps on each
     multiple: float  # of 1/L, where the rate settles
     initial: float | None = None
-    best: float = math.inf
+    best: float | None = None  # mean loss of a rung's second half
     losses: list[float] = field(default_factory=list)  # of the present rung
     unkept: int = 0  # steps since weights were last kept
     rungs: int = 0  # that are over
@@ -66,24 +66,24 @@ class Ladder:
             return "go on"
         late = self.losses[self.rung // 2 :]
         mean = sum(late) / len(late)
-        if min(mean, self.best) > LEARNED * self.initial:
+        best = mean if self.best is None else min(mean, self.best)
+        if best > LEARNED * self.initial:
             self._leave_rung()
             if self.rungs < MOST_RUNGS and not self.breaks:
                 self.rate *= GENTLE
             return "go on"
-        if self.initial - mean < AS_FAR * (self.initial - self.best):
+        if self.initial - mean < AS_FAR * (self.initial - best):
             return self._break()
         self._leave_rung()
-        self._climb(mean)
-        self.unkept = 0
+        self.best, self.unkept = best, 0
+        self._climb()
         return "keep"
 
     def _leave_rung(self) -> None:
         self.losses = []
         self.rungs += 1
 
-    def _climb(self, mean: float) -> None:
-        self.best = min(self.best, mean)
+    def _climb(self) -> None:
         if self.settled:
             return
         self.good.append(self.rate)

@@ -1,4 +1,4 @@
-"""An arm is a way to choose the first rate η¹: the baseline's own, a multiple of 1/L, the best of a grid, a control.
+"""An arm is a way to choose the rate η¹: the baseline's, a multiple of 1/L, the best of a grid, its own, a control.
 
 To add one: a line in `ARMS`. `poe@stated` is an arm with another L than the experiment's: that of its preset "stated".
 """
@@ -47,6 +47,11 @@ class Arm:
         return None
 
     @property
+    def finds_its_rate(self) -> bool:
+        """Whether it does so during its own training."""
+        return False
+
+    @property
     def control(self) -> bool:
         """Whether it is there to show what something else than 1/L does."""
         return False
@@ -57,6 +62,18 @@ class Arm:
     def batch_size(self, own: int, known: KnownRates) -> int:  # noqa: ARG002
         """Images per step, where the experiment has its `own` number."""
         return own
+
+
+@dataclass(frozen=True)
+class Online(Arm):
+    """η¹ is a fifth of the baseline's rate; the training climbs from there and settles at its own 1/L. Experimental."""
+
+    @property
+    def finds_its_rate(self) -> bool:
+        return True
+
+    def first_rate(self, known: KnownRates) -> float:
+        return known.baseline() / 5
 
 
 @dataclass(frozen=True)
@@ -130,6 +147,7 @@ ARMS: dict[str, Arm] = {
     "poe": MultipleOfInverse("poe", "PoE-motivated, 1/L", "1/L", times=1.0),
     "beyond": MultipleOfInverse("beyond", "beyond the bound, 1.5/L", "1.5/L", times=1.5),
     "largest": MultipleOfInverse("largest", "largest convergent, 2/L", "2/L", times=2.0),
+    "online": Online("online", "rate found on the way", "the rate found on the way"),
     "placebo": Placebo("placebo", "placebo, 1.15 times the baseline's rate", "the placebo", times=1.15),
     "batch": SmallerBatch("batch", "baseline's rate, η/B of 1/L", "the η/B control"),
 }

@@ -21,6 +21,7 @@ from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.self_training.mixture import Mixture
 from excite.errors import InputError
+from excite.lipschitz.online import OnlineRate
 from excite.objectives import OBJECTIVES, NamedObjective
 from excite.quantities import number
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
@@ -119,6 +120,7 @@ class Parts:
         epochs: int | None = None,
         steps: int | None = None,
         recorder: Recorder | None = None,
+        online: OnlineRate | None = None,
         after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
         on_epoch: Callable[[EpochMetrics], None] | None = None,
         on_step: Callable[[int, int], None] | None = None,
@@ -140,6 +142,7 @@ class Parts:
                 steps=steps or training.steps,
                 folder=folder,
                 recorder=recorder,
+                online=online,
                 after_epoch=after_epoch,
                 on_epoch=on_epoch,
                 on_step=on_step,

@@ -116,7 +116,7 @@ class Run:
             rate = ranks.from_first(partial(chosen.first_rate, _Found(self)))
             own = self.experiment.training.batch_size
             parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, _Found(self))))
-            train(parts, files, rate, self._placed(files.outcome_file), ranks)
+            train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)
 
         ranks.together(partial(self._once, files.outcome_file), make)
         if files.problem:

@@ -101,7 +101,8 @@ def _senseless(run: RunFolder) -> Iterator[ExciteError]:
         return
     for arm in run.arms:
         schedule = rescale(baseline, arm.rate, horizon=epochs)
-        wrong = [epoch.epoch for epoch in arm.epochs if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
+        known = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
+        wrong = [epoch.epoch for epoch in known if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
         if wrong:
             yield CorruptFileError(f"{arm.metrics_file}: the rate of epoch {wrong[0]} is not the schedule's.")
         if not arm.problem and len(arm.epochs) != epochs:

@@ -13,6 +13,7 @@ from excite.data.augment import Augmentation, none
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.dataset import Dataset
 from excite.errors import InputError
+from excite.lipschitz.online import OnlineRate
 from excite.objectives import Objective, frozen
 from excite.quantities import check_whole
 from excite.randomness import device_of, step_generators, undisturbed
@@ -69,6 +70,7 @@ def train(
     steps: int | None = None,
     folder: Path | None = None,
     recorder: Recorder | None = None,
+    online: OnlineRate | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_step: Callable[[int, int], None] | None = None,
@@ -79,8 +81,9 @@ def train(
     Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,
     step). With a `folder`, the run writes metrics.jsonl and a
     checkpoint per epoch there, and a run that was stopped or killed continues from the last one, bit-identical to a run
-    that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `steps`
-    cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
+    that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `online`
+    changes the rate on the way, rolls back what broke, and resumes, too; the schedule is `online.follow(…)` then.
+    `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
     `on_epoch` sees that line, `on_step(done, total)` every step.
 
     `ranks` are the processes that train together, each calling `train` with the same arguments: `batch_size` counts
@@ -120,7 +123,9 @@ def train(
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
         recorder.join(ranks.average, keeps=ranks.first)
-    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder, ranks=ranks)
+    if online and ranks.world > 1:
+        raise InputError("A rate that is found during the training is found by one process; train with one.")
+    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder, online=online, ranks=ranks)
 
     with stop_requests() as stop:
         while run.position.epoch < epochs:
@@ -143,13 +148,15 @@ def train(
             for loss in descend(model, rest, objective, optimizer, recorder, generators=generators, ranks=ranks):
                 losses.append(loss)
                 run.position.step += 1
-                if run.position.step % STEPS_BETWEEN_LOOKS == 0:
+                if online:
+                    run.take_back(online.after_step(loss), losses)
+                elif run.position.step % STEPS_BETWEEN_LOOKS == 0:
                     run.check(ranks.average(loss).item())
                 if on_step:
                     on_step(epoch * length + run.position.step, epochs * length)
                 if ranks.agreed(stop.signal_number):
                     break
-            run.gather(ranks.average(torch.stack(losses)).tolist(), time.perf_counter() - started)
+            run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
                 metrics = run.finish_epoch(after_epoch)
                 if on_epoch:

@@ -6,17 +6,20 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.files import expected
+from excite.lipschitz.online import OnlineRate
 from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
 from excite.training.divergence import broken_number, diagnose
 from excite.training.history import EpochMetrics, TrainingHistory
+
+ONLINE = "online."  # what the names of its tensors begin with
 
 
 @dataclass
@@ -43,10 +46,11 @@ class ResumableRun:
         scheduler: LRScheduler,
         recorder: Recorder | None = None,
         *,
+        online: OnlineRate | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
-        self.recorder, self.ranks = recorder, ranks
+        self.recorder, self.online, self.ranks = recorder, online, ranks
         self.position = Position()
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
@@ -70,6 +74,8 @@ class ResumableRun:
                 scheduler.load_state_dict(facts["scheduler"])
                 if recorder:
                     recorder.restore(extra, facts["recorder"])
+                if online:
+                    online.restore(_of_online(extra), facts["online"])
         else:
             self._check_start()
             self.save()
@@ -96,6 +102,9 @@ class ResumableRun:
                 "scheduler": self.scheduler.state_dict(),
             }
             extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
+            if self.online:
+                kept, facts["online"] = self.online.state()
+                extra = extra | {f"{ONLINE}{name}": tensor for name, tensor in kept.items()}
             checkpoints.save(weights, self.model, self.optimizer, facts, extra, others=others)
         self.ranks.gather(None)
 
@@ -105,8 +114,14 @@ class ResumableRun:
             self.check(loss)
         self.position.losses += losses
         self.position.seconds += seconds
-        if self.initial_loss is None:
+        if self.initial_loss is None and losses:
             self.initial_loss = losses[0]
+
+    def take_back(self, steps: int, losses: list[Tensor]) -> None:
+        """Forget the losses of the last steps of this epoch, here and in `losses`: their weights were rolled back."""
+        before = max(steps - len(losses), 0)
+        del losses[len(losses) - min(steps, len(losses)) :]
+        del self.position.losses[max(len(self.position.losses) - before, 0) :]
 
     def check(self, loss: float) -> None:
         if not math.isfinite(loss):
@@ -123,8 +138,10 @@ class ResumableRun:
         self.check_weights()
         extra = self.ranks.from_first(partial(measure, self.model)) if measure else {}
         position = self.position
-        loss = sum(position.losses) / len(position.losses)
-        if problem := diagnose([*(metrics.loss for metrics in self.finished), loss], self.initial_loss or loss):
+        losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
+        loss = sum(losses) / len(losses)
+        problem = diagnose([*(metrics.loss for metrics in self.finished), loss], self.initial_loss or loss)
+        if problem and not self.online:  # which has an eye on that itself
             raise self.diverged(problem)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
@@ -151,3 +168,7 @@ class ResumableRun:
     def interrupted(self, signal_number: int) -> InterruptedRunError:
         kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
         return InterruptedRunError(f"Stopped in epoch {self.position.epoch + 1}. {kept}", signal_number)
+
+
+def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(ONLINE): tensor for name, tensor in extra.items() if name.startswith(ONLINE)}

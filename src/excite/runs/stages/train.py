@@ -4,6 +4,7 @@ import logging
 import shutil
 
 from excite.errors import DivergedError
+from excite.lipschitz.online import OnlineRate
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.stages.best import keep_best
@@ -15,24 +16,30 @@ from excite.training.distributed import Ranks
 logger = logging.getLogger(__name__)
 
 
-def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ranks) -> None:
-    """Train from the rate η¹ on, with the baseline's schedule; one that diverges leaves that as its outcome."""
+def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ranks, *, climb: bool = False) -> None:
+    """Train from the rate η¹ on, with the baseline's schedule; one that diverges leaves that as its outcome.
+
+    One that may `climb` leaves the rate that it found there, and no trace: what is rolled back has no place in one.
+    """
     problem = None
     if ranks.first:
         for stale in arm.path.glob(".*.part"):  # of a training that was killed: only one trains here at a time
             stale.unlink(missing_ok=True)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
-    recorder = parts.new_recorder(model, optimizer, arm.moments)
-    with console.task(f"{arm.name}: training at rate {rate:.4g}") as progress:
+    recorder = None if climb else parts.new_recorder(model, optimizer, arm.moments)
+    online = OnlineRate(model, optimizer, steps=parts.whole_training) if climb else None
+    schedule = rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs)
+    with console.task(f"{arm.name}: training {'from' if climb else 'at'} rate {rate:.4g}") as progress:
         try:
             parts.fit(
                 model,
                 parts.training_set,
                 optimizer,
-                rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs),
+                online.follow(schedule) if online else schedule,
                 folder=arm.path,
                 recorder=recorder,
+                online=online,
                 after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_step=progress,
@@ -42,10 +49,11 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
             problem = str(error)
 
     def conclude() -> None:
-        recorder.trace.save(arm.trace_file)
+        if recorder:
+            recorder.trace.save(arm.trace_file)
         seconds = sum(metrics.seconds for metrics in arm.epochs)  # of every process before this one, too
         arm.end(
-            rate=rate,
+            rate=online.rate if online else rate,
             seconds=seconds,
             problem=problem,
             batch_size=parts.experiment.training.batch_size,
