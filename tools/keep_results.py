@@ -15,7 +15,10 @@ from excite.report.figures import draw
 from excite.report.tables.study_table import study_table
 from excite.runs.collection import by_seed, collect
 
-KEPT = ("experiment.json", "estimate.json", "outcome.json", "evaluation.json", "search.json", "metrics.jsonl")
+KEPT = (
+    *("experiment.json", "stages.json", "estimate.json", "outcome.json", "evaluation.json", "search.json"),
+    "metrics.jsonl",
+)
 TRACE = "trace.safetensors"
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from excite.runs.circumstances import STAGES
 from excite.trace import Trace
 from tests.faults.conftest import EXPERIMENT
 
@@ -75,7 +76,8 @@ def traced(path: Path) -> dict[str, Any]:
 
 def artefacts(run: Path) -> dict[str, Any]:
     """Every JSON file but for clocks; weights and traces by their hashes."""
-    found = {str(path.relative_to(run)): timeless(json.loads(path.read_text())) for path in run.rglob("*.json")}
+    described = [path for path in run.rglob("*.json") if path.name != STAGES]  # which tells of every go
+    found = {str(path.relative_to(run)): timeless(json.loads(path.read_text())) for path in described}
     for path in run.rglob("metrics.jsonl"):
         found[str(path.relative_to(run))] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
     for path in run.rglob("*.safetensors"):

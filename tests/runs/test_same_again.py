@@ -17,6 +17,7 @@ from torch import nn
 from excite import models
 from excite.errors import InterruptedRunError
 from excite.runs import load
+from excite.runs.circumstances import STAGES
 from excite.runs.procedure import Run
 from excite.runs.verify import verify
 
@@ -50,6 +51,8 @@ def contents(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
+        if name == STAGES:
+            continue  # when and where it was, and in which order
         if path.suffix in (".json", ".jsonl"):
             found[name] = [without_times(json.loads(text)) for text in _documents(path)]
         elif path.suffix == ".safetensors":

@@ -11,6 +11,7 @@ from excite.errors import InputError
 from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
+from excite.runs.circumstances import StageDone, read_stages
 from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.illustration import Illustration
 from excite.training import history
@@ -293,6 +294,11 @@ class RunFolder:
             return Illustration.from_json(read_json(self.illustration_file))
 
     @cached_property
+    def stages(self) -> tuple[StageDone, ...]:
+        """When and on what its stages were done; none in a folder of before that was kept."""
+        return read_stages(self.path)
+
+    @cached_property
     def arms(self) -> tuple[ArmFolder, ...]:
         """The arms whose training has ended, grid searches last."""
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
@@ -314,6 +320,7 @@ class RunFolder:
             "estimate": self.estimate.to_json() if self.estimate else None,
             "estimate_seconds": self.estimate_seconds,
             "arms": [arm.to_json() for arm in self.arms],
+            "stages": [asdict(stage) for stage in self.stages],
         }
 
 

@@ -11,7 +11,8 @@ from excite.files import write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs import estimators
 from excite.runs.arms import OWN, arm_named
-from excite.runs.assemble import Parts, assemble
+from excite.runs.assemble import Parts, assemble, usable_device
+from excite.runs.circumstances import kept
 from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
 from excite.runs.once import once
@@ -163,7 +164,7 @@ class Run:
         shown = tuple(arm.name for arm in shown_arms(files))
         if shown and self.experiment.attacks and (files.illustration is None or files.illustration.arms != shown):
             try:
-                illustrate(self.parts, files)
+                self._keeping(files.illustration_file, lambda: illustrate(self.parts, files))
             except ExciteError as error:
                 self.console.say(f"The page will show no images: {error}")
 
@@ -201,7 +202,11 @@ class Run:
         return Evaluation.load(best.evaluation_file)
 
     def _once(self, file: Path, make: Callable[[], object]) -> None:
-        once(file, make, say=self.console.say)
+        once(file, lambda: self._keeping(file, make), say=self.console.say)
+
+    def _keeping(self, file: Path, make: Callable[[], object]) -> None:
+        with kept(self.folder, file, usable_device(self.device)):
+            make()
 
     def _placed(self, file: Path) -> Console:
         """The console, which says of a stage that was planned which one it is."""

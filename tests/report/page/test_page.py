@@ -99,6 +99,7 @@ def test_everything_is_on_it_in_order(html: str, small_run: RunFolder) -> None:
         "What the attack does to an image",
         "How large is L?",
         "Run it again",
+        "When and on what it ran",
     ]
     words = " ".join("".join(structure(html).text).split())
     assert verdict(small_run).split(": ")[1].split(" with the baseline")[0] in words

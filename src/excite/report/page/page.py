@@ -5,7 +5,6 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,15 @@ from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
 from excite.report import labels
 from excite.report.against_trainings import Standing, standing
-from excite.report.page import repeat
+from excite.report.page import circumstances, repeat
 from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
 from excite.report.page.confounders import confounders
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_columns import Column
 from excite.report.tables.study_table import Row, StudyTable, study_table
-from excite.report.verdict import Finding, compare_arms, conclude, signed, spent
+from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import arm_named
+from excite.runs.circumstances import STAGES
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
@@ -129,7 +129,8 @@ def page(runs: Sequence[RunFolder]) -> str:
         script=script,
         title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
         summary=" ".join(dict.fromkeys(repeat.summary(group.experiment) for group in groups)),
-        facts=_facts(groups) | _when(runs),
+        facts=_facts(groups) | circumstances.in_short(runs),
+        places=circumstances.places(runs),
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
@@ -146,6 +147,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         curves=list(_curves(runs, base)),
         first_run=_label(runs[0], base),
         experiment_file=EXPERIMENT,
+        stages_file=STAGES,
         metrics_file=METRICS,
         checkpoint_file=runs[0].arm("baseline").checkpoint_file.name,
         version=excite.__version__,
@@ -180,15 +182,6 @@ def _facts(groups: Sequence[Group]) -> dict[str, str]:
         "seeds": str(len(seeds)),
     }
     return facts | ({"settings": str(len(groups))} if len(groups) > 1 else {})
-
-
-def _when(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """How long it took, and when the last training or evaluation ended."""
-    seconds = sum(spent(run) for run in runs)
-    files = [file for run in runs for arm in run.arms for file in (arm.outcome_file, arm.evaluation_file)]
-    ends = [file.stat().st_mtime for file in files if file.exists()]
-    date = {"finished": datetime.fromtimestamp(max(ends), UTC).strftime("%Y-%m-%d %H:%M UTC")} if ends else {}
-    return {"time in all": labels.duration(seconds)} | date
 
 
 def _curves(runs: Sequence[RunFolder], base: Path) -> Iterator[CurveRow]:

@@ -1,0 +1,59 @@
+"""What a stage ran on is kept when it ends, also where it was stopped, and by several at once."""
+
+import platform
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from excite.errors import CorruptFileError
+from excite.runs.circumstances import STAGES, here, kept, read_stages
+
+CPU = torch.device("cpu")
+
+
+def test_a_stage_leaves_machine_versions_threads_date_and_time(tmp_path: Path) -> None:
+    with kept(tmp_path, tmp_path / "baseline" / "outcome.json", CPU):
+        pass
+    (stage,) = read_stages(tmp_path)
+    assert stage.file == "baseline/outcome.json"
+    assert stage.finished
+    assert stage.seconds >= 0
+    assert stage.circumstances == here(CPU)
+    assert stage.circumstances.threads == torch.get_num_threads()
+    assert stage.circumstances.versions["torch"] == torch.__version__
+    assert platform.python_version() in str(stage.circumstances)
+
+
+def test_a_stage_that_is_stopped_is_told_too_and_its_error_passes(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), kept(tmp_path, tmp_path / "estimate.json", CPU):
+        raise KeyboardInterrupt
+    with kept(tmp_path, tmp_path / "estimate.json", CPU):
+        pass
+    assert [stage.finished for stage in read_stages(tmp_path)] == [False, True]
+
+
+def test_what_went_wrong_first_is_what_is_said(tmp_path: Path) -> None:
+    (tmp_path / STAGES).write_text("damaged", encoding="utf-8")
+    with pytest.raises(KeyboardInterrupt), kept(tmp_path, tmp_path / "estimate.json", CPU):
+        raise KeyboardInterrupt
+    with pytest.raises(CorruptFileError, match=STAGES):
+        read_stages(tmp_path)
+
+
+def test_stages_that_end_at_once_are_all_kept(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        with kept(tmp_path, tmp_path / f"{number}.json", CPU):
+            pass
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {stage.file for stage in read_stages(tmp_path)} == {f"{number}.json" for number in range(8)}
+
+
+def test_a_folder_of_before_has_none(tmp_path: Path) -> None:
+    assert read_stages(tmp_path) == ()
