@@ -1,0 +1,187 @@
+"""Tables and figure of docs/rates.md, from the trainings that results/rates holds."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.rates import BY_ITSELF, GRID, NETWORKS, ONLINE, RESULTS, SEEDS, trainings
+from benchmarks.regret import Mean, Training, best_rate, failed, regrets, spread
+from excite.files import write_text
+from excite.report.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "rates.md"
+MEASURES = {"clean": "clean", "robust": "PGD"}
+OURS = ("1/L", "2/L", "careful", ONLINE)
+METHODS = (*OURS, "torch-lr-finder", "Lightning lr_find", "grid of five", "customary 0.1", *BY_ITSELF)
+BESIDE = ("customary 0.1", "1/L", "2/L", ONLINE)  # the arms of a run
+
+
+class Results:
+    """The networks whose every method was trained with every seed, and what came of them."""
+
+    def __init__(self, found: Sequence[Training]) -> None:
+        self.all = found
+        self.networks = [name for name in NETWORKS if self._complete(name)]
+
+    def _complete(self, network: str) -> bool:
+        wanted = len(METHODS) * len(SEEDS) + len(NETWORKS[network].grid) * len(SEEDS)
+        return len([*self.of(network, None)]) == wanted
+
+    def of(self, network: str, method: str | None, seeds: Sequence[int] = SEEDS) -> list[Training]:
+        return [
+            each
+            for each in self.all
+            if each.network == network and each.seed in seeds and method in (None, each.method)
+        ]
+
+    def grid(self, network: str) -> list[Training]:
+        return self.of(network, GRID)
+
+    def regrets(self, network: str, method: str, measure: str) -> dict[int, float]:
+        return regrets(self.of(network, method), self.grid(network), measure)
+
+    def worst(self, method: str) -> tuple[Mean, str, str]:
+        """The largest mean regret over networks and measures, and where."""
+        each = [
+            (Mean.of([*self.regrets(network, method, measure).values()]), network, measure)
+            for network in self.networks
+            for measure in MEASURES
+        ]
+        return max(each, key=lambda one: one[0].value)
+
+    def mean(self, method: str, measure: str) -> Mean:
+        """Over networks for each seed, then over seeds."""
+        by_seed = [[self.regrets(network, method, measure)[seed] for network in self.networks] for seed in SEEDS]
+        return Mean.of([float(np.mean(values)) for values in by_seed])
+
+    def failures(self, method: str) -> int:
+        return sum(failed(each, self.grid(n)) for n in self.networks for each in self.of(n, method))
+
+    def spread(self, method: str) -> float | None:
+        rates = {n: [each.rate for each in self.of(n, method) if each.rate] for n in self.networks}
+        return spread(rates) if all(rates.values()) else None
+
+    def cost(self, method: str) -> float:
+        """In trainings."""
+        every = [each for network in self.networks for each in self.of(network, method)]
+        whole = {n: self.grid(n)[0].steps for n in self.networks}
+        extra = [each.search_steps / whole[each.network] for each in every]
+        return 1 + float(np.mean(extra))
+
+
+def report() -> None:
+    results = Results(trainings())
+    fill("peers", peers_table(results))
+    fill("regrets", regrets_table(results))
+    fill("picks", picks_table(results))
+    fill("online", online_table(results))
+    style.save(figure(results), "rates", "Accuracy against the rate, and the rates that methods picked", RESULTS)
+
+
+def fill(name: str, table: str) -> None:
+    """Put `table` between the comments that carry its name."""
+    before, begin, rest = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- begin {name} -->\n")
+    _, end, after = rest.partition(f"<!-- end {name} -->")
+    write_text(DOCUMENT, f"{before}{begin}{table}\n{end}{after}")
+
+
+def peers_table(results: Results) -> str:
+    count = len(SEEDS) * len(results.networks)
+
+    def cells(method: str) -> Iterable[str]:
+        worst, network, measure = results.worst(method)
+        factor = results.spread(method)
+        yield f"{worst}, {MEASURES[measure]}, `{network}`"
+        yield from (str(results.mean(method, measure)) for measure in MEASURES)
+        yield f"{results.failures(method)} of {count}"
+        yield "–" if factor is None else f"×{factor:.2g}"
+        yield f"{results.cost(method):.2f}"
+
+    head = ["worst-case regret, points (95%), where", "mean regret, clean", "mean regret, PGD"]
+    return _table(["method", *head, "failed", "spread of the pick", "cost, trainings"], METHODS, cells)
+
+
+def regrets_table(results: Results) -> str:
+    """Mean over the seeds, clean / PGD, and the best rates themselves."""
+
+    def cells(method: str) -> Iterable[str]:
+        for network in results.networks:
+            means = [float(np.mean([*results.regrets(network, method, measure).values()])) for measure in MEASURES]
+            yield " / ".join(f"{mean:.1f}" for mean in means)
+
+    head = [
+        f"`{network}`, best at {best_rate(results.grid(network), 'clean'):.3g} / "
+        f"{best_rate(results.grid(network), 'robust'):.3g}"
+        for network in results.networks
+    ]
+    return _table(["method", *head], METHODS, cells)
+
+
+def picks_table(results: Results) -> str:
+    def cells(method: str) -> Iterable[str]:
+        for network in results.networks:
+            yield ", ".join(f"{each.rate:.3g}" for each in results.of(network, method) if each.rate) or "–"
+
+    methods = [method for method in METHODS if results.spread(method) is not None]
+    return _table(["method", *(f"`{network}`" for network in results.networks)], methods, cells)
+
+
+def online_table(results: Results) -> str:
+    """Five seeds where there are five: the rates, the steps rolled back, and accuracies beside the arms' of a run."""
+    lines = []
+    for network in results.networks:
+        seeds = sorted({each.seed for each in results.of(network, ONLINE, range(100))})
+        found = {method: {each.seed: each for each in results.of(network, method, seeds)} for method in BESIDE}
+        seeds = [seed for seed in seeds if all(seed in by_seed for by_seed in found.values())]
+        rates = {
+            method: ", ".join(f"{by_seed[seed].rate or 0:.3g}" for seed in seeds) for method, by_seed in found.items()
+        }
+        lost = [each.search_steps / (each.steps + each.search_steps) for each in found[ONLINE].values()]
+        cells = [
+            f"{Mean.of([by_seed[seed].clean for seed in seeds]).value:.1f} / "
+            f"{Mean.of([by_seed[seed].robust for seed in seeds]).value:.1f}"
+            for by_seed in found.values()
+        ]
+        row = [f"`{network}`, {len(seeds)} seeds", rates["1/L"], rates["2/L"], rates[ONLINE]]
+        lines.append([*row, f"{np.mean(lost):.1%} (at most {max(lost):.1%})", *cells])
+    head = ["network", "1/L", "2/L", "`online` settles at", "steps rolled back"]
+    head += [f"{method}: clean / PGD" for method in BESIDE]
+    return "\n".join(["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *lines]])
+
+
+def _table(head: Sequence[str], methods: Iterable[str], cells: Callable[[str], Iterable[str]]) -> str:
+    names = {method: f"**{method}**" if method in OURS else method for method in METHODS}
+    rows = [head, ["---"] * len(head), *([names[method], *cells(method)] for method in methods)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def figure(results: Results) -> "Figure":
+    """Per network: accuracies against the rate of the grid, and below them the picks, one row per method."""
+    shown = [method for method in METHODS if results.spread(method) is not None]
+    with style.settings():
+        drawn, panels = style.panels((len(results.networks) + 1) // 2, 2, width=4.6, height=3.8)
+        for network, axes in zip(results.networks, panels, strict=False):
+            for measure, (colour, marker) in zip(MEASURES, style.LOOKS, strict=False):
+                points: dict[float, list[float]] = {}
+                for each in results.grid(network):
+                    points.setdefault(each.rate or 0.0, []).append(getattr(each, measure))
+                style.mean_and_range(axes, points, colour=colour, marker=marker, name=f"{MEASURES[measure]} accuracy")
+            for row, method in enumerate(shown, start=1):
+                picked = [each.rate for each in results.of(network, method) if each.rate]
+                colour = style.VERMILION if method in OURS else style.INK
+                axes.plot(picked, [-7 * row] * len(picked), "|", color=colour, markersize=7)
+                axes.annotate(
+                    f"{method} ", (0, -7 * row), xycoords=("axes fraction", "data"), ha="right", va="center", fontsize=7
+                )
+            axes.set_xscale("log")
+            axes.set_yticks(range(0, 101, 25))
+            style.label(axes, "learning rate (log scale)", "accuracy (%)", NETWORKS[network].title)
+        for empty in panels[len(results.networks) :]:
+            empty.remove()
+        style.legend_below(drawn, panels[: len(results.networks)])
+    return drawn
