@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.rates import BY_ITSELF, GRID, NETWORKS, ONLINE, RESULTS, SEEDS, trainings
+from benchmarks.rates import BY_ITSELF, GRID, NETWORKS, ONLINE, RATES, RESULTS, SEEDS, trainings
 from benchmarks.regret import Mean, Training, best_rate, failed, regrets, spread
 from excite.files import write_text
 from excite.report.figures import style
@@ -22,22 +22,23 @@ BESIDE = ("customary 0.1", "1/L", "2/L", ONLINE)  # the arms of a run
 
 
 class Results:
-    """The networks whose every method was trained with every seed, and what came of them."""
+    """What came of the trainings: of each network those seeds with which everything was trained, if two or more."""
 
     def __init__(self, found: Sequence[Training]) -> None:
         self.all = found
-        self.networks = [name for name in NETWORKS if self._complete(name)]
+        complete = {name: [seed for seed in SEEDS if self._complete(name, seed)] for name in NETWORKS}
+        self.seeds = {name: seeds for name, seeds in complete.items() if len(seeds) >= 2}
+        self.networks = list(self.seeds)
+        self.cells = sum(map(len, self.seeds.values()))
 
-    def _complete(self, network: str) -> bool:
-        wanted = len(METHODS) * len(SEEDS) + len(NETWORKS[network].grid) * len(SEEDS)
-        return len([*self.of(network, None)]) == wanted
+    def _complete(self, network: str, seed: int) -> bool:
+        found = [each for each in self.all if (each.network, each.seed) == (network, seed)]
+        methods = {each.method for each in found}
+        return methods >= set(METHODS) and len({each.rate for each in found if each.method == GRID}) == RATES
 
-    def of(self, network: str, method: str | None, seeds: Sequence[int] = SEEDS) -> list[Training]:
-        return [
-            each
-            for each in self.all
-            if each.network == network and each.seed in seeds and method in (None, each.method)
-        ]
+    def of(self, network: str, method: str) -> list[Training]:
+        wanted = (network, method)
+        return [e for e in self.all if (e.network, e.method) == wanted and e.seed in self.seeds[network]]
 
     def grid(self, network: str) -> list[Training]:
         return self.of(network, GRID)
@@ -55,8 +56,9 @@ class Results:
         return max(each, key=lambda one: one[0].value)
 
     def mean(self, method: str, measure: str) -> Mean:
-        """Over networks for each seed, then over seeds."""
-        by_seed = [[self.regrets(network, method, measure)[seed] for network in self.networks] for seed in SEEDS]
+        """Over networks for each seed that all of them have, then over these seeds."""
+        common = set.intersection(*(set(seeds) for seeds in self.seeds.values()))
+        by_seed = [[self.regrets(network, method, measure)[seed] for network in self.networks] for seed in common]
         return Mean.of([float(np.mean(values)) for values in by_seed])
 
     def failures(self, method: str) -> int:
@@ -67,11 +69,10 @@ class Results:
         return spread(rates) if all(rates.values()) else None
 
     def cost(self, method: str) -> float:
-        """In trainings."""
+        """In trainings, the search and what was rolled back included."""
+        whole = {network: self.grid(network)[0].steps for network in self.networks}
         every = [each for network in self.networks for each in self.of(network, method)]
-        whole = {n: self.grid(n)[0].steps for n in self.networks}
-        extra = [each.search_steps / whole[each.network] for each in every]
-        return 1 + float(np.mean(extra))
+        return float(np.mean([(each.search_steps + each.steps) / whole[each.network] for each in every]))
 
 
 def report() -> None:
@@ -91,15 +92,13 @@ def fill(name: str, table: str) -> None:
 
 
 def peers_table(results: Results) -> str:
-    count = len(SEEDS) * len(results.networks)
-
     def cells(method: str) -> Iterable[str]:
         worst, network, measure = results.worst(method)
         factor = results.spread(method)
         yield f"{worst}, {MEASURES[measure]}, `{network}`"
         yield from (str(results.mean(method, measure)) for measure in MEASURES)
-        yield f"{results.failures(method)} of {count}"
-        yield "–" if factor is None else f"×{factor:.2g}"
+        yield f"{results.failures(method)} of {results.cells}"
+        yield "–" if factor is None else f"×{factor:.3g}"
         yield f"{results.cost(method):.2f}"
 
     head = ["worst-case regret, points (95%), where", "mean regret, clean", "mean regret, PGD"]
@@ -115,7 +114,7 @@ def regrets_table(results: Results) -> str:
             yield " / ".join(f"{mean:.1f}" for mean in means)
 
     head = [
-        f"`{network}`, best at {best_rate(results.grid(network), 'clean'):.3g} / "
+        f"`{network}`, {len(results.seeds[network])} seeds, best at {best_rate(results.grid(network), 'clean'):.3g} / "
         f"{best_rate(results.grid(network), 'robust'):.3g}"
         for network in results.networks
     ]
@@ -134,14 +133,18 @@ def picks_table(results: Results) -> str:
 def online_table(results: Results) -> str:
     """Five seeds where there are five: the rates, the steps rolled back, and accuracies beside the arms' of a run."""
     lines = []
-    for network in results.networks:
-        seeds = sorted({each.seed for each in results.of(network, ONLINE, range(100))})
-        found = {method: {each.seed: each for each in results.of(network, method, seeds)} for method in BESIDE}
-        seeds = [seed for seed in seeds if all(seed in by_seed for by_seed in found.values())]
+    for network in NETWORKS:
+        found = {
+            method: {each.seed: each for each in results.all if (each.network, each.method) == (network, method)}
+            for method in BESIDE
+        }
+        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
+        if not seeds:
+            continue
         rates = {
             method: ", ".join(f"{by_seed[seed].rate or 0:.3g}" for seed in seeds) for method, by_seed in found.items()
         }
-        lost = [each.search_steps / (each.steps + each.search_steps) for each in found[ONLINE].values()]
+        lost = [each.search_steps / (each.steps + each.search_steps) for seed in seeds if (each := found[ONLINE][seed])]
         cells = [
             f"{Mean.of([by_seed[seed].clean for seed in seeds]).value:.1f} / "
             f"{Mean.of([by_seed[seed].robust for seed in seeds]).value:.1f}"

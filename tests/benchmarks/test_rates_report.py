@@ -28,8 +28,10 @@ def results() -> Results:
     return Results([*complete, *made_up("perceptron-bn", METHODS[:3])])
 
 
-def test_a_network_counts_when_every_method_was_trained_on_it(results: Results) -> None:
-    assert results.networks == ["perceptron-tanh", "lenet-relu"]
+def test_a_seed_counts_when_every_method_was_trained_with_it(results: Results) -> None:
+    assert results.seeds == {"perceptron-tanh": list(SEEDS), "lenet-relu": list(SEEDS)}
+    two = [each for each in made_up("lenet-relu") if (each.seed, each.method) != (1, BAD)]
+    assert Results(two).seeds == {"lenet-relu": [0, 2]}
 
 
 def test_the_worst_case_the_failures_the_spread_and_the_cost(results: Results) -> None:
