@@ -111,6 +111,35 @@ def test_a_curve_by_hand() -> None:
     assert np.array_equal(again.fell_at, curve.fell_at)
 
 
+def test_the_median_radius_by_hand() -> None:
+    """Accuracies 90%, 60% and 20% at 0, 0.1 and 0.2: half is a quarter of the way from 60 to 20."""
+    curve = Curve((0.1, 0.2), np.repeat([0, 1, 2, 3], [10, 30, 40, 20]))
+    assert curve.median.value == pytest.approx(0.125)
+    assert curve.median.interval == pytest.approx((0.1 + 0.1 * 0.002 / 0.4, 0.1 + 0.1 * 0.198 / 0.4), abs=1e-6)
+    assert str(curve.median) == "0.125 (0.101 to 0.149)"
+    assert curve.to_json()["median"]["eps"] == curve.median.value
+
+
+def test_a_median_out_of_reach() -> None:
+    mostly_wrong, mostly_standing = (Curve((1 / 255, 2 / 255), np.repeat([0, 3], n)) for n in ((90, 10), (10, 90)))
+    assert str(mostly_wrong.median) == "0.00/255 (0.00/255 to 0.00/255)"
+    assert str(mostly_standing.median) == "> 2/255 (> 2/255 to > 2/255)"
+    assert mostly_standing.to_json()["median"] == {"eps": None, "interval": [None, None]}
+
+
+def test_the_interval_of_the_median_holds_it_as_often_as_it_says() -> None:
+    """Minimal radii from an exponential distribution, whose median is ln 2, seen through a fine list of radii."""
+    rng, radii = np.random.default_rng(0), tuple(np.linspace(0.02, 2, 100).tolist())
+    held, trials = 0, 300
+    for _ in range(trials):
+        smallest = rng.exponential(size=200)
+        curve = Curve(radii, 1 + np.searchsorted(radii, smallest))
+        assert curve.median.value == pytest.approx(float(np.median(smallest)), abs=0.02)
+        low, high = curve.median.interval
+        held += low <= math.log(2) <= high
+    assert 0.91 <= held / trials <= 0.98
+
+
 @pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1]])
 def test_radii_must_increase(radii: list[float]) -> None:
     with pytest.raises(InputError, match=r"each larger than the one before|no radius"):

@@ -1,4 +1,4 @@
-"""Accuracy against ε: at which of several radii each image fell."""
+"""Accuracy against ε: at which of several radii each image fell, and the radius at which half of them have."""
 
 import dataclasses
 import math
@@ -11,13 +11,40 @@ from numpy.typing import ArrayLike, NDArray
 from excite.evaluation.outcomes import Accuracy, pack_rows, unpack_rows
 from excite.quantities import pixels
 
+Z_95 = 1.959964  # standard deviations that hold 95% of a normal distribution
+
+
+@dataclasses.dataclass(frozen=True)
+class MedianRadius:
+    """The radius at which half of the images are wrong, with a 95% interval; ∞ is beyond the largest that was tried."""
+
+    value: float
+    interval: tuple[float, float]
+    eps: tuple[float, ...]
+
+    def words(self, radius: float) -> str:
+        """In steps of 1/255 where the curve's own radii are."""
+        if math.isinf(radius):
+            return f"> {pixels(self.eps[-1])}"
+        levels = all("/" in pixels(eps) for eps in self.eps if eps > 0)
+        return f"{255 * radius:.2f}/255" if levels else f"{radius:.3g}"
+
+    def to_json(self) -> dict[str, Any]:
+        """∞ is null: JSON has no word for it."""
+        value, *interval = (None if math.isinf(radius) else radius for radius in (self.value, *self.interval))
+        return {"eps": value, "interval": interval}
+
+    def __str__(self) -> str:
+        low, high = map(self.words, self.interval)
+        return f"{self.words(self.value)} ({low} to {high})"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
     """How one model stands at increasing radii: who fell at one counts as fallen at all after it.
 
     >>> print(Curve((1 / 255, 2 / 255), np.array([0, 1, 2, 3])))
-    ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94)
+    ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94); median minimal ε 1.00/255 (0.00/255 to > 2/255)
     """
 
     eps: tuple[float, ...]
@@ -42,11 +69,34 @@ class Curve:
         """Per example, the smallest radius at which it fell: 0 if wrong without an attack, ∞ if it never fell."""
         return np.array([0.0, *self.eps, math.inf])[self.fell_at]
 
+    @property
+    def median(self) -> MedianRadius:
+        """Of the minimal radii of all images, where those wrong without an attack count as 0.
+
+        Between two radii the accuracy is taken to fall in a straight line. A radius lies in the interval unless its
+        accuracy is further from ½ than 1.96 standard deviations of a fair coin.
+        """
+        spread = Z_95 / 2 / math.sqrt(len(self.fell_at))
+        low, middle, high = (self._falls_to(0.5 + away) for away in (spread, 0.0, -spread))
+        return MedianRadius(middle, (low, high), self.eps)
+
+    def _falls_to(self, level: float) -> float:
+        """The radius at which the accuracy crosses `level` on its way down."""
+        before, above = 0.0, float((self.fell_at > 0).mean())
+        if above <= level:
+            return 0.0
+        for eps, accuracy in zip(self.eps, self.accuracies, strict=True):
+            if accuracy.value <= level:
+                return before + (eps - before) * (above - level) / (above - accuracy.value)
+            before, above = eps, accuracy.value
+        return math.inf
+
     def to_json(self) -> dict[str, Any]:
         return {
             "eps": list(self.eps),
             "accuracy": [accuracy.value for accuracy in self.accuracies],
             "interval": [list(accuracy.interval) for accuracy in self.accuracies],
+            "median": self.median.to_json(),
             "outcomes": pack_rows(self.fell_at, len(self.eps)),
         }
 
@@ -57,4 +107,5 @@ class Curve:
 
     def __str__(self) -> str:
         points = zip(self.eps, self.accuracies, strict=True)
-        return "ε = " + ", ".join(f"{pixels(eps)} {accuracy}" for eps, accuracy in points)
+        accuracies = ", ".join(f"{pixels(eps)} {accuracy}" for eps, accuracy in points)
+        return f"ε = {accuracies}; median minimal ε {self.median}"

@@ -3,17 +3,22 @@
 import csv
 import io
 import json
+import math
 import re
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from excite.evaluation import Evaluation, Flag
+from excite.evaluation.curve import Curve
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report import table as run_table
+from excite.report.page.page import page
 from excite.report.tables.formats import escape_latex
 from excite.report.tables.records import FIELDS
 from excite.report.tables.study_table import StudyTable, study_table
@@ -181,6 +186,28 @@ def test_json_holds_the_numbers_in_full(three_seeds: list[RunFolder]) -> None:
     assert row["accuracy"] == pytest.approx(43)
     assert row["deviation"] == pytest.approx(statistics.stdev(ROBUST["poe"]))
     assert (row["paper"], row["paper_deviation"], row["mark"]) == (28.72, 1.3, "best")
+
+
+def test_several_radii_give_a_median_with_its_interval_or_its_deviation(write_run: Write, evaluated: Evaluated) -> None:
+    """At 0, 1, 2/255 of 100 images 90, 60 and `standing` are right: half of them at 1 + 10 / (60 − standing)."""
+
+    def run(standing: int, seed: int) -> RunFolder:
+        curve = Curve((1 / 255, 2 / 255), np.repeat([3, 2, 1, 0], [standing, 60 - standing, 30, 10]))
+        found = evaluated(90, standing)
+        attacked = {ATTACK: replace(found.attacks[ATTACK], curve=curve)}
+        return write_run({"baseline": {"evaluation": replace(found, attacks=attacked)}}, changes=[f"seed={seed}"])
+
+    title = f"median minimal ε, {ATTACK}"
+    one, two, far = run(20, 0), run(0, 1), run(55, 2)
+    assert cells(study_table(by_seed([one])), "baseline")[title] == "1.25/255 (1.01/255 to 1.49/255)"
+    assert "1.25/255 (1.01/255 to 1.49/255)" in run_table(one)
+    together = study_table(by_seed([one, two]))
+    assert cells(together, "baseline")[title] == "1.21/255 ± 0.06/255"
+    (record,) = (record for record in together.records if record.images == ATTACK)
+    assert record.median_eps == pytest.approx((1.25 + 7 / 6) / 2 / 255)
+    assert record.median_eps_deviation == pytest.approx((1.25 - 7 / 6) / math.sqrt(2) / 255)
+    assert cells(study_table(by_seed([one, far])), "baseline")[title] == "> 2/255 at 1 of 2 seeds"
+    assert "1.25/255 (1.01/255 to 1.49/255)" in page([one])
 
 
 def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:

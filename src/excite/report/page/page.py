@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import excite
+from excite.evaluation.curve import MedianRadius
 from excite.evaluation.outcomes import Accuracy
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
@@ -37,6 +38,7 @@ SOURCES = {  # of the table's columns: the file below an arm's folder, or below 
     "rate": OUTCOME,
     "clean": EVALUATION,
     "robust": EVALUATION,
+    "median": EVALUATION,
     "seeds": EVALUATION,
 }
 SOURCES_OF_RUN = {"L": ESTIMATE, "L_by": ESTIMATE}
@@ -80,6 +82,7 @@ class CurveRow:
     arm: str
     attack: str
     points: tuple[tuple[str, str, Accuracy], ...]
+    median: MedianRadius
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def _curves(runs: Sequence[RunFolder], base: Path) -> Iterator[CurveRow]:
                     arm=labels.arm_title([arm]),
                     attack=attack,
                     points=tuple((pixels(eps), f"{100 * accuracy.value:.1f}", accuracy) for eps, accuracy in points),
+                    median=curve.median,
                 )
 
 

@@ -48,6 +48,10 @@ class Record:
     doubted: bool  # whether a trust check warns
     paper: float | None  # accuracy in the paper's table
     paper_deviation: float | None
+    median_eps: float | None  # of an attack at several radii, mean over seeds; None where less than half fell
+    median_eps_deviation: float | None  # over seeds; None for one
+    median_eps_low: float | None  # 95%; None for several seeds
+    median_eps_high: float | None
 
 
 FIELDS = tuple(field.name for field in fields(Record))

@@ -28,7 +28,14 @@ def table(results: RunFolder) -> str:
 
 
 def _columns(results: RunFolder) -> list[str]:
-    return ["arm", "rate η¹", "clean %", *(f"{name} %" for name in results.experiment.attacks), "train s", "attack s"]
+    attacks = [f"{name} %" for name in results.experiment.attacks]
+    medians = [f"median minimal ε, {name}" for name in _at_several_radii(results)]
+    return ["arm", "rate η¹", "clean %", *attacks, *medians, "train s", "attack s"]
+
+
+def _at_several_radii(results: RunFolder) -> list[str]:
+    """The attacks that made a curve."""
+    return list(dict.fromkeys(name for arm in results.arms if arm.evaluation for name in arm.evaluation.curves))
 
 
 def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
@@ -36,8 +43,10 @@ def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
     verdicts = ["diverged" if arm.problem else "–"] * (1 + len(results.experiment.attacks))
     if evaluation:
         verdicts = [_percent(evaluation.clean), *map(_percent, evaluation.robust.values())]
+    curves = evaluation.curves if evaluation else {}
+    medians = [str(curves[name].median) if name in curves else "–" for name in _at_several_radii(results)]
     attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
-    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, f"{arm.seconds:.1f}", attack_seconds]
+    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, *medians, f"{arm.seconds:.1f}", attack_seconds]
 
 
 def _percent(accuracy: Accuracy) -> str:

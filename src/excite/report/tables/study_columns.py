@@ -1,11 +1,13 @@
 """The columns of Tables 1 and 2: what each says of one arm of one experiment, over its seeds."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from excite.evaluation import Accuracy, Evaluation
+from excite.evaluation.curve import MedianRadius
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
@@ -89,6 +91,11 @@ def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], C
         Column("clean %", ("clean",)): partial(_accuracy, on="clean"),
     }
     columns |= {Column(f"{attack} %", ("robust", attack)): partial(_accuracy, on=attack) for attack in attacks}
+    columns |= {
+        Column(f"median minimal ε, {attack}", ("median", attack)): partial(_median, on=attack)
+        for attack in attacks
+        if any(_medians(arm, attack) for arm in arms)
+    }
     columns |= {Column(f"Δ {on}", ("difference", on)): partial(_difference, on=on) for on in ("clean", *attacks)}
     if any(arm.stated for arm in arms):
         columns |= {
@@ -170,6 +177,26 @@ def _accuracy(arm: StudyArm, on: str) -> Cell:
 
 def _measured(evaluation: Evaluation, on: str) -> Accuracy | None:
     return evaluation.clean if on == "clean" else evaluation.robust.get(on)
+
+
+def _medians(arm: StudyArm, on: str) -> list[MedianRadius]:
+    return [evaluation.curves[on].median for evaluation in arm.evaluations.values() if on in evaluation.curves]
+
+
+def _median(arm: StudyArm, on: str) -> Cell:
+    medians = _medians(arm, on)
+    if not medians:
+        return NOTHING
+    radii, first = [median.value for median in medians], medians[0]
+    if len(medians) == 1:
+        found = first.to_json()
+        low, high = found["interval"]
+        return Cell(str(first), {"mean": found["eps"], "sd": None, "low": low, "high": high}, first.value)
+    if math.isinf(max(radii)):
+        return Cell(f"{first.words(math.inf)} at {radii.count(math.inf)} of {len(radii)} seeds", None, math.inf)
+    mean, deviation = statistics.mean(radii), statistics.stdev(radii)
+    value = {"mean": mean, "sd": deviation, "low": None, "high": None}
+    return Cell(f"{first.words(mean)} ± {first.words(deviation)}", value, mean)
 
 
 def _difference(arm: StudyArm, on: str) -> Cell:

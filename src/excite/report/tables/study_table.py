@@ -15,6 +15,10 @@ from excite.runs.arms import arm_named
 from excite.runs.collection import Group
 
 MARKED = "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
+MEDIAN = (
+    "Median minimal ε: the radius at which half of the test images are wrong, by straight lines between the radii that "
+    "were tried; mean ± standard deviation over seeds (one seed: a 95% interval). The accuracy is that at the largest."
+)
 KEYS = (("setting",), ("arm",))  # columns that say which row it is
 
 
@@ -115,6 +119,7 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
     for images in ("clean", *(path[1] for path in cells if path[0] == "robust")):
         accuracy = _part(cells, *(("clean",) if images == "clean" else ("robust", images)))
         difference = _part(cells, "difference", images)
+        median = _part(cells, "median", images)
         stated = _part(cells, "paper", "clean" if images == "clean" else "robust")
         yield Record(
             experiment=experiment.name,
@@ -152,6 +157,10 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             doubted=bool(arm.flags) and images != "clean",
             paper=stated.get("mean"),
             paper_deviation=stated.get("sd"),
+            median_eps=median.get("mean"),
+            median_eps_deviation=median.get("sd"),
+            median_eps_low=median.get("low"),
+            median_eps_high=median.get("high"),
         )
 
 
@@ -179,6 +188,8 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
     else:
         yield "Accuracies in %, in brackets Wilson's 95% interval for the choice of test images; one training per arm."
     yield MARKED
+    if any(evaluation.curves for arm in arms for evaluation in arm.evaluations.values()):
+        yield MEDIAN
     yield (
         "Δ: points gained on the baseline under that attack, paired by test image and seed, with a 95% interval for "
         "the luck of both (of the images alone where there is one seed)."
