@@ -121,7 +121,7 @@ def test_several_radii_make_a_curve(tmp_path: Path, module: str) -> None:
     chosen = named_attacks(("pgd",), {"eps": [0.01, 0.02], "steps": 3})
     evaluation = attack_target(target, chosen, console=Console(), examples=50)
     assert evaluation.curves["pgd"].eps == (0.01, 0.02)
-    assert str(chosen["pgd"]).endswith("first at ε = 0.01")
+    assert str(chosen["pgd"]).endswith("also at ε = 0.01")
 
 
 @pytest.mark.slow

@@ -49,8 +49,8 @@ class APGD(Attack):
         return self._attack(model, x, y, start=None)
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, start: Tensor) -> Tensor:
-        """The first run begins at `start`, the others at random."""
-        return self._attack(model, x, y, start=start)
+        """The first run begins at `start`, brought into the ball, the others at random."""
+        return self._attack(model, x, y, start=project(start, x, eps=self.eps, norm=self.norm))
 
     def _attack(self, model: nn.Module, x: Tensor, y: Tensor, *, start: Tensor | None) -> Tensor:
         check_inputs(x, y)

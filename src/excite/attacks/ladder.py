@@ -1,4 +1,4 @@
-"""One attack at several radii, smallest first: who fell stays fallen, who withstood goes on from what was found."""
+"""One attack at several radii, largest first: who withstands is done, who falls goes on from what was found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Ladder(Attack):
 
     >>> from excite import attacks
     >>> print(Ladder(attacks.create("pgd", eps=8 / 255, step=2 / 255), (4 / 255, 8 / 255)))
-    PGD-20, L∞ ε = 8/255, step 2/255; first at ε = 4/255
+    PGD-20, L∞ ε = 8/255, step 2/255; where it succeeds also at ε = 4/255
     """
 
     attack: Attack
@@ -30,7 +30,7 @@ class Ladder(Attack):
         if not self.radii or self.radii[0] < 0 or not increasing:
             raise InputError(
                 f"eps={[round(radius, 6) for radius in self.radii]} must name radii ≥ 0, each larger than the one "
-                "before: an image that fell at one counts as fallen at all after it. Sort them and drop doubles."
+                "before: an image that fell at one has fallen at all after it. Sort them and drop doubles."
             )
         object.__setattr__(self, "attack", self.attack.at(self.radii[-1]))
 
@@ -51,14 +51,14 @@ class Ladder(Attack):
         return self.attack.stages
 
     def passes(self, classes: int) -> float:
-        return sum(attack.passes(classes) for attack in self.rungs)
+        return self.attack.passes(classes)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         return self.attack(model, x, y, generator)
 
     def __str__(self) -> str:
         smaller = ", ".join(map(pixels, self.radii[:-1]))
-        return f"{self.attack}; first at ε = {smaller}" if smaller else str(self.attack)
+        return f"{self.attack}; where it succeeds also at ε = {smaller}" if smaller else str(self.attack)
 
 
 def on_ladder(attack: Attack, radii: Sequence[float]) -> Ladder:

@@ -50,7 +50,7 @@ class Attack(abc.ABC):
         return dataclasses.replace(self, eps=eps)  # type: ignore[type-var]
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
-        """As a call, from points that withstood in a smaller ball, if the attack knows what to do with them."""
+        """As a call, from points that fooled the model in a larger ball, if the attack knows what to do with them."""
         del start
         return self(model, x, y, generator)
 

@@ -1,6 +1,7 @@
 """One batch of images judged under one stage of an attack: the piece of an evaluation that is never split."""
 
 import contextlib
+import itertools
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ class Judge:
     """A model in eval mode, its examples and attacks: whoever has them gives the same verdicts.
 
     Every verdict comes from the model itself, on the attacked image; attacks see a faster copy of the same function.
+    Several radii are tried from the largest down: who falls goes on to the next smaller one, from what was found (or
+    further down, if that lies nearer to the image); who withstands is not asked at smaller ones.
     """
 
     def __init__(
@@ -58,25 +61,32 @@ class Judge:
     def __call__(self, task: Task) -> Verdict:
         began, flags = self.spent(), list[Flag]()
         x, y = self.examples(torch.tensor(task.examples))
+        rungs = self.attacks[task.attack].rungs
         fell_at, found, judged = torch.tensor(task.fell_at), x.clone(), 0
-        for rung, attack in enumerate(self.attacks[task.attack].rungs, start=1):
-            active = (fell_at > rung).nonzero().squeeze(1)
+        has_start = torch.zeros(len(x), dtype=torch.bool)  # a point found in a larger ball
+        for rung, goes_on in itertools.product(range(len(rungs), 0, -1), (False, True)):
+            active = ((fell_at == rung + 1) & (has_start == goes_on)).nonzero().squeeze(1)
             if len(active) == 0:
-                break
-            stage_name, stage = attack.stages[task.stage]
+                continue
+            stage_name, stage = rungs[rung - 1].stages[task.stage]
             label = f"{task.attack}/{stage_name}" if stage_name else task.attack
-            generator = seeded(self.seed, label, task.number, *([rung] if rung > 1 else []))
+            generator = seeded(self.seed, label, task.number, *([rung, int(goes_on)] if rung < len(rungs) else []))
             here = active.to(x.device)
             with _warnings_kept(label, flags):
-                if rung == 1:
-                    moved = stage(self.attacked, x[here], y[here], generator)
-                else:
+                if goes_on:
                     moved = stage.go_on(self.attacked, x[here], y[here], generator, found[here])
+                else:
+                    moved = stage(self.attacked, x[here], y[here], generator)
             _check_inside(moved, x[here], stage, label)
             with torch.no_grad():
                 wrong = ~right_answers(self.model(moved), y[here]).cpu()
             found[here] = moved
-            fell_at[active[wrong]] = rung
+            has_start[active[wrong]] = True
+            reached = torch.full_like(active, rung)
+            if rung > 1 and stage.norm is not None:
+                radii = torch.tensor([smaller.eps for smaller in rungs[: rung - 1]], dtype=torch.float64)
+                reached = 1 + torch.searchsorted(radii, distance(moved, x[here], norm=stage.norm))
+            fell_at[active[wrong]] = reached[wrong]
             judged += len(active)
         return Verdict(tuple(fell_at.tolist()), self.spent() - began + Cost(forwards=judged), tuple(flags))
 

@@ -41,7 +41,7 @@ class MedianRadius:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """How one model stands at increasing radii: who fell at one counts as fallen at all after it.
+    """How one model stands at increasing radii: who fell at one has fallen at all after it.
 
     >>> print(Curve((1 / 255, 2 / 255), np.array([0, 1, 2, 3])))
     ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94); median minimal ε 1.00/255 (0.00/255 to > 2/255)
