@@ -81,6 +81,7 @@ def run(
 @seeds_option
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU, or per core.")
+@click.option("--shards", type=click.IntRange(min=1), help="Share the attack of each job among N processes or tasks.")
 @click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
 @click.option("--out", type=Output(file_okay=False), help="Holds the run folders; by default runs/<experiment>-sweep.")
 @estimator_option
@@ -94,6 +95,7 @@ def sweep(
     seeds: int | None,
     engine: str,
     workers: int | None,
+    shards: int | None,
     address: str | None,
     out: Path | None,
     estimator: str | None,
@@ -121,9 +123,9 @@ def sweep(
     finished = sweep_runs(
         combinations(description, folder, seeds),
         folder,
-        engine=partial(engines.run_locally, workers=workers, device=device)
+        engine=partial(engines.run_locally, workers=workers, shards=shards, device=device)
         if engine == "local"
-        else partial(engines.run_on_ray, address=address, workers=workers, device=device),
+        else partial(engines.run_on_ray, address=address, workers=workers, shards=shards, device=device),
         console=console(),
         arms=() if arms is None else arm_names(arms),
         device=device,

@@ -47,10 +47,10 @@ def evaluate(
     x_adv, for instance `attacks.create("pgd", …)` or `partial(attacks.pgd, eps=…, step=…)`, or a name such as "pgd" or
     "fgsm" with `eps="8/255"`; give one, a list, or a mapping by name. It meets the examples the model gets right, batch
     by batch; its generator is seeded from (seed, attack, batch), so the verdicts do not depend on where an evaluation
-    was interrupted, nor on how many processes share it. Several `eps` run every attack at each radius, from the
-    largest down, for a curve of accuracy against ε. `journal` names a file to resume from, written after every batch. `checks` adds the trust
-    checks, whose findings are the result's `flags`. `progress` is told (attack, examples done, examples to do). The
-    model comes back as it was.
+    was interrupted, nor on how many processes share it. Several `eps` run every attack at each of them, from the
+    largest down, for a curve of accuracy against ε. `journal` names a file to resume from, written after every batch.
+    `checks` adds the trust checks, whose findings are the result's `flags`. `progress` is told (attack, examples done,
+    examples to do). The model comes back as it was.
 
     Rows of numbers in [0, 1] are judged as images are, without the checks that need images; text has no ball around it:
     attack its embeddings.

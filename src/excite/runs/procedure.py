@@ -85,6 +85,8 @@ class Run:
 
     def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
         """Train and attack one arm. Where training diverged, that is its result: it says why."""
+        if shards != UNSHARED:
+            shards.check(len(self.parts.test))  # before the training rather than after it
         try:
             self.train(arm)
         except DivergedError as error:

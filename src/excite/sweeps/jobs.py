@@ -11,6 +11,7 @@ from typing import Literal
 
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
+from excite.evaluation.shards import UNSHARED, Shards
 from excite.runs.arms import arm_named
 from excite.runs.estimators import estimator_of, is_shared
 from excite.runs.experiment import Experiment
@@ -101,9 +102,10 @@ def blocked(needed: Iterable[Outcome]) -> Outcome | None:
     return failed and Outcome("failed", f"it needs a job that failed: {failed.reason}")
 
 
-def perform(job: Job, device: str | None) -> Outcome:
-    """Do one job, its progress going to a log in the run folder. Begun by a process that died, it goes on from there.
+def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> Outcome:
+    """Do one job, its attack shared among `shards`, its progress going to a log in the run folder.
 
+    Begun by a process that died, it goes on from there.
     Only an interrupt is raised: whoever sent it knows whether the job is to be started again.
     """
     started = time.perf_counter()
@@ -115,7 +117,7 @@ def perform(job: Job, device: str | None) -> Outcome:
         console = Console()
         console.say(f"{job} in process {os.getpid()}")
         try:
-            problem = _work(Run.open(job.folder, console=console, device=device), job)
+            problem = _work(Run.open(job.folder, console=console, device=device), job, shards)
         except InterruptedRunError:
             raise
         except ExciteError as error:
@@ -128,8 +130,8 @@ def perform(job: Job, device: str | None) -> Outcome:
     return Outcome("diverged", problem, seconds) if problem else Outcome("done", seconds=seconds)
 
 
-def _work(run: Run, job: Job) -> str | None:
+def _work(run: Run, job: Job, shards: Shards) -> str | None:
     if job.estimator is None:
-        return run.finish(job.task)
+        return run.finish(job.task, shards)
     run.estimate(job.estimator)
     return None

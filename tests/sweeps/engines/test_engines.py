@@ -14,6 +14,7 @@ import pytest
 from excite.cli import cli
 from excite.console import Console
 from excite.errors import InputError
+from excite.evaluation import Evaluation, Shards
 from excite.runs import load
 from excite.runs.procedure import Run
 
@@ -170,6 +171,23 @@ def test_arms_and_seeds_can_be_added(
     assert {"grid-2/search.json", "grid-2/outcome.json", "grid-2/evaluation.json"} <= after.keys()
     with pytest.raises(InputError, match="holds several runs"):
         cli(["run", str(tiny), "--out", "runs"], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_a_shared_attack_gives_the_same_verdicts(tiny: Path, tmp_path: Path, call: Call) -> None:
+    arguments = ("sweep", tiny, "--arms", "baseline", "--set", "data.test_examples=300")  # three batches
+    verdicts = {}
+    for name, shards in {"alone": (), "shared": ("--shards", "2"), "ray": ("--shards", "2", "--engine", "ray")}.items():
+        call(*arguments, *shards, "--out", name)
+        verdicts[name] = Evaluation.load(tmp_path / name / "seed-0/baseline/evaluation.json").outcomes("worst").tolist()
+    assert verdicts["shared"] == verdicts["alone"] == verdicts["ray"]
+
+
+def test_more_shards_than_images_are_refused_before_the_training(tiny: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", load(str(tiny)), console=Console())
+    with pytest.raises(InputError, match="workers=41 for 40 images: pass 1 to 40"):
+        run.finish("baseline", Shards(41))
+    assert not run.files.arm("baseline").trained
 
 
 @pytest.mark.slow

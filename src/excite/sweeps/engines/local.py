@@ -12,14 +12,16 @@ from excite.runs.once import being_made
 from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked
 
 SECONDS_BETWEEN_LOOKS = 0.05
+WORKER = "excite.sweeps.engines.worker"
 
 
 def run_locally(
-    jobs: Sequence[Job], *, workers: int | None = None, device: str | None = None
+    jobs: Sequence[Job], *, workers: int | None = None, shards: int | None = None, device: str | None = None
 ) -> Generator[tuple[Job, Outcome], None, None]:
     """Yield each job with its outcome as it ends; one whose process was killed is started again, at most twice.
 
-    `workers` is by default the number of GPUs, or of cores where there is none. A stopped sweep stops its processes,
+    `workers` is by default the number of GPUs, or of cores where there is none; each shares its attacks among `shards`
+    processes. A stopped sweep stops its processes,
     which save what they have.
     """
     gpus = _gpus(device)
@@ -36,7 +38,7 @@ def run_locally(
                     finished[job] = outcome
                     yield job, outcome
                 else:
-                    running[_start(job, device, gpus[place % len(gpus)] if gpus else None)] = (job, place)
+                    running[_start(job, device, shards, gpus[place % len(gpus)] if gpus else None)] = (job, place)
             time.sleep(SECONDS_BETWEEN_LOOKS)
             for process in [process for process in running if process.poll() is not None]:
                 job, _ = running.pop(process)
@@ -54,11 +56,11 @@ def run_locally(
             process.communicate()
 
 
-def _start(job: Job, device: str | None, gpu: str | None) -> subprocess.Popen[str]:
+def _start(job: Job, device: str | None, shards: int | None, gpu: str | None) -> subprocess.Popen[str]:
     """A process that ends when this one does: it watches its standard input. Ctrl-C reaches it through us only."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
     return subprocess.Popen(
-        [sys.executable, "-m", "excite.sweeps.engines.worker", str(job.folder), job.task, device or ""],
+        [sys.executable, "-m", WORKER, str(job.folder), job.task, device or "", str(shards or 1)],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 
+from excite.evaluation.shards import UNSHARED, Shards
 from excite.evaluation.shards_on_ray import cluster
 from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked, perform
 
@@ -9,12 +10,18 @@ OBJECT_STORE_BYTES = 100_000_000  # outcomes are a line of text each
 
 
 def run_on_ray(
-    jobs: Sequence[Job], *, address: str | None = None, workers: int | None = None, device: str | None = None
+    jobs: Sequence[Job],
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    shards: int | None = None,
+    device: str | None = None,
 ) -> Generator[tuple[Job, Outcome], None, None]:
     """Yield each job with its outcome as it ends.
 
     `address` names a cluster that shares the run folders' file system ("auto" finds the one this machine is part of).
-    Without it a Ray of our own is started here, with `workers` CPUs and its home in a temporary folder.
+    Without it a Ray of our own is started here, with `workers` CPUs and its home in a temporary folder. A job with
+    `shards` has the cluster judge so many batches of its attacks at a time.
     """
     with cluster(address, workers, object_store_memory=OBJECT_STORE_BYTES):
         import ray
@@ -23,7 +30,7 @@ def run_on_ray(
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=True)(_perform)
         promises: dict[Job, ray.ObjectRef[Outcome]] = {}
         for job in jobs:
-            promises[job] = remote.remote(job, device, *(promises[needed] for needed in job.needs))
+            promises[job] = remote.remote(job, device, shards, *(promises[needed] for needed in job.needs))
         waiting = {promise: job for job, promise in promises.items()}
         while waiting:
             (promise,), _ = ray.wait(list(waiting), num_returns=1)
@@ -34,5 +41,5 @@ def run_on_ray(
                 yield job, Outcome("failed", f"{str(error).splitlines()[0]}; see {job.log}")
 
 
-def _perform(job: Job, device: str | None, *needed: Outcome) -> Outcome:
-    return blocked(needed) or perform(job, device)
+def _perform(job: Job, device: str | None, shards: int | None, *needed: Outcome) -> Outcome:
+    return blocked(needed) or perform(job, device, UNSHARED if shards is None else Shards(shards, "ray"))

@@ -9,14 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from excite.errors import InterruptedRunError
+from excite.evaluation.shards import Shards
 from excite.sweeps.jobs import Job, perform
 
 
 def main() -> None:
-    folder, task, device = sys.argv[1:]
+    folder, task, device, shards = sys.argv[1:]
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        outcome = perform(Job(Path(folder), task), device or None)
+        outcome = perform(Job(Path(folder), task), device or None, Shards(int(shards)))
     except InterruptedRunError as error:
         sys.exit(error.exit_code)
     print(json.dumps(asdict(outcome)))
