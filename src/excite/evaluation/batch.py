@@ -15,6 +15,7 @@ from excite.attacks.fast_model import PROBES, FastModel, fast_inference
 from excite.attacks.protocol import Attack, AttackWarning
 from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag
+from excite.memory import keep_freed_memory
 from excite.randomness import seeded
 
 ROUNDING = 1e-6
@@ -54,6 +55,7 @@ class Judge:
     def __init__(
         self, model: nn.Module, x: Tensor, y: Tensor, attacks: Mapping[str, Attack], *, seed: int, fast: bool
     ) -> None:
+        keep_freed_memory()
         self.model, self.x, self.y, self.attacks, self.seed, self.fast = model, x, y, attacks, seed, fast
         self.attacked = fast_inference(model) if fast else FastModel(model)
         self.attacked.compare(self.examples(torch.arange(len(x))[:PROBES])[0])

@@ -14,6 +14,7 @@ from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.dataset import Dataset
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
+from excite.memory import keep_freed_memory
 from excite.objectives import Objective, frozen
 from excite.quantities import check_whole
 from excite.randomness import device_of, step_generators, undisturbed
@@ -115,6 +116,7 @@ def train(
     for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
+    keep_freed_memory()
     _check_kinds(data, objective, optimizer)
     _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
