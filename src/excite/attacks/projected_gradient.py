@@ -175,9 +175,9 @@ class PGD(Attack):
     def passes(self, classes: int) -> float:  # noqa: ARG002
         return self.restarts * (2 * self.steps + 1)
 
-    def stronger(self) -> "PGD":
-        """Twice the steps, two random starts, the margin loss."""
-        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, restarts=2, loss="margin")
+    def stronger(self, *, starts: int = 2) -> "PGD":
+        """Twice the steps, random starts, the margin loss."""
+        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, restarts=starts, loss="margin")
 
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
