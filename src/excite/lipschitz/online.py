@@ -90,7 +90,7 @@ class Ladder:
         if self.rungs < MOST_RUNGS:
             self.rate *= GROWTH
         else:
-            self._settle(min(self.multiple, 1.0))  # the edge lies above: as far as it was seen is safe
+            self._settle()
 
     def _break(self) -> Verdict:
         self.breaks.append(self.rate)
@@ -102,14 +102,14 @@ class Ladder:
                 f"Training broke at every rate down to {self.rate:.3g}. Start from a smaller rate, or check the loss."
             )
         if self.good and not self.settled:
-            self._settle(self.multiple / 2)
+            self._settle()
         else:
             self.rate /= GROWTH if self.settled else 2
         return "roll back"
 
-    def _settle(self, times: float) -> None:
+    def _settle(self) -> None:
         self.settled = True
-        self.rate = times * self.good[-1]
+        self.rate = self.multiple / 2 * self.good[-1]
 
 
 class OnlineRate:
