@@ -163,9 +163,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path, damage: str) -> None:
 def test_progress_counts_examples() -> None:
     model = network()
     x, y = examples(model, 20, wrong=5)
-    told: list[tuple[str, int, int]] = []
-    evaluate(model, x, y, PGD, batch_size=8, progress=lambda *words: told.append(words), checks=False)
-    assert told == [("pgd", 8, 15), ("pgd", 15, 15)]
+    told: list[tuple[int, int]] = []
+    evaluate(model, x, y, PGD, batch_size=8, on_progress=lambda *at: told.append(at), checks=False)
+    assert told == [(8, 15), (15, 15)]
 
 
 X, Y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)

@@ -91,8 +91,8 @@ def problem() -> tuple[nn.Module, Tensor, Tensor]:
 def test_a_finished_evaluation_is_not_repeated(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = problem
     first = evaluate(model, x, y, PGD, journal=tmp_path / "journal.json")
-    told: list[str] = []
-    again = evaluate(model, x, y, PGD, journal=tmp_path / "journal.json", progress=lambda name, *_: told.append(name))
+    told: list[int] = []
+    again = evaluate(model, x, y, PGD, journal=tmp_path / "journal.json", on_progress=lambda done, _: told.append(done))
     assert told == []
     assert again.to_json()["attacks"] == first.to_json()["attacks"]
     assert again.flags == first.flags

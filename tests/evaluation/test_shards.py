@@ -81,11 +81,11 @@ def test_begun_by_one_process_gone_on_by_two_of_which_one_is_killed(tmp_path: Pa
     model, x, y = problem()
     whole = evaluate(model, x, y, SEVERAL, batch_size=8, checks=False)
     assert 0 < whole.worst.correct < 40
-    told: list[tuple[str, int, int]] = []
+    told: list[tuple[int, int]] = []
 
-    def stop(*words: Any) -> None:
-        told.append(words)
-        if words[:2] == ("pgd", 16):
+    def stop(*at: int) -> None:
+        told.append((at[0], at[1]))
+        if at == (16, 40):  # of the first attack
             raise StopError
 
     notes, journal = tmp_path / "notes", tmp_path / "journal.json"
@@ -93,11 +93,11 @@ def test_begun_by_one_process_gone_on_by_two_of_which_one_is_killed(tmp_path: Pa
     deadly = {**SEVERAL, "pgd": Deadly(notes, deaths=1)}
     shared = partial(evaluate, model, x, y, deadly, batch_size=8, checks=False, journal=journal)
     with pytest.raises(StopError):
-        shared(progress=stop)
-    same(whole, shared(workers=2, progress=lambda *words: told.append(words)))
+        shared(on_progress=stop)
+    same(whole, shared(workers=2, on_progress=lambda *at: told.append(at)))
     assert len(list(notes.iterdir())) == 1
-    assert [done for name, done, _ in told if name == "pgd"] == [8, 16, 24, 32, 40]
-    assert told[-1][1] == told[-1][2]
+    assert [done for done, _ in told[:5]] == [8, 16, 24, 32, 40]
+    assert told[-1][0] == told[-1][1]
 
 
 @pytest.mark.slow

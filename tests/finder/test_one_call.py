@@ -270,7 +270,7 @@ def test_the_budget_is_not_exceeded_and_progress_is_told() -> None:
         return half_mse(model(batch[0]), batch[1])
 
     excite.find_learning_rate(
-        linear(), batches(), optimizer=sgd, step=step, budget=300, steps=30, progress=lambda *told: seen.append(told)
+        linear(), batches(), optimizer=sgd, step=step, budget=300, steps=30, on_progress=lambda *told: seen.append(told)
     )
     assert 30 <= calls <= 300
     assert [done for done, _ in seen] == list(range(1, calls + 1))
@@ -280,7 +280,7 @@ def test_the_budget_is_not_exceeded_and_progress_is_told() -> None:
 def test_seconds_cut_the_budget() -> None:
     totals: set[int] = set()
     excite.find_learning_rate(
-        linear(), batches(), half_mse, sgd, budget=10**9, seconds=0.5, progress=lambda _, total: totals.add(total)
+        linear(), batches(), half_mse, sgd, budget=10**9, seconds=0.5, on_progress=lambda _, total: totals.add(total)
     )
     assert max(totals) < 10**6
 

@@ -83,7 +83,7 @@ def recorded(
         folder=folder,
         recorder=recorder,
         after_epoch=lambda _: {"rank": ranks.rank},
-        on_step=stop_the_last_one,
+        on_progress=stop_the_last_one,
         ranks=ranks,
     )
     if ranks.first:

@@ -75,7 +75,7 @@ def test_a_stopped_run_ends_bit_identical(
 ) -> None:
     whole, uninterrupted = train_lenet(augment=crop_flip, folder=tmp_path / "whole")
     with pytest.raises(InterruptedRunError, match="goes on from there") as stopped:
-        train_lenet(augment=crop_flip, folder=tmp_path / "stopped", on_step=StopAfter(step_number, number))
+        train_lenet(augment=crop_flip, folder=tmp_path / "stopped", on_progress=StopAfter(step_number, number))
     assert stopped.value.exit_code == 128 + number
     resumed, training = train_lenet(augment=crop_flip, folder=tmp_path / "stopped")
     assert same_weights(whole, resumed)
@@ -87,7 +87,7 @@ def test_a_stopped_run_ends_bit_identical(
     "objective", [standard_loss, Trades(steps=2), PGDAT(steps=2, random_start=True), AWP(steps=2), RST(steps=2)]
 )
 def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path: Path, objective: Objective) -> None:
-    def run(folder: Path, on_step: StopAfter | None = None) -> nn.Module:
+    def run(folder: Path, on_progress: StopAfter | None = None) -> nn.Module:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -100,7 +100,7 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
             epochs=2,
             batch_size=64,
             folder=folder,
-            on_step=on_step,
+            on_progress=on_progress,
         )
         return model
 
@@ -112,19 +112,19 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
 
 def test_an_attack_of_the_objective_draws_from_seed_epoch_and_step_alone(train_lenet: Train) -> None:
     def losses(disturb: Callable[[int, int], object] | None, seed: int = 0) -> list[float]:
-        _, training = train_lenet(objective=Trades(steps=1), on_step=disturb, epochs=2, steps=2, seed=seed)
+        _, training = train_lenet(objective=Trades(steps=1), on_progress=disturb, epochs=2, steps=2, seed=seed)
         return [epoch.loss for epoch in training.epochs]  # type: ignore[attr-defined]
 
     assert losses(None) == losses(lambda *_: torch.rand(5)) != losses(None, seed=1)
 
 
-def recorded_run(digits: data.Split, folder: Path, on_step: StopAfter | None = None) -> tuple[nn.Module, Trace]:
+def recorded_run(digits: data.Split, folder: Path, on_progress: StopAfter | None = None) -> tuple[nn.Module, Trace]:
     torch.manual_seed(0)
     model = models.create("lenet5", input_shape=(1, 28, 28))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     probe = (digits.floats()[:64], digits.labels[:64])
     recorder = Recorder(model, optimizer, probe=probe, slopes_per_epoch=2, curvature_every=1, folder=folder / "moments")
-    options = {"epochs": 3, "batch_size": 64, "folder": folder, "recorder": recorder, "on_step": on_step}
+    options = {"epochs": 3, "batch_size": 64, "folder": folder, "recorder": recorder, "on_progress": on_progress}
     train(model, digits, standard_loss, optimizer, constant(0.1), **options)  # type: ignore[arg-type]
     return model, recorder.trace
 
@@ -152,7 +152,7 @@ def test_a_signal_after_the_run_has_its_old_meaning(train_lenet: Train) -> None:
 
 def test_a_finished_run_is_not_trained_again(train_lenet: Train, tmp_path: Path) -> None:
     first, _ = train_lenet(folder=tmp_path)
-    again, training = train_lenet(folder=tmp_path, on_step=StopAfter(1, signal.SIGTERM))
+    again, training = train_lenet(folder=tmp_path, on_progress=StopAfter(1, signal.SIGTERM))
     assert same_weights(first, again)
     assert len(training.epochs) == 3  # type: ignore[attr-defined]
 
@@ -210,7 +210,7 @@ def test_a_number_that_is_none_is_never_kept(
 
     folder = tmp_path if kept else None
     with pytest.raises(DivergedError, match=r"Training diverged in epoch \d at learning rate 0.1: the "):
-        train_lenet(folder=folder, objective=objective, on_step=spoil_parameter)
+        train_lenet(folder=folder, objective=objective, on_progress=spoil_parameter)
     if not kept:
         return
     finished = (at - 1) // 5
@@ -228,7 +228,7 @@ def test_a_stop_does_not_save_what_is_no_number(train_lenet: Train, tmp_path: Pa
         return standard_loss(model, x, y) * (float("nan") if len(calls) == 2 else 1.0)
 
     with pytest.raises(DivergedError, match="the loss became nan"):
-        train_lenet(folder=tmp_path, objective=objective, on_step=StopAfter(3, signal.SIGTERM))
+        train_lenet(folder=tmp_path, objective=objective, on_progress=StopAfter(3, signal.SIGTERM))
     assert same_weights(train_lenet(folder=tmp_path)[0], train_lenet()[0])
 
 
@@ -318,5 +318,5 @@ def test_a_batch_of_one_image_is_refused_where_batch_norm_cannot_take_it(digits:
 
 def test_steps_cut_every_epoch_short(train_lenet: Train) -> None:
     seen: list[tuple[int, int]] = []
-    train_lenet(steps=2, on_step=lambda done, total: seen.append((done, total)))
+    train_lenet(steps=2, on_progress=lambda done, total: seen.append((done, total)))
     assert seen == [(number, 6) for number in range(1, 7)]

@@ -29,7 +29,7 @@ class Run:
         self.split = data.load("mnist-sample").train.subset(BATCH * STEPS, seed=0)
 
     def train(self, folder: Path | None = None, stop_at: int | None = None) -> list[float]:
-        def on_step(done: int, _: int) -> None:
+        def on_progress(done: int, _: int) -> None:
             if done == stop_at:
                 os.kill(os.getpid(), signal.SIGINT)
 
@@ -44,7 +44,7 @@ class Run:
             batch_size=BATCH,
             folder=folder,
             online=self.online,
-            on_step=on_step,
+            on_progress=on_step,
         )
         return [metrics.loss for metrics in history.epochs]
 

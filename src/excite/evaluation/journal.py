@@ -18,7 +18,7 @@ from excite.evaluation.result import Cost, Flag, Stage
 from excite.evaluation.shards import Engine
 from excite.files import read_json, write_json
 
-OnProgress = Callable[[str, int, int], None]
+OnProgress = Callable[[int, int], None]
 LAST = (2**31, 0, 0)  # the address of what no batch said: after all of them
 
 
@@ -146,7 +146,7 @@ class Agenda:
         for name in attacks:
             self._open_stage(name)
 
-    def work_off(self, engine: Engine, progress: OnProgress | None) -> None:
+    def work_off(self, engine: Engine, on_progress: OnProgress | None) -> None:
         running = 0
         while self.waiting or running:
             while self.waiting and running < engine.capacity:
@@ -163,9 +163,8 @@ class Agenda:
                 self._close_stage(task.attack)
                 self._open_stage(task.attack)
             self._journal.write()
-            if progress is not None:
-                stage, _ = self._attacks[task.attack].stages[task.stage]
-                progress(f"{task.attack}/{stage}" if stage else task.attack, examples, sum(map(len, batches)))
+            if on_progress is not None:
+                on_progress(examples, sum(map(len, batches)))
 
     def _open_stage(self, name: str) -> None:
         """Put the open batches of the attack's next stage that has any on the list; a stage without any is over."""

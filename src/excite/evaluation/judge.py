@@ -36,7 +36,7 @@ def evaluate(
     fast: bool = True,
     checks: bool = True,
     journal: Path | str | None = None,
-    progress: OnProgress | None = None,
+    on_progress: OnProgress | None = None,
     workers: int | None = None,
     engine: EngineName = "local",
     address: str | None = None,
@@ -49,8 +49,8 @@ def evaluate(
     by batch; its generator is seeded from (seed, attack, batch), so the verdicts do not depend on where an evaluation
     was interrupted, nor on how many processes share it. Several `eps` run every attack at each of them, from the
     largest down, for a curve of accuracy against ε. `journal` names a file to resume from, written after every batch.
-    `checks` adds the trust checks, whose findings are the result's `flags`. `progress` is told (attack, examples done,
-    examples to do). The model comes back as it was.
+    `checks` adds the trust checks, whose findings are the result's `flags`. `on_progress` is told (done, total) of
+    the examples of the attack that is running. The model comes back as it was.
 
     Rows of numbers in [0, 1] are judged as images are, without the checks that need images; text has no ball around it:
     attack its embeddings.
@@ -94,7 +94,7 @@ def evaluate(
         agenda = Agenda(known, diary, batch_size)
         if agenda.waiting:
             with engine_for(judge, shards) as judges:
-                agenda.work_off(judges, progress)
+                agenda.work_off(judges, on_progress)
         ends = diary.progress
         results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
         if checks and known and not diary.checked:

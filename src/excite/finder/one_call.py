@@ -43,7 +43,8 @@ def find_learning_rate(
     steps: int | None = None,
     start: float = 0.1,
     seed: int = 0,
-    progress: bool | OnProgress | None = None,
+    progress: bool | None = None,
+    on_progress: OnProgress | None = None,
 ) -> LipschitzEstimate:
     """L = 2/η_max, where η_max is the largest rate at which training converges (`excite.find_edge`).
 
@@ -67,7 +68,8 @@ def find_learning_rate(
         steps: the length of one short training.
         start: where to look first.
         seed: of weights and data orders.
-        progress: True shows a bar, False none; by default on a terminal. Or a function of (steps done, steps at most).
+        progress: True shows a bar, False none; by default on a terminal.
+        on_progress: told (steps done, steps at most), instead of a bar.
 
     Returns:
         The estimate: `.learning_rate()` is 1/L, `.learning_rate(2)` is 2/L, `.plot()` shows where training converged.
@@ -88,7 +90,7 @@ def find_learning_rate(
         if seconds is not None:
             budget = min(budget, trainings.steps_within(seconds, start))
             steps = min(steps, budget) if steps else None
-        with _shown(progress) as show:
+        with _shown(progress, on_progress) as show:
             counter = itertools.count(1)
 
             def losses_at(rate: float, draw: int) -> Iterator[float]:
@@ -188,9 +190,9 @@ def _device() -> torch.device:
     return accelerator or torch.device("cpu")
 
 
-def _shown(progress: bool | OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:
-    if callable(progress):
-        return contextlib.nullcontext(progress)
+def _shown(progress: bool | None, on_progress: OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:
+    if on_progress is not None:
+        return contextlib.nullcontext(on_progress)
     if progress or (progress is None and sys.stderr.isatty()):
         from excite.console import Console
 

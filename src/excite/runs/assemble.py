@@ -123,7 +123,7 @@ class Parts:
         online: OnlineRate | None = None,
         after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
         on_epoch: Callable[[EpochMetrics], None] | None = None,
-        on_step: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""
@@ -145,7 +145,7 @@ class Parts:
                 online=online,
                 after_epoch=after_epoch,
                 on_epoch=on_epoch,
-                on_step=on_step,
+                on_progress=on_progress,
                 ranks=ranks,
             )
 

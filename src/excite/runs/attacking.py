@@ -96,7 +96,7 @@ def attack_target(
             seed=subset_seed,
             batch_size=batch_size,
             journal=journal,
-            progress=lambda _, done, total: progress(done, total),
+            on_progress=progress,
             **vars(shards),
         )
     evaluation.save(file)

@@ -74,7 +74,7 @@ def train(
     online: OnlineRate | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
-    on_step: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> TrainingHistory:
     """Train `model` in place.
@@ -85,7 +85,7 @@ def train(
     that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `online`
     changes the rate on the way, rolls back what broke, and resumes, too; the schedule is `online.follow(…)` then.
     `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
-    `on_epoch` sees that line, `on_step(done, total)` every step.
+    `on_epoch` sees that line, `on_progress(done, total)` every step.
 
     `ranks` are the processes that train together, each calling `train` with the same arguments: `batch_size` counts
     what they do in one step together, the first one writes and calls `after_epoch`.
@@ -154,8 +154,8 @@ def train(
                     run.take_back(online.after_step(loss), losses)
                 elif run.position.step % STEPS_BETWEEN_LOOKS == 0:
                     run.check(ranks.average(loss).item())
-                if on_step:
-                    on_step(epoch * length + run.position.step, epochs * length)
+                if on_progress:
+                    on_progress(epoch * length + run.position.step, epochs * length)
                 if ranks.agreed(stop.signal_number):
                     break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)

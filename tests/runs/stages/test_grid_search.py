@@ -56,7 +56,7 @@ def test_a_short_training_goes_through_the_whole_schedule() -> None:
 
 def test_the_budget_is_that_of_finding_the_poe_rate(parts: Parts, tmp_path: Path) -> None:
     taken: list[tuple[int, int]] = []
-    search = grid_search(parts, 3, folder=tmp_path / "search", on_step=lambda *step: taken.append(step))
+    search = grid_search(parts, 3, folder=tmp_path / "search", on_progress=lambda *step: taken.append(step))
     assert search.budget == 2 * 10 + 10 * 4  # the baseline's epochs and steps; the edge's runs and steps
     assert search.steps == 18  # of 20: three epochs of 6, since 9 batches hold the remaining images
     assert taken[-1] == (54, 60)
@@ -79,9 +79,9 @@ def test_a_stopped_search_goes_on(parts: Parts, tmp_path: Path) -> None:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        grid_search(parts, 2, folder=tmp_path / "stopped", on_step=stop)
+        grid_search(parts, 2, folder=tmp_path / "stopped", on_progress=stop)
     taken: list[int] = []
-    assert grid_search(parts, 2, folder=tmp_path / "stopped", on_step=lambda done, _: taken.append(done)) == whole
+    assert grid_search(parts, 2, folder=tmp_path / "stopped", on_progress=lambda done, _: taken.append(done)) == whole
     assert 0 < len(taken) < 24  # the first trial is not repeated, nor the second one's first epoch
 
 

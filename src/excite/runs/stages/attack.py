@@ -20,7 +20,7 @@ def attack(parts: Parts, arm: ArmFolder, console: Console, shards: Shards = UNSH
             parts.attacks,
             seed=parts.experiment.seed,
             journal=arm.journal_file,
-            progress=lambda _, done, total: progress(done, total),
+            on_progress=progress,
             **vars(shards),
         )
     evaluation.save(arm.evaluation_file)

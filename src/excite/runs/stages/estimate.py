@@ -46,13 +46,13 @@ def _estimate(parts: Parts, run: RunFolder, console: Console, name: str) -> Lips
         return chosen(short_trainings(parts, chosen, progress))
 
 
-def short_trainings(parts: Parts, chosen: Estimator[Any], on_step: OnProgress) -> ShortTrainings:
-    """The experiment's, which tell `on_step` how many of the steps that `chosen` may take are done."""
+def short_trainings(parts: Parts, chosen: Estimator[Any], on_progress: OnProgress) -> ShortTrainings:
+    """The experiment's, which tell `on_progress` how many of the steps that `chosen` may take are done."""
     most, taken = chosen.most_steps(parts.whole_training), count(1)
 
     def losses_at(rate: float, draw: int) -> Iterator[float]:
         for loss in parts.losses_at(rate, draw):
-            on_step(next(taken), most)
+            on_progress(next(taken), most)
             yield loss
 
     first_rate = parts.schedule(0)

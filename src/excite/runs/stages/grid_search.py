@@ -59,14 +59,14 @@ class GridSearch:
 def search(parts: Parts, arm: ArmFolder, rates: int, console: Console) -> None:
     """Leave what a grid search found in the arm's folder."""
     with console.task(f"{arm.name}: trying {rates} rates") as progress:
-        found = grid_search(parts, rates, folder=arm.trials, on_step=progress)
+        found = grid_search(parts, rates, folder=arm.trials, on_progress=progress)
     write_json(arm.search_file, found.to_json())
     shutil.rmtree(arm.trials)
     console.say(str(found))
 
 
 def grid_search(
-    parts: Parts, rates: int, *, folder: Path, on_step: Callable[[int, int], None] = lambda *_: None
+    parts: Parts, rates: int, *, folder: Path, on_progress: Callable[[int, int], None] = lambda *_: None
 ) -> GridSearch:
     """Try `rates` rates, evenly spaced in their logarithm, from 1/8 of the baseline's rate to 8 times it.
 
@@ -82,7 +82,7 @@ def grid_search(
     trainer = _Trainer(parts, rest, held_out, epochs, budget // rates // epochs)
     taken = count(1)
     trials = tuple(
-        trainer.trial(rate, folder / str(number), lambda *_: on_step(next(taken), budget))
+        trainer.trial(rate, folder / str(number), lambda *_: on_progress(next(taken), budget))
         for number, rate in enumerate(grid(parts.schedule(0), rates))
     )
     finished = [trial for trial in trials if trial.problem is None]
@@ -130,16 +130,16 @@ class _Trainer:
     epochs: int
     steps: int  # per epoch
 
-    def trial(self, rate: float, folder: Path, on_step: Callable[[int, int], None]) -> Trial:
+    def trial(self, rate: float, folder: Path, on_progress: Callable[[int, int], None]) -> Trial:
         done = folder / EVALUATION
         try:
-            evaluation = Evaluation.load(done) if done.exists() else self._evaluation(rate, folder, on_step)
+            evaluation = Evaluation.load(done) if done.exists() else self._evaluation(rate, folder, on_progress)
         except DivergedError as error:
             return Trial(rate, None, None, str(error).partition(". ")[0])  # its checkpoint does not stay
         evaluation.save(done)
         return Trial(rate, evaluation.clean.value, evaluation.worst.value, None)
 
-    def _evaluation(self, rate: float, folder: Path, on_step: Callable[[int, int], None]) -> Evaluation:
+    def _evaluation(self, rate: float, folder: Path, on_progress: Callable[[int, int], None]) -> Evaluation:
         parts, model = self.parts, self.parts.new_model()
         schedule = shrunk(parts.schedule, parts.experiment.training.epochs, self.epochs)
         parts.fit(
@@ -150,7 +150,7 @@ class _Trainer:
             folder=folder,
             epochs=self.epochs,
             steps=self.steps,
-            on_step=on_step,
+            on_progress=on_progress,
         )
         images, labels = self.held_out.floats(), self.held_out.labels
         device = next(model.parameters()).device

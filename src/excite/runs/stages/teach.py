@@ -141,7 +141,7 @@ class _Stage:
                 parts.schedule,
                 folder=self.run.teacher,
                 after_epoch=partial(epoch_accuracies, parts),
-                on_step=progress,
+                on_progress=progress,
             )
         return model
 

@@ -42,7 +42,7 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ra
                 online=online,
                 after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
-                on_step=progress,
+                on_progress=progress,
                 ranks=ranks,
             )
         except DivergedError as error:
