@@ -6,8 +6,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from excite import console
-from excite.console import Console
-from excite.runs.stages.console import Placed
+from excite.console import Console, Placed
 
 
 def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(

@@ -41,8 +41,7 @@ ELSEWHERE = {
     "runs/stages/test_illustrate.py": ("what it stores", "illustration"),
     "test_console.py": ("what a stage says goes to the console", "console"),
     "sweeps/engines/test_engines.py": ("every engine gives the same: one table", "local on_ray worker"),
-    "trace/test_recorder.py": ("the recorder's probe", "probe"),
-    "training/test_loop.py": ("what resumes is the loop", "resumable"),
+    "trace/test_recorder.py": ("parts of the recorder", "probe slopes"),
 }
 TESTED_ELSEWHERE = {module for _, modules in ELSEWHERE.values() for module in modules.split()}
 MODULES = [

@@ -1,9 +1,12 @@
-"""Progress and logs on stderr: bars on a terminal, plain lines elsewhere."""
+"""How far things are, on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -12,6 +15,13 @@ SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_UPDATES = 0.1
 
 OnProgress = Callable[[int, int], None]
+
+
+class Speaker(Protocol):
+    """What stages speak to: lines, and tasks that know how far they are."""
+
+    def say(self, text: str) -> None: ...
+    def task(self, title: str) -> AbstractContextManager[OnProgress]: ...
 
 
 class Console:
@@ -59,6 +69,20 @@ class Console:
             self.say(f"{title}: {done} of {total}, about {left:.0f} s left")
 
         yield _seldom(SECONDS_BETWEEN_LINES, line)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A console that says before every task where in a larger whole it is: "seed 1 of 2", "stage 3 of 7"."""
+
+    console: Speaker
+    where: str
+
+    def say(self, text: str) -> None:
+        self.console.say(text)
+
+    def task(self, title: str) -> AbstractContextManager[OnProgress]:
+        return self.console.task(f"{self.where}, {title}")
 
 
 def _seldom(seconds: float, show: OnProgress) -> OnProgress:

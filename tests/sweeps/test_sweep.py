@@ -7,9 +7,10 @@ import pytest
 from excite.errors import InputError
 from excite.files import write_json
 from excite.runs import Experiment, load
+from excite.runs.collection import run_folders
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME
 from excite.sweeps.jobs import Job, Outcome, blocked, earlier_outcome, jobs_of
-from excite.sweeps.sweep import combinations, run_folders
+from excite.sweeps.sweep import combinations
 
 
 def names(runs: dict[Path, Experiment]) -> list[str]:

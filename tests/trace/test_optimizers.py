@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from excite.errors import InputError
-from excite.trace.optimizers import caveat, check_optimizer
+from excite.trace.their_loop import caveat, check_optimizer
 
 
 def test_sgd_has_no_caveat_and_others_are_named() -> None:

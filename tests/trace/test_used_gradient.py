@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from excite.trace.used_gradient import BackwardPasses, objection, standing_at
+from excite.trace.their_loop import BackwardPasses, objection, standing_at
 
 OWN = torch.tensor([3.0, 4.0, 0.0])
 

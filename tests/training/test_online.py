@@ -44,7 +44,7 @@ class Run:
             batch_size=BATCH,
             folder=folder,
             online=self.online,
-            on_progress=on_step,
+            on_progress=on_progress,
         )
         return [metrics.loss for metrics in history.epochs]
 

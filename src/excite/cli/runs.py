@@ -52,11 +52,11 @@ def run(
     EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to go on with. A stage that is finished is not
     run again: a stopped run goes on, and arms and seeds can be added.
     """
-    from excite.evaluation import Shards
+    from excite.console import Placed
+    from excite.evaluation.shards import Shards
     from excite.runs.arms import arm_names
+    from excite.runs.collection import run_folders
     from excite.runs.procedure import Run
-    from excite.runs.stages.console import Placed
-    from excite.sweeps.sweep import run_folders
 
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work

@@ -110,6 +110,8 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
 
 
 def _attack(value: Any, eps: float | None) -> Attack:
+    if isinstance(value, Attack):
+        return value
     if isinstance(value, str):
         return _named(value, {}, eps)
     if isinstance(value, Mapping):

@@ -14,13 +14,14 @@ from torch import nn
 
 from excite import data, models
 from excite.attacks import ATTACKS, Attack, create
+from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
 from excite.evaluation.shards import UNSHARED
 from excite.registry import lookup
 from excite.runs.assemble import usable_device
-from excite.runs.procedure import Console, Run
+from excite.runs.procedure import Run
 
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of DDP, torch.compile, checkpoints of ours and Lightning's
 
@@ -76,7 +77,7 @@ def attack_target(
     target: Target,
     attacks: Mapping[str, Attack],
     *,
-    console: Console,
+    console: Speaker,
     examples: int | None = None,
     subset_seed: int = 0,
     batch_size: int = 128,

@@ -1,4 +1,4 @@
-"""Many run folders read together: the runs of a sweep, and which of them differ in nothing but the seed."""
+"""Several runs belong together: which folders an experiment gets, which were found, which differ in the seed only."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from excite.errors import InputError
-from excite.runs.experiment import Experiment, without_plan
+from excite.runs.experiment import Experiment, with_values, without_plan
 from excite.runs.folder import RunFolder, run_folders_in
 
 
@@ -26,6 +26,22 @@ class Group:
         return tuple(run.experiment.seed for run in self.runs)
 
 
+def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
+    """The experiment in its folder, or under the seeds 0, 1, … in a folder each below it."""
+    if seeds is None:
+        if any(run.path != folder for run in run_folders_in(folder)):
+            raise InputError(f"{folder} holds several runs. Name a new folder with --out for one, or pass --seeds.")
+        return {folder: experiment}
+    check_not_a_run(folder)
+    return {folder / f"seed-{seed}": with_values(experiment, {"seed": seed}) for seed in range(seeds)}
+
+
+def check_not_a_run(folder: Path) -> None:
+    """A folder is a run or holds several: were it both, a seed could count twice."""
+    if RunFolder(folder).exists:
+        raise InputError(f"{folder} is one run. Name a new folder with --out for several, or delete this one.")
+
+
 def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
     """Every run in `folders`: a folder is a run folder, or holds run folders at any depth."""
     found: dict[Path, RunFolder] = {}
@@ -42,6 +58,11 @@ def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
     """Runs grouped by everything but their seed, in the order they came; inside a group by seed."""
     groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
-        key = msgspec.json.encode(msgspec.structs.replace(without_plan(run.experiment), seed=0), order="sorted")
+        key = msgspec.json.encode(seedless(run.experiment), order="sorted")
         groups.setdefault(key, []).append(run)
     return tuple(Group(tuple(sorted(group, key=lambda run: run.experiment.seed))) for group in groups.values())
+
+
+def seedless(experiment: Experiment) -> Experiment:
+    """What runs of one study have in common."""
+    return msgspec.structs.replace(without_plan(experiment), seed=0)

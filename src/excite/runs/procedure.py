@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from pathlib import Path
 
+from excite.console import Placed, Speaker
 from excite.errors import DivergedError, ExciteError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
@@ -17,7 +18,6 @@ from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
 from excite.runs.once import once
 from excite.runs.stages.attack import attack
-from excite.runs.stages.console import Console, Placed
 from excite.runs.stages.epoch_accuracies import check_recording
 from excite.runs.stages.estimate import estimate
 from excite.runs.stages.grid_search import search
@@ -28,8 +28,6 @@ from excite.runs.stages.train import train
 from excite.trace import Trace
 from excite.training.distributed import ALONE, Ranks
 
-__all__ = ["Console", "Run"]
-
 
 class Run:
     """An experiment in its folder. A folder that holds another experiment is refused.
@@ -37,7 +35,7 @@ class Run:
     Each method does one stage, after those that it needs; a stage itself never starts another one.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment, *, console: Console, device: str | None = None) -> None:
+    def __init__(self, folder: Path, experiment: Experiment, *, console: Speaker, device: str | None = None) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
         self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
         if not self.files.exists:
@@ -53,7 +51,7 @@ class Run:
             )
 
     @classmethod
-    def open(cls, folder: Path, *, console: Console, device: str | None = None) -> "Run":
+    def open(cls, folder: Path, *, console: Speaker, device: str | None = None) -> "Run":
         return cls(folder, RunFolder(folder).experiment, console=console, device=device)
 
     @property
@@ -64,6 +62,9 @@ class Run:
     @cached_property
     def parts(self) -> Parts:
         assembled = assemble(self.experiment, device=self.device)
+        data, teacher = self.experiment.data, self.experiment.teacher
+        if teacher is None and data.unlabelled is None and not assembled.objective.needs_pseudo_labels:
+            return assembled
         return with_pseudo_labels(assembled, self.folder, console=self.console, device=self.device)
 
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
@@ -135,7 +136,7 @@ class Run:
     def _estimate(self, name: str) -> StoredEstimate:
         file = self.files.estimate_file(name)
         if not file.exists():
-            leader = leader_of(self.files, name)
+            leader = leader_of(self.files) if estimators.is_shared(self.experiment, name) else None
             if leader is not None:
                 Run.open(leader.path, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
@@ -210,7 +211,7 @@ class Run:
         with kept(self.folder, file, usable_device(self.device)):
             make()
 
-    def _placed(self, file: Path) -> Console:
+    def _placed(self, file: Path) -> Speaker:
         """The console, which says of a stage that was planned which one it is."""
         if file not in self._plan:
             return self.console

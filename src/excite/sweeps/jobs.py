@@ -79,7 +79,7 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 
 def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
     task = f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L
-    leader = leader_of(RunFolder(folder), name) if is_shared(experiment, name) else None
+    leader = leader_of(RunFolder(folder)) if is_shared(experiment, name) else None
     if leader is not None:
         return Job(folder, task, (_estimate(leader.path, experiment, name),))
     needs_trace = estimator_of(experiment, name).needs == "trace"

@@ -9,11 +9,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from excite.console import Speaker
 from excite.errors import InputError
 from excite.registry import LONGEST_NAME
+from excite.runs.collection import check_not_a_run
 from excite.runs.experiment import Experiment, with_values
-from excite.runs.folder import RunFolder, run_folders_in
-from excite.runs.procedure import Console, Run
+from excite.runs.procedure import Run
 from excite.sweeps.engines import Engine
 from excite.sweeps.jobs import Job, Outcome, earlier_outcome, jobs_of
 
@@ -43,19 +44,9 @@ class Sweep:
         return "\n".join([f"{ended}, {len(lines)} failed, in {self.folder}", *lines])
 
 
-def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
-    """The experiment in its folder, or under the seeds 0, 1, … in a folder each below it."""
-    if seeds is None:
-        if any(run.path != folder for run in run_folders_in(folder)):
-            raise InputError(f"{folder} holds several runs. Name a new folder with --out for one, or pass --seeds.")
-        return {folder: experiment}
-    _check_not_a_run(folder)
-    return {folder / f"seed-{seed}": with_values(experiment, {"seed": seed}) for seed in range(seeds)}
-
-
 def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
     """Every combination of the experiment's `sweep` table, by the run folder it gets; `seeds` replaces its seeds."""
-    _check_not_a_run(folder)
+    check_not_a_run(folder)
     values = {key: options for key, options in experiment.sweep.items() if key != "seed"}
     values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else list(range(seeds))
     if empty := [key for key, options in values.items() if not options]:
@@ -75,7 +66,7 @@ def sweep(
     folder: Path,
     *,
     engine: Engine,
-    console: Console,
+    console: Speaker,
     arms: Iterable[str] = (),
     device: str | None = None,
 ) -> Sweep:
@@ -98,12 +89,6 @@ def sweep(
             console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
     opened[0].show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
-
-
-def _check_not_a_run(folder: Path) -> None:
-    """A folder is a run or holds several: were it both, a seed could count twice."""
-    if RunFolder(folder).exists:
-        raise InputError(f"{folder} is one run. Name a new folder with --out for several, or delete this one.")
 
 
 def _short_names(keys: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -16,7 +17,7 @@ from excite.errors import InputError
 from excite.objectives.protocol import Objective, frozen
 from excite.randomness import seed_all, undisturbed
 
-__all__ = ["Loss", "Objective", "Probe"]
+__all__ = ["Loss", "Objective", "Probe", "input_gradient"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> one number or one per example
 
@@ -82,3 +83,14 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
     with undisturbed(model, next(model.parameters()).device):
         model.train()
         yield
+
+
+def input_gradient(model: nn.Module, probe: Probe) -> Tensor:
+    """The released code's gradient: with respect to pixels, averaged over a batch whose loss is an average already."""
+    total = torch.zeros(probe.x[0].numel())
+    for inputs, loss in probe.evaluations(model):
+        inputs.requires_grad_(True)
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(loss(), inputs)
+        total += gradient.mean(0).reshape(-1).cpu()
+    return total

@@ -2,9 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -12,18 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
-from excite.randomness import random_state, set_random_state, undisturbed
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import Moments
-from excite.trace.optimizers import caveat, check_optimizer
-from excite.trace.probe import Loss, Objective, Probe
+from excite.trace.probe import Loss, Objective, Probe, input_gradient
+from excite.trace.slopes import LocalSlopes
+from excite.trace.their_loop import caveat, check_optimizer
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import BackwardPasses, objection, standing_at
 from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, dense, project, project_gradient
 
 Gradient = Literal["epoch_mean", "probe", "input"]
@@ -96,14 +92,12 @@ class Recorder:
         self._model = model
         self._parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._check(optimizer, gradient, storage, slopes_per_epoch)
-        self._device = self._parameters[0].device
         self._probe: Probe | None = None
         if probe is not None:
             self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
         if gradient != "epoch_mean" or curvature_every:
             self._needed_probe()
         self._gradient = gradient
-        self._slopes_per_epoch = slopes_per_epoch if optimizer is not None else 0
         self._curvature_every = curvature_every
         self._curvature_iterations = curvature_iterations
         self._seed = seed
@@ -114,25 +108,20 @@ class Recorder:
         self._gradient_sum = self._projection.zeros()
         self._steps_summed = 0
         self._step = 0
-        self._step_of_epoch = 0
-        self._epoch_length = steps_per_epoch
         self._rate = math.nan
         self._moments: list[tuple[int, float]] = []
-        self._slopes: list[tuple[float, int, float]] = []
         self._curvatures: list[tuple[float, float, int]] = []
-        self._forward: _FirstForward | None = None  # there while the coming step is a sampled one
-        self._forward_handle: RemovableHandle | None = None
-        self._parameters_before: Tensor | None = None
-        self._copies: list[Tensor] | None = None  # of the parameters before a step whose gradient is to be checked
-        self._passes: BackwardPasses | None = None
-        self._sampled: _SampledStep | None = None
-        self._both_ends: bool | None = None  # None until the first sampled step told whether .grad can be used
-        self._early = False  # after_step was called before any step
         self._problems: dict[str, str] = {}  # by their kind
-        self._average: Callable[[Tensor], Tensor] | None = None  # over processes, where several train together
-        if isinstance(model, DistributedDataParallel):
-            self._average = _mean_over(model)
         self._keeps = True
+        self._slopes = LocalSlopes(
+            model,
+            self._parameters,
+            self._projection,
+            per_epoch=slopes_per_epoch if optimizer is not None else 0,
+            steps_per_epoch=steps_per_epoch,
+            seed=seed,
+            complain=self._complain,
+        )
         self._facts = {
             "gradient": gradient,
             "storage": self._projection.description,
@@ -148,10 +137,10 @@ class Recorder:
         self._handles: list[RemovableHandle] = []
         if optimizer is not None:
             self._handles = [
-                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_pre_hook(lambda *_: self._slopes.before_step()),
                 optimizer.register_step_post_hook(self._after_optimizer_step),
             ]
-        self._expect_step()
+        self._slopes.expect_step()
 
     def join(self, average: Callable[[Tensor], Tensor], *, keeps: bool) -> None:
         """This is one of several processes that train one model (DistributedDataParallel), each with a Recorder.
@@ -159,7 +148,7 @@ class Recorder:
         `average` gives the mean of a tensor over them, at a call in each: the closures of `after_step` see a part of
         the batch only. The one that `keeps` has the trace in the end; the others help to measure it.
         """
-        self._average, self._keeps = average, keeps
+        self._slopes.average, self._keeps = average, keeps
 
     def after_step(self, closure: Callable[[], Tensor]) -> None:
         """At a sampled step, measure how much the gradient changed per length of the step; else return at once.
@@ -170,27 +159,7 @@ class Recorder:
         is evaluated there too, which costs a pass more: if the two differ, the closure's is used, and `problems` says
         what was done and what to do. A change of the gradient that is lost in rounding gives no slope.
         """
-        if self._handles and self._step_of_epoch == 0 and not self._moments:
-            self._early = True
-        start, self._sampled = self._sampled, None
-        if start is None or start.step != self._step:
-            return
-        self._expect_step(paused=True)
-        before = start.gradient
-        if start.copies is not None:
-            with standing_at(self._parameters, start.copies):
-                own = self._gradient_of(closure, start)
-            problem = objection(before, own, passes=start.passes, early=self._early)
-            self._both_ends = problem is not None
-            if problem is not None:
-                self._complain(*problem)
-                before = own
-        after = self._gradient_of(closure, start)
-        self._expect_step()
-        parameters = project(self._projection, self._parameters)
-        rise, run = (after - before).norm(), (parameters - start.parameters).norm()
-        if torch.isfinite(rise) and run > 0 and rise > start.rounding * before.norm():
-            self._slopes.append((float(rise / run), self._step, self._rate))
+        self._slopes.measure(closure, self._step, self._rate)
 
     def record(self) -> None:
         """Mark a moment, such as the end of an epoch."""
@@ -199,10 +168,7 @@ class Recorder:
         self._moments.append((self._step, self._rate))
         self._gradient_sum.zero_()
         self._steps_summed = 0
-        if self._step_of_epoch:
-            self._epoch_length = self._epoch_length or self._step_of_epoch
-        self._step_of_epoch = 0
-        self._expect_step()
+        self._slopes.end_epoch()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -219,9 +185,9 @@ class Recorder:
             squared_parameter_distances=self._parameter_moments.squared,
             steps=np.array([step for step, _ in self._moments], dtype=np.int64),
             learning_rates=np.array([rate for _, rate in self._moments]),
-            slopes=np.array([slope for slope, _, _ in self._slopes]),
-            slope_steps=np.array([step for _, step, _ in self._slopes], dtype=np.int64),
-            slope_learning_rates=np.array([rate for _, _, rate in self._slopes]),
+            slopes=np.array([slope for slope, _, _ in self._slopes.measured]),
+            slope_steps=np.array([step for _, step, _ in self._slopes.measured], dtype=np.int64),
+            slope_learning_rates=np.array([rate for _, _, rate in self._slopes.measured]),
             curvatures=np.array([value for value, _, _ in self._curvatures]),
             curvature_residuals=np.array([residual for _, residual, _ in self._curvatures]),
             curvature_steps=np.array([step for _, _, step in self._curvatures], dtype=np.int64),
@@ -239,13 +205,13 @@ class Recorder:
             "parameters": parameter_facts,
             "steps_summed": self._steps_summed,
             "step": self._step,
-            "step_of_epoch": self._step_of_epoch,
-            "epoch_length": self._epoch_length,
+            "step_of_epoch": self._slopes.step_of_epoch,
+            "epoch_length": self._slopes.epoch_length,
             "rate": _json_number(self._rate),
             "moments": [[step, _json_number(rate)] for step, rate in self._moments],
-            "slopes": [list(slope) for slope in self._slopes],
+            "slopes": [list(slope) for slope in self._slopes.measured],
             "curvatures": [[_json_number(value), _json_number(error), step] for value, error, step in self._curvatures],
-            "both_ends": self._both_ends,
+            "both_ends": self._slopes.both_ends,
             "problems": dict(self._problems),
         }
 
@@ -262,56 +228,27 @@ class Recorder:
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._steps_summed = facts["steps_summed"]
         self._step = facts["step"]
-        self._step_of_epoch = facts["step_of_epoch"]
-        self._epoch_length = facts["epoch_length"]
         self._rate = _number(facts["rate"])
         self._moments = [(step, _number(rate)) for step, rate in facts["moments"]]
-        self._slopes = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
         self._curvatures = [(_number(value), _number(error), step) for value, error, step in facts["curvatures"]]
-        self._both_ends, self._problems = facts["both_ends"], dict(facts["problems"])
-        self._expect_step()
+        self._problems = dict(facts["problems"])
+        slopes = self._slopes
+        slopes.measured = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
+        slopes.both_ends, slopes.epoch = facts["both_ends"], len(self._moments)
+        slopes.step_of_epoch, slopes.epoch_length = facts["step_of_epoch"], facts["epoch_length"]
+        slopes.expect_step()
 
     def close(self) -> None:
         """Stop watching; the trace stays."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._expect_step(paused=True)
-
-    def _expect_step(self, *, paused: bool = False) -> None:
-        """Prepare for the coming step: a sampled one must remember the random state of its first forward pass."""
-        if self._forward_handle is not None:
-            self._forward_handle.remove()
-        if self._passes is not None:
-            self._passes.close()
-        self._forward = self._forward_handle = self._passes = None
-        if self._handles and not paused and self._is_sampled():
-            self._forward = _FirstForward(self._device)
-            self._passes = BackwardPasses(self._parameters)
-            self._forward_handle = self._model.register_forward_pre_hook(self._forward)
-
-    def _is_sampled(self) -> bool:
-        if self._slopes_per_epoch == 0:
-            return False
-        if self._epoch_length is None:
-            return self._step_of_epoch & (self._step_of_epoch + 1) == 0
-        stride = max(1, self._epoch_length // self._slopes_per_epoch)
-        phase = int(np.random.default_rng((self._seed, len(self._moments))).integers(stride))
-        turn, position = divmod(self._step_of_epoch, stride)
-        return position == phase and turn < self._slopes_per_epoch
-
-    def _before_step(self, *_: object) -> None:
-        if self._forward is None or self._passes is None:
-            return
-        self._parameters_before = project(self._projection, self._parameters)
-        unsure = self._both_ends is not False or (self._average is None and self._passes.touched)
-        self._copies = [parameter.detach().clone() for parameter in self._parameters] if unsure else None
+        self._slopes.close()
 
     # After the step, not before it: where a closure computes the gradients (Lightning), there are none before.
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         gradients = [parameter.grad for parameter in self._parameters]
         self._step += 1
-        self._step_of_epoch += 1
         self._rate = float(optimizer.param_groups[0]["lr"])
         if self._gradient == "epoch_mean":
             with torch.no_grad():
@@ -319,26 +256,7 @@ class Recorder:
                     if gradient is not None:
                         self._projection.add(self._gradient_sum, index, dense(gradient))
             self._steps_summed += 1
-        if self._forward is not None and self._passes is not None and self._parameters_before is not None:
-            self._sampled = _SampledStep(
-                step=self._step,
-                parameters=self._parameters_before,
-                copies=self._copies,
-                gradient=project(self._projection, gradients),
-                passes=self._passes.times,
-                random=self._forward.random,
-                rounding=_rounding(self._forward.autocast, self._parameters[0].dtype),
-            )
-            self._parameters_before = self._copies = None
-        self._expect_step()
-
-    def _gradient_of(self, closure: Callable[[], Tensor], start: "_SampledStep") -> Tensor:
-        """The closure's gradient where the parameters stand now, with the dropout masks that the step saw."""
-        with undisturbed(self._model, self._device), _own_gradients(self._model, self._parameters):
-            if start.random is not None:
-                set_random_state(start.random, self._device)
-            gradient = project_gradient(self._projection, self._parameters, lambda: _loss(closure))
-        return gradient if self._average is None else self._average(gradient)
+        self._slopes.after_step(self._step)
 
     def _complain(self, kind: str, text: str) -> None:
         if kind not in self._problems:
@@ -387,94 +305,6 @@ class Recorder:
         if optimizer is not None:
             watches_steps = slopes > 0 or gradient == "epoch_mean"
             check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
-
-
-def input_gradient(model: nn.Module, probe: Probe) -> Tensor:
-    """The released code's gradient: with respect to pixels, averaged over a batch whose loss is an average already."""
-    total = torch.zeros(probe.x[0].numel())
-    for inputs, loss in probe.evaluations(model):
-        inputs.requires_grad_(True)
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(loss(), inputs)
-        total += gradient.mean(0).reshape(-1).cpu()
-    return total
-
-
-class _FirstForward:
-    """A forward hook that remembers the random state of the first training pass; holds nothing else of the run."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.random: dict[str, Any] | None = None
-        self.autocast: torch.dtype | None = None
-
-    def __call__(self, module: nn.Module, _: object) -> None:
-        if self.random is None and module.training:
-            self.random = random_state(self._device)
-            if torch.is_autocast_enabled(self._device.type):
-                self.autocast = torch.get_autocast_dtype(self._device.type)
-
-
-@dataclass(frozen=True, eq=False)
-class _SampledStep:
-    step: int
-    parameters: Tensor
-    copies: list[Tensor] | None
-    gradient: Tensor
-    passes: int
-    random: dict[str, Any] | None
-    rounding: float  # the relative change of a gradient that is lost in rounding
-
-
-def _rounding(autocast: torch.dtype | None, own: torch.dtype) -> float:
-    """Long sums of the parameters' own precision lose some digits; autocast sums in float32 and rounds once a layer."""
-    return max(32 * torch.finfo(own).eps, 0.0 if autocast is None else 4 * torch.finfo(autocast).eps)
-
-
-@contextmanager
-def _own_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
-    """Keep `.grad` away from the closure, and a wrapped model's processes from waiting for each other's."""
-    kept = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    alone = model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
-    try:
-        with alone:
-            yield
-        if any(parameter.grad is not None for parameter in parameters):
-            raise _calls_backward()
-    except RuntimeError as error:
-        if any(parameter.grad is not None for parameter in parameters):
-            raise _calls_backward() from error
-        raise
-    finally:
-        for parameter, gradient in zip(parameters, kept, strict=True):
-            parameter.grad = gradient
-
-
-def _calls_backward() -> InputError:
-    return InputError(
-        "The closure of after_step calls backward(). Let it return the loss only: `def closure(): return "
-        "loss_fn(model(x), y)`; the recorder takes the gradient itself."
-    )
-
-
-def _loss(closure: Callable[[], Tensor]) -> Tensor:
-    loss = closure()
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise InputError(f"The closure of after_step must return the loss, one number as a tensor, not {what}.")
-    if not loss.requires_grad:
-        raise InputError("The loss of the closure has no gradient: do not detach it or compute it under no_grad().")
-    return loss.reshape(())
-
-
-def _mean_over(model: DistributedDataParallel) -> Callable[[Tensor], Tensor]:
-    def average(vector: Tensor) -> Tensor:
-        torch.distributed.all_reduce(vector, group=model.process_group)
-        return vector / torch.distributed.get_world_size(model.process_group)
-
-    return average
 
 
 def _projection(parameters: list[Tensor], storage: Storage, entries: int, seed: int) -> Projection:

@@ -23,8 +23,7 @@ from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
-from excite.training.interrupts import stop_requests
-from excite.training.resumable import ResumableRun
+from excite.training.resumable import ResumableRun, stop_requests
 
 STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
 

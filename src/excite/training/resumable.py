@@ -1,10 +1,14 @@
-"""Where a training run stands, kept in its folder so that a stopped run goes on from there."""
+"""Where a training run stands, kept in its folder: one that was asked to stop, or killed, goes on from there."""
 
+import contextlib
 import math
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -172,3 +176,38 @@ class ResumableRun:
 
 def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(ONLINE): tensor for name, tensor in extra.items() if name.startswith(ONLINE)}
+
+
+class StopRequest:
+    """Remembers the first stop signal that arrived."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.signal_number is not None
+
+
+@contextlib.contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a flag while the block runs; a second one does not wait.
+
+    Outside the main thread, do nothing.
+    """
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def remember(signal_number: int, _frame: FrameType | None) -> None:
+        request.signal_number = signal_number
+        signal.signal(signal_number, previous[signal_number])
+
+    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for number in previous:
+            signal.signal(number, remember)
+        yield request
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,14 +1,14 @@
 """Clean and robust accuracy of one trained arm, on all test images of the experiment."""
 
+from excite.console import Speaker
 from excite.evaluation import Shards, evaluate
 from excite.evaluation.shards import UNSHARED
 from excite.randomness import device_of
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
-from excite.runs.stages.console import Console
 
 
-def attack(parts: Parts, arm: ArmFolder, console: Console, shards: Shards = UNSHARED) -> None:
+def attack(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
     """Leave the evaluation in the arm's folder; one that was stopped goes on from its journal, shared or not."""
     model = arm.load_into(parts.new_model()).eval()
     device = device_of(model)

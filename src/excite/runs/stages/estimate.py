@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
-from excite.console import OnProgress
+from excite.console import OnProgress, Speaker
 from excite.errors import InputError
 from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
 from excite.lipschitz.optimizers import described
@@ -13,10 +13,9 @@ from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
 from excite.runs.estimators import estimator_of, options_of
 from excite.runs.folder import RunFolder, StoredEstimate
-from excite.runs.stages.console import Console
 
 
-def estimate(parts: Parts, run: RunFolder, console: Console, name: str = OWN) -> None:
+def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) -> None:
     """Leave L by the estimator `name` in the folder. Where another than the run's own has no answer, leave why."""
     started = time.perf_counter()
     found, problem = None, ""
@@ -32,7 +31,7 @@ def estimate(parts: Parts, run: RunFolder, console: Console, name: str = OWN) ->
         console.say(str(found))
 
 
-def _estimate(parts: Parts, run: RunFolder, console: Console, name: str) -> LipschitzEstimate:
+def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> LipschitzEstimate:
     chosen = estimator_of(parts.experiment, name)
     if chosen.needs == "trace":
         return chosen(run.arm("baseline").trace())

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from excite.console import Speaker
 from excite.data import Split
 from excite.data.batches import TrainingData, steps_per_epoch
 from excite.errors import DivergedError, InputError
@@ -15,7 +16,6 @@ from excite.files import write_json
 from excite.runs.assemble import Parts
 from excite.runs.estimators import estimator_of
 from excite.runs.folder import ArmFolder
-from excite.runs.stages.console import Console
 from excite.schedules import Schedule, rescale
 
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
@@ -56,7 +56,7 @@ class GridSearch:
         )
 
 
-def search(parts: Parts, arm: ArmFolder, rates: int, console: Console) -> None:
+def search(parts: Parts, arm: ArmFolder, rates: int, console: Speaker) -> None:
     """Leave what a grid search found in the arm's folder."""
     with console.task(f"{arm.name}: trying {rates} rates") as progress:
         found = grid_search(parts, rates, folder=arm.trials, on_progress=progress)

@@ -2,17 +2,12 @@
 
 from dataclasses import replace
 
-import msgspec
-
-from excite.runs.estimators import is_shared
-from excite.runs.experiment import Experiment, without_plan
+from excite.runs.collection import seedless
 from excite.runs.folder import RunFolder, StoredEstimate
 
 
-def leader_of(run: RunFolder, name: str) -> RunFolder | None:
-    """The run beside this one whose L it takes over, if the experiment shares L; none where this one estimates it."""
-    if not is_shared(run.experiment, name):
-        return None
+def leader_of(run: RunFolder) -> RunFolder | None:
+    """The run beside this one whose L it takes over, where they share L; none if this one estimates it."""
     beside = [other for path in sorted(run.path.parent.iterdir()) if (other := RunFolder(path)).exists]
     same = [other for other in beside if seedless(other.experiment) == seedless(run.experiment)]
     leader = min(same, key=lambda other: other.experiment.seed, default=run)
@@ -26,7 +21,3 @@ def share(leader: RunFolder, run: RunFolder, name: str) -> None:
         stored.estimate, basis=f"shared by the study, estimated in {leader.path.name}: {stored.estimate.basis}"
     )
     replace(stored, estimate=estimate, seconds=0.0).save(run.estimate_file(name))
-
-
-def seedless(experiment: Experiment) -> Experiment:
-    return msgspec.structs.replace(without_plan(experiment), seed=0)

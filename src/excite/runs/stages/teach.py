@@ -8,6 +8,7 @@ import msgspec
 import torch
 from torch import nn
 
+from excite.console import Speaker
 from excite.data import Split
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.self_training.labelling import check_shape
@@ -19,12 +20,11 @@ from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.once import once
-from excite.runs.stages.console import Console
 from excite.runs.stages.epoch_accuracies import epoch_accuracies
 from excite.runs.stages.pseudo_label import label_with
 
 
-def with_pseudo_labels(parts: Parts, folder: Path, *, console: Console, device: str | None = None) -> Parts:
+def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: str | None = None) -> Parts:
     """The same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
 
     What does not fit together is refused now. A teacher is trained, in the run folder, when its labels are needed.
@@ -97,7 +97,7 @@ class _Stage:
     experiment: Experiment
     settings: Teacher
     source: str
-    console: Console
+    console: Speaker
     device: str | None
 
     @property

@@ -3,12 +3,12 @@
 import logging
 import shutil
 
+from excite.console import Speaker
 from excite.errors import DivergedError
 from excite.lipschitz.online import OnlineRate
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.stages.best import keep_best
-from excite.runs.stages.console import Console
 from excite.runs.stages.epoch_accuracies import epoch_accuracies, train_accuracy
 from excite.schedules import rescale
 from excite.training.distributed import Ranks
@@ -16,7 +16,7 @@ from excite.training.distributed import Ranks
 logger = logging.getLogger(__name__)
 
 
-def train(parts: Parts, arm: ArmFolder, rate: float, console: Console, ranks: Ranks, *, climb: bool = False) -> None:
+def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ranks, *, climb: bool = False) -> None:
     """Train from the rate η¹ on, with the baseline's schedule; one that diverges leaves that as its outcome.
 
     One that may `climb` leaves the rate that it found there, and no trace: what is rolled back has no place in one.

@@ -1,10 +1,12 @@
+"""Signals wait for the step under way; what resumes is the loop, in test_loop.py."""
+
 import os
 import signal
 import threading
 
 import pytest
 
-from excite.training.interrupts import stop_requests
+from excite.training.resumable import stop_requests
 
 
 def test_the_first_signal_waits_and_the_second_does_not() -> None:

@@ -1,16 +1,50 @@
-"""Did a step use the gradient of the loss that the recorder is handed? What was done to it, and what to do about it."""
+"""What other people's loops do that a recorder must know of, each with what to do about it.
+
+Optimizers whose steps have no gradient of their own, closures that are none, gradients that were clipped, scaled or
+accumulated between the backward pass and the step.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import LBFGS, SGD, Optimizer
+
+from excite.errors import InputError
 
 SAME = 0.01  # relative difference that rounding and nondeterministic kernels stay well below
 PARALLEL = 0.999  # cosine from which two gradients differ in length only
 BOTH_ENDS = "Slopes are measured with the closure at both ends of the step instead, at one pass more each"
+
+
+def check_optimizer(optimizer: Optimizer, parameters: Sequence[Tensor], *, watches_steps: bool) -> None:
+    """Refuse an optimizer that moves another model, and one whose steps have no gradient of their own."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if held.isdisjoint(map(id, parameters)):
+        raise InputError(
+            "The optimizer holds none of this model's parameters, so its steps do not move it. Make it from "
+            "model.parameters() of the same model, after copying it or moving it to its device."
+        )
+    if watches_steps and isinstance(optimizer, LBFGS):
+        raise InputError(
+            "LBFGS tries several points in one step, so no gradient belongs to the step. Record with "
+            'gradient="probe" and slopes_per_epoch=0, or train with SGD.'
+        )
+
+
+def caveat(optimizer: Optimizer) -> str | None:
+    """What to know about 1/L under this optimizer; None for SGD, with or without momentum."""
+    if isinstance(optimizer, SGD):
+        return None
+    name = type(optimizer).__name__
+    return (
+        f"L is that of the raw gradient and 1/L a rate for steps along it; {name} rescales the gradient, so 1/L is no "
+        f"rate for {name}. Train with SGD at 1/L, or look for {name}'s own edge with find_edge."
+    )
 
 
 class BackwardPasses:
@@ -101,3 +135,41 @@ def objection(used: Tensor, own: Tensor, *, passes: int, early: bool) -> Objecti
         f"The step did not use the gradient of the closure (cosine {cosine:.2g}). Call after_step right after the step "
         f"with a closure of the same batch, loss and mode. {BOTH_ENDS}.",
     )
+
+
+@contextmanager
+def own_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
+    """Keep `.grad` away from the closure, and a wrapped model's processes from waiting for each other's."""
+    kept = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    alone = model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+    try:
+        with alone:
+            yield
+        if any(parameter.grad is not None for parameter in parameters):
+            raise _calls_backward()
+    except RuntimeError as error:
+        if any(parameter.grad is not None for parameter in parameters):
+            raise _calls_backward() from error
+        raise
+    finally:
+        for parameter, gradient in zip(parameters, kept, strict=True):
+            parameter.grad = gradient
+
+
+def _calls_backward() -> InputError:
+    return InputError(
+        "The closure of after_step calls backward(). Let it return the loss only: `def closure(): return "
+        "loss_fn(model(x), y)`; the recorder takes the gradient itself."
+    )
+
+
+def loss_of(closure: Callable[[], Tensor]) -> Tensor:
+    loss = closure()
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise InputError(f"The closure of after_step must return the loss, one number as a tensor, not {what}.")
+    if not loss.requires_grad:
+        raise InputError("The loss of the closure has no gradient: do not detach it or compute it under no_grad().")
+    return loss.reshape(())
