@@ -60,6 +60,17 @@ def test_a_wrong_option_of_a_public_function_is_an_input_error(name: str) -> Non
         getattr(excite, name)(nonsense_option=1)
 
 
+@pytest.mark.parametrize("kind", [excite.Recorder, *excite.objectives.OBJECTIVES.values()])
+def test_a_wrong_option_of_a_public_class_is_an_input_error(kind: type) -> None:
+    with pytest.raises(InputError, match=f'There is no option of {kind.__name__} "nonsense_option"'):
+        kind(nonsense_option=1)
+
+
+def test_the_nearest_option_of_an_objective_is_named() -> None:
+    with pytest.raises(InputError, match='There is no option of Trades "betta"; did you mean "beta"'):
+        excite.objectives.Trades(betta=6.0)  # type: ignore[call-arg]
+
+
 def test_so_is_a_wrong_option_of_an_estimator() -> None:
     with pytest.raises(InputError, match='option of the estimator stated "constnat"; did you mean "constant"'):
         excite.estimate_lipschitz(None, "stated", constnat=3.0)

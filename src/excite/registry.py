@@ -82,17 +82,37 @@ def named_options(function: Callable[P, T]) -> Callable[P, T]:
         ...
     excite.errors.InputError: There is no option of power "exponnent"; did you mean "exponent"? Known: base, exponent.
     """
+    return _checked(function, function.__name__)
+
+
+def with_named_options(kind: type[T]) -> type[T]:
+    """The class, which refuses wrong options as `named_options` does.
+
+    >>> @with_named_options
+    ... class Power:
+    ...     def __init__(self, *, exponent=2): ...
+    >>> Power(exponnent=3)
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: There is no option of Power "exponnent"; did you mean "exponent"? Known: exponent.
+    """
+    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[misc]
+    return kind
+
+
+def _checked(function: Callable[P, T], name: str) -> Callable[P, T]:
     signature = inspect.signature(function)
+    known = [option for option in signature.parameters if option != "self"]
 
     @functools.wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> T:
         for option in options:
             if option not in signature.parameters:
-                raise unknown(f"option of {function.__name__}", option, signature.parameters)
+                raise unknown(f"option of {name}", option, known)
         try:
             signature.bind(*args, **options)
         except TypeError as error:
-            raise InputError(f"{function.__name__}(): {error}.") from error
+            raise InputError(f"{name}(): {error}.") from error
         return function(*args, **options)
 
     return checked

@@ -18,7 +18,7 @@ from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial
 from excite.objectives.pgd_at import PGDAT
 from excite.objectives.trades import BETA, Trades
 from excite.randomness import undisturbed
-from excite.registry import lookup, named_options
+from excite.registry import lookup, named_options, with_named_options
 
 GAMMA = 0.005
 
@@ -54,6 +54,7 @@ class WeightPerturbation(NamedTuple):
     weights: dict[str, Tensor]
 
 
+@with_named_options
 @dataclass(frozen=True)
 class AWP(Adversarial[WeightPerturbation]):
     """`awp_loss` with its options set."""

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 
 @named_options
@@ -38,6 +38,7 @@ def pgd_at_loss(
     return PGDAT(eps, step, steps, random_start)(model, x, y, generator)
 
 
+@with_named_options
 @dataclass(frozen=True)
 class PGDAT(Adversarial[Tensor]):
     """`pgd_at_loss` with its options set."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from excite.errors import InputError
 from excite.objectives.adversarial import EPS, STEP, STEPS, Forward
 from excite.objectives.trades import BETA, Trades
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 
 @named_options
@@ -33,6 +33,7 @@ def rst_loss(
     return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
 
 
+@with_named_options
 @dataclass(frozen=True)
 class RST(Trades):
     """`rst_loss` with its options set."""

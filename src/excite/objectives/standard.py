@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.objectives.protocol import TRAINING_PASSES
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 
 @named_options
@@ -16,6 +16,7 @@ def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cross_entropy(model(x), y)
 
 
+@with_named_options
 @dataclass(frozen=True)
 class Standard:
     """`standard_loss`, which has no options."""

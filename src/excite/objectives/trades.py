@@ -11,7 +11,7 @@ from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.errors import InputError
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 BETA = 6.0
 NOISE = 0.001  # where the attack starts: KL is flat at the image itself
@@ -45,6 +45,7 @@ def trades_loss(
     return Trades(beta, eps, step, steps)(model, x, y, generator)
 
 
+@with_named_options
 @dataclass(frozen=True)
 class Trades(Adversarial[Tensor]):
     """`trades_loss` with its options set."""

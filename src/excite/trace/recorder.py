@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
+from excite.registry import with_named_options
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import Moments
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
@@ -30,6 +31,7 @@ EXACT_LIMIT = 2_000_000  # parameters; larger models are sketched under storage=
 logger = logging.getLogger(__name__)
 
 
+@with_named_options
 class Recorder:
     """Fills a Trace from any loop; leaves weights, gradients, optimizer, buffers, modes and random state alone.
 

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from excite.report.figures import style
+from excite.runs.arms import ARMS, Arm
 
 DARK_PAGE = "#16181a"
 
@@ -34,6 +35,13 @@ def test_letters_stand_out_on_either_page() -> None:
 def test_arms_differ_in_colour_and_marker() -> None:
     looks = [style.look(arm) for arm in ("baseline", "poe", "largest", "grid-5")]
     assert len({colour for colour, _ in looks}) == len({marker for _, marker in looks}) == 4
+
+
+def test_an_arm_that_is_added_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {arm: style.look(arm) for arm in ARMS}
+    monkeypatch.setitem(ARMS, "new", Arm("new", "new", "new"))
+    assert {arm: style.look(arm) for arm in before} == before
+    assert len({*before.values(), style.look("new"), style.look("poe@stated"), style.look("grid-5")}) == len(before) + 3
 
 
 def test_ink_follows_the_reader_and_letters_stay_letters() -> None:

@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from excite.files import atomic, write_text
+from excite.runs.arms import ARMS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +27,8 @@ INK, LIGHT_INK = "#1a1a1a", "#ececec"
 # white and on a dark page. Markers say the same in black and white.
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PINK, "D"), (INK, "v"))
-ARM_LOOKS = dict(zip(("baseline", "poe", "largest"), LOOKS, strict=False))
+COLOURS, MARKERS = tuple(colour for colour, _ in LOOKS), "os^Dv<>pPX*h8"
+FIRST = ("baseline", "poe", "largest", "grid")  # of the arms: the looks that differ most
 HEAT = "cividis"  # even in lightness, the same for nearly all eyes
 
 SETTINGS: dict[Any, Any] = {
@@ -60,8 +62,11 @@ def settings() -> AbstractContextManager[None]:
 
 
 def look(arm: str) -> tuple[str, str]:
-    """Colour and marker of an arm; a grid search has the fourth."""
-    return ARM_LOOKS.get(arm, LOOKS[3])
+    """Colour and marker of an arm, the same in every figure; an arm with another's L has the colour of the arm."""
+    base, at, _ = arm.partition("@")
+    order = list(dict.fromkeys((*FIRST, *ARMS)))
+    number = order.index(base if base in ARMS else "grid")
+    return COLOURS[number % len(COLOURS)], MARKERS[(number + bool(at) * len(order)) % len(MARKERS)]
 
 
 def panels(rows: int, columns: int, *, width: float = 4.2, height: float = 3.1) -> tuple["Figure", list["Axes"]]:
