@@ -1,7 +1,7 @@
 """What an experiment costs on this machine: its work, at the passes per second that the machine is seen to make."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,17 +32,22 @@ class Cost:
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Cost]:
     """What each experiment would cost on `device`, whose speed is measured now."""
     runs = {name: [experiment, *sweep_runs(experiment)] for name, experiment in experiments.items()}
-    every = list(itertools.chain.from_iterable(runs.values()))
-    speeds = passes_per_second({_network(run, model) for run in every for model in (run.model, _teacher(run))}, device)
+    speeds = passes_per_second(networks(itertools.chain.from_iterable(runs.values())), device)
 
-    def seconds(run: Experiment) -> float:
-        work = count_work(run)
+    def seconds(run: Experiment, work: Work) -> float:
         return work.passes / speeds[_network(run, run.model)] + work.teaching / speeds[_network(run, _teacher(run))]
 
-    return {
-        name: Cost(count_work(experiment), seconds(experiment), len(swept), sum(map(seconds, swept)))
-        for name, (experiment, *swept) in runs.items()
-    }
+    found = {}
+    for name, (experiment, *swept) in runs.items():
+        work = count_work(experiment)
+        in_sweep = sum(seconds(run, count_work(run)) for run in swept)
+        found[name] = Cost(work, seconds(experiment, work), len(swept), in_sweep)
+    return found
+
+
+def networks(runs: Iterable[Experiment]) -> set[Network]:
+    """What they and their teachers train."""
+    return {_network(run, model) for run in runs for model in (run.model, _teacher(run))}
 
 
 def _network(run: Experiment, model: Model) -> Network:
