@@ -16,7 +16,8 @@ def show(as_json: bool, value: Any, text: str) -> None:
 
 def show_results(folder: Path, as_json: bool) -> None:
     """One run: its table, its page, and for machines everything it found."""
-    from excite.report import table, write_page
+    from excite.report.page.page import write_page
+    from excite.report.tables.run_table import table
     from excite.report.tables.study_table import study_table
     from excite.report.verdict import verdict
     from excite.runs.collection import by_seed
@@ -24,14 +25,15 @@ def show_results(folder: Path, as_json: bool) -> None:
 
     run = RunFolder(folder)
     page = write_page(run)
-    facts = study_table(by_seed([run])).to_json(verdict(run)) | run.to_json() | {"report": str(page)}
-    show(as_json, facts, f"{table(run)}\nReport: {page}")
+    if not as_json:
+        click.echo(f"{table(run)}\nReport: {page}")
+        return
+    show(as_json, study_table(by_seed([run])).to_json(verdict(run)) | run.to_json() | {"report": str(page)}, "")
 
 
 def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
     """Many runs: their table, their page, how the sweep went."""
-    from excite.report import write_page
-    from excite.report.page.page import PAGE
+    from excite.report.page.page import PAGE, write_page
     from excite.report.tables.study_table import study_table
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect

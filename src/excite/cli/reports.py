@@ -27,8 +27,8 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     """
     import webbrowser
 
-    from excite.report import table, write_page
-    from excite.report.page.page import PAGE
+    from excite.report.page.page import PAGE, write_page
+    from excite.report.tables.run_table import table
     from excite.report.tables.study_table import study_table
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect

@@ -87,6 +87,8 @@ def evaluate(
         correct, not_finite = _clean(model, x, y, batch_size)
         cost = Cost(time.perf_counter() - began, forwards=len(x))
         examples = _hash([x, y])
+        if not known:
+            return Evaluation(correct=correct.numpy(), attacks={}, flags=(), cost=cost, examples=examples)
         order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
         weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
         diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
@@ -97,7 +99,7 @@ def evaluate(
                 agenda.work_off(judges, on_progress)
         ends = diary.progress
         results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
-        if checks and known and not diary.checked:
+        if checks and not diary.checked:
             flags, diary.cost_of_checks = _distrust(judge, correct, results)
             diary.add_flags(LAST, [left_in_train_mode, trust.not_finite(not_finite, len(x)), *flags])
             diary.checked = True

@@ -1,0 +1,37 @@
+"""How near what `excite list` says a run takes is to what it takes: a ratio, measured in this run.
+
+    python benchmarks/costs.py
+
+Whatever else the machine does: the estimate is made before, between the arms and after, and its median counts.
+"""
+
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from excite.console import Console
+from excite.runs import load
+from excite.runs.procedure import Run
+from excite.sweeps.costs import costs
+
+
+def estimated_over_true(folder: Path) -> float:
+    experiment = load("mnist-sample", overrides=["lipschitz.steps=120", "training.epochs=6"])
+
+    def estimate() -> float:
+        return costs({"": experiment}, torch.device("cpu"))[""].seconds
+
+    estimates, started = [estimate()], time.perf_counter()
+    run = Run(folder, experiment, console=Console(quiet=True))
+    for arm in experiment.arms:
+        run.all([arm])
+        estimates.append(estimate())
+    return statistics.median(estimates) / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        print(f"estimated over true: {estimated_over_true(Path(temporary) / 'run'):.2f}")
