@@ -31,7 +31,7 @@ def run(journal: Path | None, result: Path) -> None:
         y = model(x).argmax(1)
     several = {
         "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True, restarts=3),
-        "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=50),
+        "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=20),
     }
     evaluate(model, x, y, several, batch_size=4, checks=False, journal=journal).save(result)
     torch.set_num_threads(threads)

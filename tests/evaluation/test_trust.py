@@ -203,6 +203,6 @@ def test_square_in_an_evaluation_is_held_against_the_gradient_attacks(honest: nn
     evaluation = evaluate(Misleading(honest), x, y, both)
     assert evaluation.robust["square"].value < evaluation.robust["pgd"].value
     assert "black box beats white box" in {flag.name for flag in evaluation.flags}
-    cascade = {"both": attacks.create("autoattack", eps=0.2, members=["apgd-ce", "square"])}
+    cascade = {"both": attacks.create("autoattack", eps=0.2, members=["apgd-ce", "square"], iterations=20, queries=300)}
     flagged = evaluate(Misleading(honest), x[:30], y[:30], cascade).flags
     assert "black box beats white box" in {flag.name for flag in flagged}
