@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
+from zlib import crc32
 
 import numpy as np
 
@@ -65,7 +66,8 @@ def look(arm: str) -> tuple[str, str]:
     """Colour and marker of an arm, the same in every figure; an arm with another's L has the colour of the arm."""
     base, at, _ = arm.partition("@")
     order = list(dict.fromkeys((*FIRST, *ARMS)))
-    number = order.index(base if base in ARMS else "grid")
+    family = "grid" if base.startswith("grid-") else base
+    number = order.index(family) if family in order else len(order) + crc32(base.encode())  # such as 1.9-over-L
     return COLOURS[number % len(COLOURS)], MARKERS[(number + bool(at) * len(order)) % len(MARKERS)]
 
 
