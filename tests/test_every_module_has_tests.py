@@ -36,7 +36,7 @@ ELSEWHERE = {
     ),
     "report/page/test_page.py": ("what the page says beside the verdict", "confounders"),
     "report/tables/test_study_table.py": ("how its cells are written", "formats records study_columns text"),
-    "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate train"),
+    "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate"),
     "runs/test_same_again.py": ("one L for several seeds", "share"),
     "runs/stages/test_illustrate.py": ("what it stores", "illustration"),
     "test_console.py": ("what a stage says goes to the console", "console"),

@@ -18,13 +18,12 @@ from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
 from excite.runs.once import once
 from excite.runs.stages.attack import attack
-from excite.runs.stages.epoch_accuracies import check_recording
 from excite.runs.stages.estimate import estimate
 from excite.runs.stages.grid_search import search
 from excite.runs.stages.illustrate import illustrate, shown_arms
 from excite.runs.stages.share import leader_of, share
 from excite.runs.stages.teach import with_pseudo_labels
-from excite.runs.stages.train import train
+from excite.runs.stages.train import check_recording, train
 from excite.trace import Trace
 from excite.training.distributed import ALONE, Ranks
 

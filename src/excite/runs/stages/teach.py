@@ -20,8 +20,8 @@ from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.once import once
-from excite.runs.stages.epoch_accuracies import epoch_accuracies
 from excite.runs.stages.pseudo_label import label_with
+from excite.runs.stages.train import epoch_accuracies
 
 
 def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: str | None = None) -> Parts:

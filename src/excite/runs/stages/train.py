@@ -1,15 +1,19 @@
-"""One arm's training: its weights, its trace, its epochs, and how it ended."""
+"""One arm's training: its weights, its trace, its epochs with what is measured after each, and how it ended."""
 
 import logging
 import shutil
 
+from torch import nn
+
 from excite.console import Speaker
-from excite.errors import DivergedError
+from excite.data.dataset import unit_floats
+from excite.errors import DivergedError, InputError
+from excite.evaluation import evaluate
 from excite.lipschitz.online import OnlineRate
+from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.stages.best import keep_best
-from excite.runs.stages.epoch_accuracies import epoch_accuracies, train_accuracy
 from excite.schedules import rescale
 from excite.training.distributed import Ranks
 
@@ -66,3 +70,43 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
             console.say(f"{arm.name}: {arm.epochs[-1]}")
 
     ranks.from_first(conclude)
+
+
+def check_recording(parts: Parts) -> None:
+    """Refuse to record accuracies under an attack that the experiment does not have."""
+    record = parts.experiment.record
+    for name in ("attacked_examples", "best_every"):
+        if getattr(record, name) and not parts.attacks:
+            raise InputError(f"record.{name} needs an attack; name one under [attacks], or set it to 0.")
+
+
+def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
+    """For the curves: accuracy on the first test images, and under the first attack if the experiment records that.
+
+    The training does not notice: batch-norm statistics, modes and random generators are left as they were.
+    """
+    attacked = parts.experiment.record.attacked_examples
+    first = dict(list(parts.attacks.items())[:1])
+    device = next(model.parameters()).device
+    images, labels = (
+        unit_floats(parts.test.images[: parts.experiment.record.test_examples]).to(device),
+        parts.test.labels.to(device),
+    )
+    with undisturbed(model, device):
+        clean = evaluate(model, images, labels[: len(images)], {}, checks=False)
+        measured = {"test_accuracy": clean.clean.value}
+        if attacked:
+            images = unit_floats(parts.test.images[:attacked]).to(device)
+            seed = parts.experiment.seed
+            robust = evaluate(model, images, labels[: len(images)], first, checks=False, seed=seed)
+            measured["robust_accuracy"] = robust.worst.value
+            measured["attacked_clean_accuracy"] = robust.clean.value  # of the same images
+    return measured
+
+
+def train_accuracy(parts: Parts, model: nn.Module) -> float:
+    """Accuracy on the first images that it was trained on, as they are, without augmentation."""
+    device = device_of(model)
+    images = unit_floats(parts.train.images[: parts.experiment.record.test_examples]).to(device)
+    with undisturbed(model, device):
+        return evaluate(model, images, parts.train.labels[: len(images)].to(device), {}, checks=False).clean.value

@@ -12,7 +12,7 @@ from excite.evaluation import evaluate
 from excite.runs import load
 from excite.runs.assemble import assemble
 from excite.runs.procedure import Run
-from excite.runs.stages.epoch_accuracies import epoch_accuracies
+from excite.runs.stages.train import epoch_accuracies
 
 
 def test_the_first_attack_on_the_first_test_images(tiny: Path) -> None:
