@@ -158,7 +158,8 @@ def test_arms_and_seeds_can_be_added(
     monkeypatch.chdir(tmp_path)
     cli(["run", str(tiny), "--arms", "baseline", "--seeds", "1", "--out", "runs"], standalone_mode=False)
     before = stages(tmp_path / "runs/seed-0")
-    before.pop("illustration.json")  # shows every arm there is
+    for of_every_arm in ("illustration.json", "stages.json"):
+        before.pop(of_every_arm)
     capfd.readouterr()
     cli(["run", str(tiny), "--arms", "baseline,grid:2", "--seeds", "2", "--out", "runs"], standalone_mode=False)
     stdout, stderr = capfd.readouterr()
