@@ -96,7 +96,7 @@ def with_named_options(kind: type[T]) -> type[T]:
         ...
     excite.errors.InputError: There is no option of Power "exponnent"; did you mean "exponent"? Known: exponent.
     """
-    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[misc]
+    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[method-assign]
     return kind
 
 
