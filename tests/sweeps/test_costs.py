@@ -59,4 +59,6 @@ def test_a_teacher_with_a_network_of_its_own_is_added(monkeypatch: pytest.Monkey
     found = costs({"alike": alike, "larger": larger}, CPU)
     assert found["alike"].work == found["larger"].work
     longer = (found["larger"].seconds - found["alike"].seconds) / found["alike"].work.teaching
-    assert longer == pytest.approx(1 / 300 * (Network("resnet20").flops() / Network("resnet8").flops() - 1))
+    assert longer == pytest.approx(
+        1 / 300 * (Network("resnet20", (1, 28, 28)).flops() / Network("resnet8").flops() - 1)
+    )
