@@ -58,17 +58,38 @@ def test_only_faster_runs_are_left_behind() -> None:
     assert len(train_briefly(flat, rate=0.1, steps=60, so_far=[best]).losses) == 60
 
 
+def test_the_farther_above_good_rates_the_sooner_a_run_is_left_behind() -> None:
+    best = train_briefly((2.3 - n / 60 for n in count()), rate=0.2, steps=60)
+    lengths = [len(train_briefly([2.3] * 60, rate=rate, steps=60, so_far=[best]).losses) for rate in (0.3, 0.45, 2.0)]
+    assert lengths == [45, 30, 18]
+
+
+def test_nobody_is_left_behind_on_a_plateau() -> None:
+    plateau = [2.3 - 0.01 * n / 40 if n < 40 else 2.3 - (n - 40) / 15 for n in range(60)]
+    best = train_briefly(plateau, rate=0.2, steps=60)
+    assert len(train_briefly([2.3] * 60, rate=2.0, steps=60, so_far=[best]).losses) > 40
+
+
 def test_a_run_that_has_come_far_enough_is_over_unless_it_may_set_a_new_mark() -> None:
-    falls = [2.3 * math.exp(-n / 10) for n in range(80)]
+    falls = [1.15 + 1.15 * math.exp(-n / 10) for n in range(80)]
     first = train_briefly(falls, rate=0.2, steps=80)
-    again = train_briefly(falls, rate=0.2, steps=80, so_far=[first])
-    faster = train_briefly(falls, rate=0.3, steps=80, so_far=[first])
+    again, ahead, beyond = (train_briefly(falls, rate=rate, steps=80, so_far=[first]) for rate in (0.2, 0.4, 0.5))
     assert again.arrived
+    assert ahead.arrived
     assert 10 < len(again.losses) < 30
-    assert not faster.arrived
-    assert len(faster.losses) == 80
-    assert ended_well([first, again, faster]) == [True, True, True]
+    assert not beyond.arrived
+    assert len(beyond.losses) == 80
+    assert ended_well([first, again, ahead, beyond]) == [True] * 4
     assert Reference.among([first, again]) == Reference.among([first])
+
+
+@pytest.mark.parametrize(("below", "arrived"), [(0.0, True), (0.1, False)])
+def test_two_thirds_of_a_loss_that_is_never_negative_are_far_enough_anywhere(below: float, arrived: bool) -> None:
+    """No later mark can call that too little; of a loss that may go below zero nobody knows."""
+    slow = train_briefly([2.3 - n / 100 - below * (n == 70) * 30 for n in range(80)], rate=0.01, steps=80)
+    fast = train_briefly([2.3 * math.exp(-n / 10) for n in range(80)], rate=1.0, steps=80, so_far=[slow])
+    assert fast.arrived is arrived
+    assert ended_well([slow, fast])[1]
 
 
 def test_a_loss_that_is_not_finite_from_the_first_is_nobodys_rate() -> None:

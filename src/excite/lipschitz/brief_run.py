@@ -12,7 +12,11 @@ AMONG_THE_BEST = 0.8  # of the best run's way down
 SLOWER = 0.5  # times the best runs' rate: below it, a run that has not come as far may just need more time
 RISEN = 0.05  # of the best runs' way down (none yet: of the initial loss): what a slow run may be above its beginning
 LEFT_BEHIND = 0.05  # of the best run's way down at the same step: not worth training on
+ON_ITS_WAY = 0.2  # of its way down: before, the best run has left nobody behind, it is on the plateau itself
 LATE = 0.75  # of a run: from here on it may be left behind; many a run recovers before
+FAR = 1.5  # times the largest rate that ended well: the farther above it, the sooner a run may be left behind
+SOONEST = 0.3  # of a run: but not before
+AHEAD = 2.0  # times the largest rate of a complete run that ended well: beyond, its mark may be too low
 BLOWN_UP = 100.0  # times the initial loss, or the best run's way down
 
 
@@ -46,7 +50,7 @@ class BriefRun:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the best runs reached, to judge the others by: the mean over complete runs nearly as good as the best."""
+    """What the best runs reached, to judge the others by: the mean over those nearly as good as the best."""
 
     rate: float
     way_down: float
@@ -55,11 +59,10 @@ class Reference:
     @classmethod
     def among(cls, runs: Sequence[BriefRun]) -> "Reference | None":
         """None where no run came down."""
-        complete = [run for run in runs if not run.arrived]
-        farthest = max(complete, key=lambda run: run.way_down, default=None)
+        farthest = max(runs, key=lambda run: run.way_down, default=None)
         if farthest is None or farthest.way_down <= 0:
             return None
-        best = [run for run in complete if run.way_down >= AMONG_THE_BEST * farthest.way_down]
+        best = [run for run in runs if run.way_down >= AMONG_THE_BEST * farthest.way_down]
         rate = math.exp(math.fsum(math.log(run.rate) for run in best) / len(best))
         return cls(rate, math.fsum(run.way_down for run in best) / len(best), farthest)
 
@@ -88,39 +91,64 @@ def ended_well(runs: Sequence[BriefRun]) -> list[bool]:
 
 
 def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: Sequence[BriefRun] = ()) -> BriefRun:
-    """Take `steps` losses, or fewer where the rest would not change the verdict.
+    """Take `steps` losses, or fewer where the rest would hardly change the verdict.
 
-    A run is over when it has blown up, when the best run `so_far` left it far behind, or when it has come far enough at
-    a rate between those of complete runs that ended well; at any other one it may set a new mark for the others.
+    A run is over when it has blown up, when the best run `so_far` left it far behind, or when it has come far enough:
+    at rates for which complete runs have said how far that is, and anywhere once 2/3 of a loss that is never negative
+    are gone.
 
     Raises InputError where there are too few losses, or the first one is not finite: no rate has had a say in that.
     """
-    reference = Reference.among(so_far)
-    known = [run.rate for run, well in zip(so_far, ended_well(so_far), strict=True) if well and not run.arrived] or [
-        math.inf
-    ]
-    window, taken = steps // 8, []
+    judge, window, taken = _Judge(rate, steps, so_far), max(steps // 8, 1), []
     for loss in islice(losses, steps):
         taken.append(loss)
-        run = BriefRun(rate, tuple(taken), steps)
-        if not math.isfinite(run.initial):
+        if not math.isfinite(taken[0]):
             raise InputError(
                 f"The first loss is {loss}, before any step was taken, so no rate can be blamed. "
                 "Check the data, the initial weights and the loss."
             )
-        if not loss - run.initial < BLOWN_UP * max(abs(run.initial), reference.way_down if reference else 0.0):
+        if judge.blown_up(loss, taken[0]):
             return BriefRun(rate, (*taken[:-1], math.inf), steps)
-        if reference is None or len(taken) < 2 * max(window, 1) or len(taken) == steps:
-            continue
-        way_down = run.initial - run.loss_at(len(taken), window)
-        if min(known) <= rate <= max(known) and way_down >= AS_FAR * reference.way_down:
-            return BriefRun(rate, tuple(taken), steps, arrived=True)
-        mark = reference.best.initial - reference.best.loss_at(len(taken), window)
-        if rate >= reference.best.rate and len(taken) >= LATE * steps and way_down < LEFT_BEHIND * mark:
-            return run
-    if len(taken) < steps:
-        raise InputError(
-            f"At rate {rate:.3g} there came {len(taken)} losses, and a short training takes {steps} steps. "
-            f"Yield a loss per step for as long as they are asked for, or pass steps={max(len(taken), 1)}."
-        )
+        if 2 * window <= len(taken) < steps:
+            way_down = taken[0] - math.fsum(taken[-window:]) / window
+            if judge.far_enough(way_down, taken[0]):
+                return BriefRun(rate, tuple(taken), steps, arrived=True)
+            if judge.left_behind(way_down, len(taken), window):
+                break
+    else:
+        if len(taken) < steps:
+            raise InputError(
+                f"At rate {rate:.3g} there came {len(taken)} losses, and a short training takes {steps} steps. "
+                f"Yield a loss per step for as long as they are asked for, or pass steps={max(len(taken), 1)}."
+            )
     return BriefRun(rate, tuple(taken), steps)
+
+
+class _Judge:
+    """What the runs so far say about one more, while it trains."""
+
+    def __init__(self, rate: float, steps: int, so_far: Sequence[BriefRun]) -> None:
+        self.reference = Reference.among(so_far)
+        good = [run for run, well in zip(so_far, ended_well(so_far), strict=True) if well]
+        complete = [run.rate for run in good if not run.arrived]
+        self.comparable = bool(complete) and min(complete) <= rate <= AHEAD * max(complete)
+        self.ends_at_zero = self.reference is not None and min(min(run.losses) for run in so_far) >= 0
+        self.faster = self.reference is not None and rate >= self.reference.best.rate
+        largest = max((run.rate for run in good), default=rate)
+        self.late = steps * max(LATE * min(FAR * largest / rate, 1.0), SOONEST)
+
+    def blown_up(self, loss: float, initial: float) -> bool:
+        way_down = self.reference.way_down if self.reference else 0.0
+        return not loss - initial < BLOWN_UP * max(abs(initial), way_down)
+
+    def far_enough(self, way_down: float, initial: float) -> bool:
+        if self.comparable and self.reference and way_down >= AS_FAR * self.reference.way_down:
+            return True
+        return self.ends_at_zero and way_down >= AS_FAR * initial
+
+    def left_behind(self, way_down: float, step: int, window: int) -> bool:
+        if self.reference is None or not self.faster or step < self.late:
+            return False
+        best = self.reference.best
+        mark = best.initial - best.loss_at(step, window)
+        return mark >= ON_ITS_WAY * self.reference.way_down and way_down < LEFT_BEHIND * mark

@@ -18,18 +18,20 @@ from excite.registry import named_options
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-RUNS = 10  # that the budget pays for; those that end early pay for some more
+RUNS = 8  # that the budget pays for; those that end early pay for some more
 FEWEST_STEPS = 20  # a shorter run tells nothing
-NARROWEST = 1.05  # the posterior's grid is no finer
+TRANSFER = 0.09  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
+NARROWEST = 1.45  # that alone makes a factor 1.42
 IDENTIFIED = 2.0  # an interval wider than this pins nothing down
 HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
 CLEARLY = 1.02  # times as far down
+PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good enough to judge others by
 
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
-    """All short trainings together cost at most `budget` whole ones, or ten times `steps`, the length of one of them.
+    """All short trainings together cost at most `budget` whole ones, or eight times `steps`, the length of one of them.
 
     `steps` is for trainings so short that a share of them would show nothing.
     """
@@ -80,9 +82,10 @@ def find_edge(
        network, which hardly ever blows up but stops improving, is judged by the same rule as one that blows up;
     3. stop when the 95% interval of the threshold is narrower than a factor `width`, or the budget is spent.
 
-    The interval covers the luck of the seeds and of the search; docs/estimators.md checks the verdicts against whole
-    trainings. Beside L, `details["careful_rate"]` is the rate that 95% of trainings survive. L is identified when its
-    interval is within a factor 2, rates on both sides of the edge were seen, and the best run's loss fell by 5%.
+    The interval covers the luck of the seeds and of the search, and ±9% (a standard deviation) for what a short run
+    cannot know about a whole training; docs/estimators.md has the evidence. Beside L, `details["careful_rate"]` is the
+    rate that 95% of trainings survive. L is identified when its interval is within a factor 2, rates on both sides of
+    the edge were seen, and the best run's loss fell by 5%.
 
     With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
     the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
@@ -91,10 +94,10 @@ def find_edge(
         losses_at: `losses_at(rate, draw)` trains at a constant rate and yields the loss of each step, for as long as
             it is asked. Another draw (0, 1, 2, …) means other initial weights and another data order.
         budget: how many steps all runs together may take; 15% of a training is a good choice.
-        steps: the length of one run; by default the budget pays for 10 of them, and those that end early for more.
+        steps: the length of one run; by default the budget pays for 8 of them, and those that end early for more.
             The plateau that some losses begin with must be left behind by then.
         start: where to look first, for instance the baseline's rate.
-        width: narrow enough, at least 1.05.
+        width: narrow enough, at least 1.45.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
 
     Returns:
@@ -118,7 +121,7 @@ def find_edge(
         runs.append(train_briefly(losses_at(rate, len(runs)), rate=rate, steps=steps, so_far=runs))
         verdicts = ended_well(runs)
         curve = DoseResponse(start, [run.rate for run in runs], verdicts)
-        low, high = curve.interval()
+        low, high = _interval(curve)
         rate = _next_rate(runs, curve)
         if high <= low * width and any(verdicts):
             stopped = "narrow"
@@ -146,13 +149,26 @@ def _spent(runs: Sequence[BriefRun]) -> int:
     return sum(len(run.losses) for run in runs)
 
 
+def _interval(curve: DoseResponse) -> tuple[float, float]:
+    """The threshold of whole trainings lies in here with 95%: the luck of the short ones, and what they cannot see."""
+    middle, beyond = math.log(curve.threshold()), 1.96 * TRANSFER
+    low, high = (math.log(rate) for rate in curve.interval())
+    return math.exp(middle - math.hypot(middle - low, beyond)), math.exp(middle + math.hypot(high - middle, beyond))
+
+
 def _next_rate(runs: Sequence[BriefRun], curve: DoseResponse) -> float:
     lowest = min(runs, key=lambda run: run.rate)
-    others = max((run.way_down for run in runs if run.rate > lowest.rate), default=math.inf)
+    if min(lowest.losses) >= 0 and lowest.way_down >= PLENTY * lowest.initial:
+        return curve.most_informative_rate()
+    others = max((_farthest(run) for run in runs if run.rate > lowest.rate), default=math.inf)
     looked_below = lowest.rate < curve.start
     if lowest.way_down > others * (CLEARLY if looked_below else 1 / CLEARLY) > 0 or others < 0 < lowest.way_down:
         return lowest.rate / LEAP
     return curve.most_informative_rate()
+
+
+def _farthest(run: BriefRun) -> float:
+    return math.inf if run.arrived else run.way_down  # where it would have ended nobody knows
 
 
 def _conclude(
@@ -165,7 +181,7 @@ def _conclude(
             f"At none of the rates {tried} did the loss fall within {steps} steps. "
             "Start from a smaller rate, or make the short runs longer."
         )
-    threshold, (low, high), careful = curve.threshold(), curve.interval(), curve.careful()
+    threshold, (low, high), careful = curve.threshold(), _interval(curve), curve.careful()
     details = _details(runs, curve) | {
         "threshold": threshold,
         "careful_rate": careful,
@@ -179,8 +195,8 @@ def _conclude(
     basis = f"{len(runs)} runs of {steps} steps, {_spent(runs):,} of {budget:,} steps in all, until {why}"
     if optimizer:
         basis = f"with {optimizer}, {basis}"
-    largest = max((rate for rate, well in zip(curve.rates, curve.survived, strict=True) if well), default=0.0)
-    if largest >= max(curve.rates):
+    if all(curve.survived):
+        largest = max(curve.rates)
         return LipschitzEstimate(
             constant=2 / largest,
             interval=(0.0, 2 / largest),
