@@ -64,7 +64,7 @@ def test_the_work_of_a_run_is_what_its_stages_take() -> None:
     attack = 0.5 * (2 * 6 + 1)
     assert work() == Work(
         training=3 * 4 * (100 * 3 + 10),  # arms, epochs; a pass over the training images, the test images after it
-        estimating=8 * 7 * 30 * 3,
+        estimating=10 * 7 * 30 * 3,
         attacking=3 * 10 * (1 + attack),
     )
 

@@ -18,7 +18,8 @@ from excite.registry import named_options
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-RUNS = 8  # that the budget pays for; those that end early pay for some more
+RUNS = 8  # that a budget pays for; those that end early pay for some more
+BUDGET = 10  # times the length of a run, where only that is given
 FEWEST_STEPS = 20  # a shorter run tells nothing
 TRANSFER = 0.09  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
 NARROWEST = 1.45  # that alone makes a factor 1.42
@@ -31,7 +32,7 @@ PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good
 
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
-    """All short trainings together cost at most `budget` whole ones, or eight times `steps`, the length of one of them.
+    """All short trainings together cost at most `budget` whole ones, or ten times `steps`, the length of one of them.
 
     `steps` is for trainings so short that a share of them would show nothing.
     """
@@ -50,7 +51,7 @@ class Edge(Estimator[ShortTrainings]):
             raise InputError(f"steps={self.steps} is no training; pass 1 or more, or leave it out.")
 
     def most_steps(self, whole: int) -> int:
-        return RUNS * self.steps if self.steps else round(self.budget * whole)
+        return BUDGET * self.steps if self.steps else round(self.budget * whole)
 
     def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
         return find_edge(
