@@ -182,7 +182,7 @@ def test_every_estimator_says_what_it_is_and_needs(name: str) -> None:
 
 def test_the_edge_of_short_trainings_keeps_its_budget_and_says_what_it_holds_for() -> None:
     def losses_at(rate: float, _draw: int) -> list[float]:
-        return [2.5 * (1 - rate * 5.0) ** (2 * step) for step in range(200)]
+        return [2.5 * (1 - rate * 5.0) ** (2 * step) for step in range(250)]
 
     found = estimate_lipschitz(ShortTrainings(losses_at, 10_000, 0.1, "SGD"), "edge", budget=0.2)
     assert found.constant == pytest.approx(5.0, rel=0.1)
