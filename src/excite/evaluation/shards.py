@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import signal
 import sys
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -90,10 +91,13 @@ class Processes:
         self._started = 0
 
     def submit(self, task: Task) -> None:
-        worker = self._idle.pop() if self._idle else self._start()
+        new = not self._idle
+        worker = self._start() if new else self._idle.pop()
         self._busy[worker.connection] = worker, task
-        with contextlib.suppress(BrokenPipeError):  # it died meanwhile; `collect` will hear of it
-            worker.connection.send(task)
+        if new:  # reads only when it has imported torch, and a pipe holds little: the next one starts meanwhile
+            threading.Thread(target=self._introduce, args=(worker, task), daemon=True).start()
+        else:
+            _send(worker, task)
 
     def collect(self) -> tuple[Task, Verdict]:
         while True:
@@ -119,9 +123,12 @@ class Processes:
     def _start(self) -> "_Worker":
         worker = _Worker(self._devices[self._started % len(self._devices)])
         self._started += 1
-        with contextlib.suppress(BrokenPipeError):
-            worker.connection.send_bytes(self._parcel)
         return worker
+
+    def _introduce(self, worker: "_Worker", task: Task) -> None:
+        with contextlib.suppress(OSError, TypeError):  # the latter where the connection is closed in the middle of it
+            worker.connection.send_bytes(self._parcel)
+        _send(worker, task)
 
     def _bury(self, worker: "_Worker", task: Task) -> None:
         worker.process.join()
@@ -143,6 +150,11 @@ class _Worker:
         self.process: BaseProcess = spawn.Process(target=_work, args=(theirs, device), daemon=True)
         self.process.start()
         theirs.close()
+
+
+def _send(worker: _Worker, task: Task) -> None:
+    with contextlib.suppress(OSError):  # it died meanwhile; `collect` will hear of it
+        worker.connection.send(task)
 
 
 def _work(connection: Connection, device: str) -> None:
