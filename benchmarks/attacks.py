@@ -6,11 +6,14 @@
     python benchmarks/attacks.py fooled      AutoAttack where most fall at once and where most withstand, and verdicts
     python benchmarks/attacks.py curve       four radii in one evaluation against four evaluations
     python benchmarks/attacks.py shards      two processes against one, and against one with two threads
+    python benchmarks/attacks.py trust       what the trust checks add to an evaluation of 1,000 images
 
 Needs CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResNet-18 is the one pyautoattack ships.
+Networks of ours are trained at their first use, for a few minutes, and kept beside the data.
 """
 
 import argparse
+import collections
 import copy
 import importlib.util
 import os
@@ -22,14 +25,16 @@ from pathlib import Path
 import numpy as np
 import pyautoattack
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite import attacks, data, models
 from excite.attacks import Attack, fast_inference
 from excite.attacks.fast_model import fold
-from excite.evaluation import evaluate
+from excite.evaluation import Evaluation, evaluate
+from excite.objectives import Objective, standard_loss
+from excite.objectives.pgd_at import PGDAT
+from excite.training import descend
 
 EPS, STEP = 1 / 255, 0.1 / 255
 Direct = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -47,19 +52,29 @@ def resnet18() -> nn.Module:
     return model.eval()
 
 
-def trained(name: str, *, epochs: int) -> nn.Module:
-    """A small network of ours, trained for a few passes over 10,000 images."""
+def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> nn.Module:
+    """A small network of ours after a few passes over 10,000 images; adversarially, if the objective is."""
     torch.manual_seed(0)
+    model = models.create(name)
+    kind = "plain" if objective is standard_loss else "robust"
+    kept = data.data_directory() / "benchmarks" / f"{name}-{epochs}-{kind}.pt"
+    if kept.exists():
+        model.load_state_dict(torch.load(kept, weights_only=True))
+        return model.eval()
     train = data.load("cifar10").train
     x, y = train.floats()[:10_000], train.labels[:10_000]
-    model = models.create(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     for _ in range(epochs):
-        for batch in torch.split(torch.randperm(len(x)), 128):
-            optimizer.zero_grad()
-            cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
+        order = torch.split(torch.randperm(len(x)), 128)
+        collections.deque(descend(model, ((x[batch], y[batch]) for batch in order), objective, optimizer), maxlen=0)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), kept)
     return model.eval()
+
+
+def robust_resnet8() -> nn.Module:
+    """By one-step adversarial training within 4/255."""
+    return trained("resnet8", epochs=3, objective=PGDAT(eps=4 / 255, step=5 / 255, steps=1, random_start=True))
 
 
 def test_images(count: int) -> tuple[Tensor, Tensor]:
@@ -177,67 +192,80 @@ def speed(only: str) -> None:
 
 
 def fooled(only: str) -> None:
-    """The whole of AutoAttack where images fall at once; a tenth of it where most withstand."""
-    model = resnet18()
-    for eps, count, shorter in ((8 / 255, 16, False), (4 / 255, 16, False), (0.1 / 255, 8, True)):
-        title = f"ResNet-18, {'a tenth of ' if shorter else ''}AutoAttack standard at {255 * eps:g}/255, {count} images"
+    """The whole of AutoAttack, where images fall at once and where most withstand."""
+    for name, model, eps, count in (
+        ("ResNet-18, not robust,", resnet18, 8 / 255, 16),
+        ("ResNet-18, not robust,", resnet18, 4 / 255, 16),
+        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 40),
+    ):
+        title = f"{name} AutoAttack standard at {255 * eps:g}/255, {count} images"
         if only not in title:
             continue
-        x, y = test_images(count)
-        effort = {"iterations": 10, "queries": 500} if shorter else {}
+        network, (x, y) = model(), test_images(count)
         began = time.process_time()
-        theirs = direct_autoattack(None, eps=eps, shorter=shorter)(model, x, y)
+        theirs = direct_autoattack(None, eps=eps)(network, x, y)
         halfway = time.process_time()
-        ours = evaluate(
-            model, x, y, {"attack": attacks.create("autoattack", eps=eps, **effort)}, batch_size=count, checks=False
-        )
+        attack = attacks.create("autoattack", eps=eps)
+        ours = evaluate(network, x, y, {"attack": attack}, batch_size=count, checks=False)
         ended = time.process_time()
         print_ratios(title, {"pyautoattack": halfway - began, "ours": ended - halfway})
         with torch.no_grad():
-            different = int(((model(theirs).argmax(1) == y) != ours.outcomes("attack")).sum())
-        print(f"  {ours.worst.correct} withstand; verdicts that differ: {different}", flush=True)
+            different = int(((network(theirs).argmax(1) == y) != ours.outcomes("attack")).sum())
+        print(
+            f"  {ours.clean.correct} right, {ours.worst.correct} withstand; verdicts that differ: {different}",
+            flush=True,
+        )
 
 
 def curve(only: str) -> None:
-    """Two small networks, one that falls early and one at radii at which most withstand."""
-    model = trained("resnet20", epochs=2)
-    x, y = test_images(200)
+    """Radii at which most fall, and radii at which most withstand; beside four evaluations, and the dearest of them."""
+    model, count = trained("resnet20", epochs=2), 200
+    x, y = test_images(count)
     for title, radii in (
-        ("falls early, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
-        ("withstands long, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
+        ("ResNet-20 falls early, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
+        ("ResNet-20 withstands long, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
     ):
         effort = {"members": ("apgd-ce", "apgd-t"), "iterations": 20}
-        for attack in (
-            attacks.create("pgd", eps=radii[-1], step=radii[-1] / 8),
-            attacks.create("autoattack", eps=radii[-1], **effort),
+        for kind, attack in (
+            ("PGD-20", attacks.create("pgd", eps=radii[-1], step=radii[-1] / 8)),
+            ("APGD-CE + APGD-T, 20 iterations", attacks.create("autoattack", eps=radii[-1], **effort)),
         ):
-            if only not in f"{title} {attack}":
+            if only not in f"{title}, {kind}":
                 continue
             judge = partial(evaluate, model, x, y, batch_size=100, checks=False)
+            seconds, apart = [], []
+            for eps in radii:
+                began = time.process_time()
+                apart.append(judge({"attack": attack.at(eps)}).outcomes("attack"))
+                seconds.append(time.process_time() - began)
             began = time.process_time()
-            apart = [judge({"attack": attack.at(eps)}).worst.correct for eps in radii]
-            halfway = time.process_time()
             together = judge({"attack": attack}, eps=radii).curves["attack"]
-            ended = time.process_time()
-            print_ratios(
-                f"ResNet-20 {title}, {attack}", {"four evaluations": halfway - began, "a curve": ended - halfway}
+            spent = time.process_time() - began
+            print_ratios(f"{title}, {kind}", {"four evaluations": sum(seconds), "a curve": spent})
+            print(f"  {spent / max(seconds):.2f} times the dearest of the four")
+            verdicts = [together.robust(eps) for eps in radii]
+            print(f"  of {count} withstand {[int(v.sum()) for v in verdicts]}, apart {[int(v.sum()) for v in apart]}")
+            fewer, more = (
+                [int((a & ~b).sum()) for a, b in pairs]
+                for pairs in (zip(apart, verdicts, strict=True), zip(verdicts, apart, strict=True))
             )
-            print(f"  of 200 withstand {[a.correct for a in together.accuracies]}, apart {apart}", flush=True)
+            print(f"  withstand apart but not here {fewer}, here but not apart {more}", flush=True)
 
 
 def shards(only: str) -> None:
     """Wall time, and CPU time with that of the workers: on a busy machine only the latter says anything."""
     model = trained("resnet20", epochs=2)
     effort = {"iterations": 10, "queries": 500}
-    for title, count, attack in (
-        ("PGD-20", 800, attacks.create("pgd", eps=EPS, step=STEP)),
-        ("a tenth of AutoAttack standard", 64, attacks.create("autoattack", eps=EPS, **effort)),
+    for title, count, batch, attack in (
+        ("PGD-20", 1500, 50, attacks.create("pgd", eps=EPS, step=STEP)),
+        ("a tenth of AutoAttack standard", 48, 4, attacks.create("autoattack", eps=EPS, **effort)),
     ):
         if only not in title:
             continue
         x, y = test_images(count)
-        print(f"\nResNet-20, {title} on {count} images, batches of {count // 16}")
-        found: dict[str, NDArray[np.bool_]] = {}
+        print(f"\nResNet-20, {title} on {count} images, batches of {batch}")
+        found: list[Evaluation] = []
+        walls: list[float] = []
         for name, threads, workers in (
             ("one process, one thread", 1, 1),
             ("one process, two threads", 2, 1),
@@ -245,13 +273,37 @@ def shards(only: str) -> None:
         ):
             torch.set_num_threads(threads)
             wall, cpu = time.perf_counter(), cpu_seconds()
-            result = evaluate(model, x, y, {"a": attack}, batch_size=count // 16, checks=False, workers=workers)
-            wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
-            found[name] = result.outcomes("a")
-            print(f"  {name:32} wall {wall:8.2f} s   CPU {cpu:8.2f} s   {result.worst.correct} withstand", flush=True)
+            found.append(evaluate(model, x, y, {"a": attack}, batch_size=batch, checks=False, workers=workers))
+            walls.append(time.perf_counter() - wall)
+            cpu = cpu_seconds() - cpu
+            print(f"  {name:32} wall {walls[-1]:8.2f} s   {walls[0] / walls[-1]:5.2f}×   CPU {cpu:8.2f} s", flush=True)
         torch.set_num_threads(1)
-        same = np.array_equal(found["one process, one thread"], found["two processes, one thread each"])
-        print(f"  verdicts of one and two processes are {'the same' if same else 'DIFFERENT'}", flush=True)
+        same = np.array_equal(found[0].outcomes("a"), found[-1].outcomes("a"))
+        print(f"  two processes against one with two threads: {walls[1] / walls[2]:.2f}×")
+        words = "the same verdicts" if same else "OTHER VERDICTS"
+        print(f"  {words} from one and two processes: {found[0].worst.correct} withstand", flush=True)
+
+
+def trust(only: str) -> None:
+    """The share of an evaluation that its trust checks are."""
+    for name, network, eps in (
+        ("ResNet-20", partial(trained, "resnet20", epochs=2), 1 / 255),
+        ("adversarially trained ResNet-8", robust_resnet8, 2 / 255),
+    ):
+        if only not in name:
+            continue
+        attack = attacks.create("pgd", eps=eps, step=eps / 8)
+        result, attacking, checking = attacked_and_checked(network(), attack, 1000)
+        print(f"\n{name}, 1,000 images, {attack}: {result.worst.correct} withstand, flags {result.warnings or 'none'}")
+        print(f"  {attacking:.2f} s of attacks, {checking:.2f} s of checks: {checking / attacking:.1%}", flush=True)
+
+
+def attacked_and_checked(model: nn.Module, attack: Attack, images: int) -> tuple[Evaluation, float, float]:
+    """CPU seconds until the last batch is judged, and after it."""
+    moments = [time.process_time()]
+    x, y = test_images(images)
+    result = evaluate(model, x, y, {"attack": attack}, progress=lambda *_: moments.append(time.process_time()))
+    return result, moments[-1] - moments[0], time.process_time() - moments[-1]
 
 
 def cpu_seconds() -> float:
@@ -304,6 +356,7 @@ if __name__ == "__main__":
         "fooled": fooled,
         "curve": curve,
         "shards": shards,
+        "trust": trust,
     }
     parser.add_argument("what", nargs="+", choices=sections)
     parser.add_argument("--only", default="", help="a part of a case's name, e.g. APGD-T or 'ResNet-18, a tenth'")

@@ -2,9 +2,11 @@
 
 Processor time of this process, which a busy machine distorts less than it does seconds.
 
-    OMP_NUM_THREADS=1 python benchmarks/training_step.py
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py            the parts of a step
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last beside NCHW, LeNet-5 and ResNet-20
 """
 
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from excite import data, models
 from excite.data.batches import epoch_batches
+from excite.memory import keep_freed_memory
 from excite.objectives import standard_loss
 from excite.training import descend
 
@@ -37,14 +40,14 @@ class PlainDataset(Dataset[tuple[Tensor, int]]):
         return self.split.images[index].float() / 255, int(self.split.labels[index])
 
 
-def milliseconds(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Per step, of works that do `STEPS` of them, measured in turns."""
+def milliseconds(works: dict[str, Callable[[], object]], steps: int = STEPS, rounds: int = ROUNDS) -> dict[str, float]:
+    """Per step, of works that do `steps` of them, measured in turns."""
     best = dict.fromkeys(works, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, work in works.items():
             started = time.process_time()
             work()
-            best[name] = min(best[name], 1000 * (time.process_time() - started) / STEPS)
+            best[name] = min(best[name], 1000 * (time.process_time() - started) / steps)
     return best
 
 
@@ -106,13 +109,35 @@ def plain_work(split: data.Split) -> Callable[[], object]:
     return work
 
 
-def main() -> None:
-    torch.set_num_threads(1)
+def whole_steps(
+    name: str, shape: tuple[int, int, int], steps: int, layout: torch.memory_format
+) -> Callable[[], object]:
+    torch.manual_seed(0)
+    model = models.create(name, input_shape=shape).train()
+    model.to(memory_format=layout)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    batch = torch.rand(128, *shape).contiguous(memory_format=layout), torch.randint(10, (128,))
+    return lambda: list(descend(model, [batch] * steps, standard_loss, optimizer))
+
+
+def layouts() -> None:
+    for name, shape, steps in (("lenet5", (1, 28, 28), STEPS), ("resnet20", (3, 32, 32), 1)):
+        works = {key: whole_steps(name, shape, steps, layout) for key, layout in LAYOUTS.items()}
+        taken = milliseconds(works, steps, rounds=12)
+        ratio = taken["NCHW"] / taken["channels_last"]
+        words = ", ".join(f"{key} {each:.2f} ms" for key, each in taken.items())
+        print(f"{name}, batch 128: {words} a step; channels_last is {ratio:.2f} × as fast", flush=True)
+
+
+def parts() -> None:
     split = data.load("mnist-sample").train
-    works = {"a plain loop's step": plain_work(split)} | {
+    plain_step = plain_work(split)
+    before = milliseconds({"a plain loop's step": plain_step})
+    keep_freed_memory()
+    works = {"with freed memory kept: a plain loop's step": plain_step} | {
         f"{name}: {part}": work for name, layout in LAYOUTS.items() for part, work in step_works(split, layout).items()
     }
-    taken = milliseconds(works)
+    taken = before | milliseconds(works)
     plain = taken["a plain loop's step"]
     print(
         f"LeNet-5, batch {BATCH}, one thread, milliseconds of processor time per step, best of {ROUNDS} rounds in turns"
@@ -122,4 +147,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    layouts() if sys.argv[1:] == ["layouts"] else parts()

@@ -13,7 +13,7 @@ def keep_freed_memory() -> None:
 
     By default it gives every block above 32 MB back to the system, which hands it out again page by page, each cleared.
     Numbers stay the same to the bit. The process holds more than it needs at a time, since freed blocks of other sizes
-    lie between those in use, but no more after many steps than after a few: docs/training.md.
+    lie between those in use: docs/training.md has the figures.
     """
     if platform.libc_ver()[0] != "glibc":
         return
