@@ -34,7 +34,7 @@ REFUSED = {
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
     "run": "--arms --seeds --estimator --workers --tensorboard --out --set --device -q -v --json",
-    "sweep": "--arms --seeds --engine --estimator --out --set --device -q -v --json",
+    "sweep": "--arms --seeds --engine --shards --estimator --out --set --device -q -v --json",
     "train": "--arm --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
     "certify": "--arm --json",
