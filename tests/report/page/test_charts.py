@@ -1,18 +1,13 @@
 """The charts' coordinates say what the numbers say."""
 
-import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from excite.report.page.charts import accuracy_dots, arm_styles, learning_curves, linear_ticks, log_ticks
-from excite.runs.collection import by_seed
-from excite.runs.folder import RunFolder
+from excite.report.page.charts import APART, RADII, RATES, Line, LineChart, Point, linear_ticks, log_ticks
 
-WriteRun = Callable[..., RunFolder]
 NUMBERS = st.floats(-1e6, 1e6)
 
 
@@ -31,34 +26,23 @@ def test_log_ticks_are_inside(low: float, ratio: float) -> None:
     assert all(low <= tick <= low * ratio * (1 + 1e-9) for tick in log_ticks(low, low * ratio))
 
 
-def test_lines_are_means_over_seeds_with_their_range(write_run: WriteRun) -> None:
-    runs = [
-        write_run({"baseline": {"epochs": [{"test_accuracy": a}, {"test_accuracy": 0.9}]}}, changes=[f"seed={seed}"])
-        for seed, a in enumerate((0.2, 0.4))
-    ]
-    (group,) = by_seed(runs)
-    loss, clean = learning_curves(group, arm_styles([group]))
-    point, last = clean.lines[0].points
-    assert (point.value, point.low, point.high) == pytest.approx((30, 20, 40))
-    assert (last.low, last.high) == pytest.approx((90, 90))
-    (x1, y1, text), (x2, y2, _) = clean.marks(clean.lines[0])
-    assert x1 < x2
-    assert y1 > y2
-    assert text == "30% (20 to 40)"
-    assert [line.points[0].value for line in loss.lines] == [0.5]
+def chart(places: list[float], **options: object) -> LineChart:
+    line = Line("baseline", 0, tuple(Point(place, 50.0, 40.0, 60.0) for place in places))
+    return LineChart("accuracy", "%", (line,), banded=True, **options)  # type: ignore[arg-type]
 
 
-def test_what_is_not_a_number_or_was_not_recorded_is_not_drawn(write_run: WriteRun) -> None:
-    run = write_run({"baseline": {"epochs": [{"test_accuracy": math.nan}, {"robust_accuracy": 0.1}]}, "poe": {}})
-    (group,) = by_seed([run])
-    charts = learning_curves(group, arm_styles([group]))
-    assert [chart.title for chart in charts] == ["Training loss (nats, log scale)", "Robust test accuracy (%)"]
-    assert [point.epoch for point in charts[1].lines[0].points] == [2]
-    for chart in charts:
-        assert all(tick.at == tick.at for tick in [*chart.x_ticks, *chart.y_ticks])
-    assert accuracy_dots(group, arm_styles([group])) == []
+def test_rates_lie_on_a_log_axis_and_radii_on_a_plain_one() -> None:
+    rates, radii = chart([0.01, 0.1, 1.0], axis=RATES), chart([0.0, 4 / 255, 8 / 255], axis=RADII)
+    for drawn in (rates, radii):
+        first, middle, last = (x for x, _, _ in drawn.marks(drawn.lines[0]))
+        assert middle - first == pytest.approx(last - middle)
+    assert [tick.text for tick in rates.x_ticks] == ["0.01", "0.1", "1"]
+    assert [tick.text for tick in radii.x_ticks] == ["0", "4/255", "8/255"]
+    assert rates.to_json()["lines"][0]["points"][0][0] == "0.01"
 
 
-def test_an_arm_looks_the_same_all_over_the_page(write_run: WriteRun) -> None:
-    runs = [write_run({"baseline": {}, "largest": {}}), write_run({"baseline": {}, "poe": {}}, changes=["seed=1"])]
-    assert arm_styles(by_seed(runs)) == {"baseline": 0, "largest": 1, "poe": 2}
+@given(st.lists(st.floats(0.001, 10), min_size=1, max_size=20, unique=True))
+def test_ticks_have_room_beside_each_other(places: list[float]) -> None:
+    ticks = chart(places, axis=RATES).x_ticks
+    assert ticks
+    assert all(after.at - before.at >= APART for before, after in pairwise(ticks))

@@ -8,8 +8,9 @@ import numpy as np
 
 from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
+from excite.report.alike import same_but, titles, without_rate
 from excite.report.figures import style
-from excite.report.figures.runs import needs, same_but, titles, trace, without_rate
+from excite.report.figures.runs import needs, trace
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

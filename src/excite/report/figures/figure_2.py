@@ -1,10 +1,12 @@
 """Figure 2: clean and robust accuracy against a constant learning rate, 1/L and the edge 2/L marked."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
+from excite.report.alike import same_but, titles, without_rate
 from excite.report.figures import style
-from excite.report.figures.runs import needs, same_but, titles, without_rate
+from excite.report.figures.runs import needs
 from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ def figure_2(runs: Sequence[RunFolder]) -> "Figure":
 def _draw(axes: "Axes", group: Sequence[RunFolder]) -> None:
     trained = [arm for run in group for arm in run.arms]
     attacks = dict.fromkeys(name for arm in trained if arm.evaluation for name in arm.evaluation.attacks)
-    for name, (colour, marker) in zip(("clean", *attacks), style.LOOKS, strict=False):
+    for name, (colour, marker) in zip(("clean", *attacks), cycle(style.LOOKS), strict=False):
         style.mean_and_range(axes, _accuracies(trained, name), colour=colour, marker=marker, name=name)
     if lost := [arm.rate for arm in trained if arm.problem]:
         axes.plot(lost, [0.0] * len(lost), "x", color=style.INK, markersize=6, label="diverged", clip_on=False)

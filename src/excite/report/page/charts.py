@@ -1,25 +1,37 @@
 """Where the lines, marks and ticks of the page's charts lie: numbers to coordinates, the template draws them."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
-from excite.evaluation import Accuracy
-from excite.runs.collection import Group
-from excite.training.history import EpochMetrics
+from excite.quantities import pixels
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 12, 40
-MARKED_EPOCHS = 30  # longer lines carry no marks
+MARKED_POINTS = 30  # longer lines carry no marks
 ROW = 26
-STYLES = 7  # how many arms the style sheet tells apart
+APART = 52  # two ticks below the plot are no nearer than this
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What lies below a chart, how a value is written there, and whether its ticks are the values themselves."""
+
+    name: str
+    text: Callable[[float], str]
+    log: bool = False
+    own_ticks: bool = True
+
+
+EPOCHS = Axis("epoch", lambda value: f"{value:.0f}", own_ticks=False)
+RADII = Axis("ε", pixels)
+RATES = Axis("first rate η¹ (log scale)", lambda value: f"{value:.3g}", log=True)
 
 
 @dataclass(frozen=True)
 class Point:
-    epoch: int
+    at: float
     value: float
     low: float
     high: float
@@ -27,7 +39,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Line:
-    """An arm's values per epoch: the mean over seeds, and the range of it."""
+    """An arm's values: the mean over seeds, and the range or interval of it."""
 
     name: str
     style: int
@@ -45,8 +57,10 @@ class LineChart:
     title: str
     unit: str
     lines: tuple[Line, ...]
-    seeds: int
+    banded: bool  # whether low and high of its points say something
     log: bool = False
+    axis: Axis = EPOCHS
+    note: str = ""  # what is not drawn
 
     @property
     def width(self) -> int:
@@ -63,17 +77,29 @@ class LineChart:
 
     @property
     def marked(self) -> bool:
-        return max(len(line.points) for line in self.lines) <= MARKED_EPOCHS
+        return max(len(line.points) for line in self.lines) <= MARKED_POINTS
 
     @property
-    def epochs(self) -> tuple[int, int]:
-        numbers = [point.epoch for line in self.lines for point in line.points]
-        return min(numbers), max(numbers)
+    def ends(self) -> tuple[float, float]:
+        """The first and the last place of a point."""
+        places = [point.at for line in self.lines for point in line.points]
+        return min(places), max(places)
 
     @property
     def x_ticks(self) -> list[Tick]:
-        whole = sorted({round(value) for value in linear_ticks(*self.epochs)})
-        return [Tick(self._x(value), str(value)) for value in whole if self.epochs[0] <= value <= self.epochs[1]]
+        if self.axis.own_ticks:
+            return self._own_ticks()
+        whole = sorted({round(value) for value in linear_ticks(*self.ends)})
+        return [Tick(self._x(value), str(value)) for value in whole if self.ends[0] <= value <= self.ends[1]]
+
+    def _own_ticks(self) -> list[Tick]:
+        """Those of the points' places that have room beside each other, the last before the others."""
+        kept: list[Tick] = []
+        for place in sorted({point.at for line in self.lines for point in line.points}, reverse=True):
+            tick = Tick(self._x(place), self.axis.text(place))
+            if not kept or kept[-1].at - tick.at >= APART:
+                kept.append(tick)
+        return kept[::-1]
 
     @property
     def y_ticks(self) -> list[Tick]:
@@ -84,35 +110,36 @@ class LineChart:
         return [Tick(self._y(value), f"{value:.4g}") for value in values if low <= value <= high]
 
     def path(self, line: Line) -> str:
-        return " ".join(f"{self._x(p.epoch):.1f},{self._y(p.value):.1f}" for p in line.points)
+        return " ".join(f"{self._x(p.at):.1f},{self._y(p.value):.1f}" for p in line.points)
 
     def band(self, line: Line) -> str:
-        """The range over seeds, there and back."""
-        edges = [(p.epoch, p.high) for p in line.points] + [(p.epoch, p.low) for p in reversed(line.points)]
-        return " ".join(f"{self._x(epoch):.1f},{self._y(value):.1f}" for epoch, value in edges)
+        """The range, there and back."""
+        edges = [(p.at, p.high) for p in line.points] + [(p.at, p.low) for p in reversed(line.points)]
+        return " ".join(f"{self._x(place):.1f},{self._y(value):.1f}" for place, value in edges)
 
     def marks(self, line: Line) -> list[tuple[float, float, str]]:
         """Each point with what it says."""
-        return [(self._x(p.epoch), self._y(p.value), self._text(p)) for p in line.points]
+        return [(self._x(p.at), self._y(p.value), self._text(p)) for p in line.points]
 
     def to_json(self) -> dict[str, Any]:
-        """What hovering needs: per line its points as [epoch, x, y, text]."""
+        """What hovering needs: per line its points as [place, x, y, text]."""
         return {
+            "axis": self.axis.name.partition(" (")[0],
             "lines": [
                 {
                     "name": line.name,
                     "style": line.style,
                     "points": [
-                        [p.epoch, round(self._x(p.epoch), 1), round(self._y(p.value), 1), self._text(p)]
+                        [self.axis.text(p.at), round(self._x(p.at), 1), round(self._y(p.value), 1), self._text(p)]
                         for p in line.points
                     ],
                 }
                 for line in self.lines
-            ]
+            ],
         }
 
     def _text(self, point: Point) -> str:
-        spread = f" ({point.low:.3g} to {point.high:.3g})" if self.seeds > 1 else ""
+        spread = f" ({point.low:.3g} to {point.high:.3g})" if self.banded else ""
         return f"{point.value:.4g}{self.unit}{spread}"
 
     @property
@@ -124,10 +151,14 @@ class LineChart:
         room = 0.05 * (high - low) or 1.0
         return low - room, high + room
 
-    def _x(self, epoch: float) -> float:
-        first, last = self.epochs
+    def _x(self, place: float) -> float:
+        first, last = self.ends
         left, _, right, _ = self.plot
-        return between(left, right, (epoch - first) / (last - first)) if last > first else (left + right) / 2
+        if last <= first:
+            return (left + right) / 2
+        if self.axis.log:
+            return between(left, right, math.log(place / first) / math.log(last / first))
+        return between(left, right, (place - first) / (last - first))
 
     def _y(self, value: float) -> float:
         low, high = self._range
@@ -167,41 +198,6 @@ class DotChart:
         return between(16, WIDTH - 24, share)
 
 
-def learning_curves(group: Group, styles: Mapping[str, int]) -> list[LineChart]:
-    """Training loss, clean accuracy and, where it was recorded, robust accuracy against epochs."""
-    wanted: list[tuple[str, str, bool, Callable[[EpochMetrics], float]]] = [
-        ("Training loss (nats, log scale)", "", True, lambda epoch: epoch.loss),
-        ("Clean test accuracy (%)", "%", False, lambda epoch: 100 * epoch.extra.get("test_accuracy", math.nan)),
-        ("Robust test accuracy (%)", "%", False, lambda epoch: 100 * epoch.extra.get("robust_accuracy", math.nan)),
-    ]
-    charts = []
-    for title, unit, log, value in wanted:
-        drawn = (_line(group, name, style, value, above=0.0 if log else -math.inf) for name, style in styles.items())
-        if lines := tuple(line for line in drawn if line.points):
-            charts.append(LineChart(title, unit, lines, len(group.runs), log))
-    return charts
-
-
-def accuracy_dots(group: Group, styles: Mapping[str, int]) -> list[DotChart]:
-    """A chart per attack; the bars are Wilson's interval for one seed, the range over several."""
-    charts = []
-    for on in ("clean", *group.experiment.attacks):
-        dots: list[Dot] = []
-        for name, style in styles.items():
-            found = [
-                (arm.title, arm.evaluation.clean if on == "clean" else arm.evaluation.robust[on])
-                for run in group.runs
-                for arm in run.arms
-                if arm.name == name and arm.evaluation and (on == "clean" or on in arm.evaluation.attacks)
-            ]
-            if found:
-                titles, values = zip(*found, strict=True)
-                dots.append(_dot(titles[0], style, values, ROW * (len(dots) + 0.5)))
-        if dots:
-            charts.append(DotChart("clean test images" if on == "clean" else on, tuple(dots)))
-    return charts
-
-
 def between(start: float, end: float, share: float) -> float:
     return start + share * (end - start)
 
@@ -230,30 +226,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     factors = (1, 2, 5) if len(powers) <= 4 else (1,)
     return [float(f"{power * factor:.0e}") for power in powers for factor in factors if low <= power * factor <= high]
-
-
-def arm_styles(groups: Iterable[Group]) -> dict[str, int]:
-    """A number per arm, the same all over the page, in the order the arms come."""
-    names = dict.fromkeys(arm.name for group in groups for run in group.runs for arm in run.arms)
-    return {name: number % STYLES for number, name in enumerate(names)}
-
-
-def _line(group: Group, name: str, style: int, value: Callable[[EpochMetrics], float], *, above: float) -> Line:
-    """What is no number, or not above `above`, is left out."""
-    arms = [arm for run in group.runs for arm in run.arms if arm.name == name]
-    values: dict[int, list[float]] = {}
-    for epoch in (epoch for arm in arms for epoch in arm.epochs):
-        if math.isfinite(found := value(epoch)) and found > above:
-            values.setdefault(epoch.epoch, []).append(found)
-    points = tuple(Point(epoch, fmean(seen), min(seen), max(seen)) for epoch, seen in sorted(values.items()))
-    return Line(arms[0].title if arms else name, style, points)
-
-
-def _dot(title: str, style: int, values: Sequence[Accuracy], y: float) -> Dot:
-    value = fmean(accuracy.value for accuracy in values)
-    if len(values) == 1:
-        low, high = values[0].interval
-    else:
-        low, high = min(a.value for a in values), max(a.value for a in values)
-    text = f"{title}: {100 * value:.1f}% ({100 * low:.1f} to {100 * high:.1f})"
-    return Dot(title, style, value, low, high, y, text)

@@ -45,18 +45,18 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", nameTheme)
 theme.hidden = false;
 nameTheme();
 
-// Curves: the pointer or the arrow keys choose an epoch, whose values are shown beside it.
+// Curves: the pointer or the arrow keys choose a place on the axis, such as an epoch, whose values are shown beside it.
 const explore = (figure) => {
-  const { lines } = JSON.parse(figure.querySelector("script").textContent);
+  const { axis, lines } = JSON.parse(figure.querySelector("script").textContent);
   const svg = figure.querySelector("svg");
   const crosshair = figure.querySelector(".crosshair");
   const tip = figure.querySelector(".tip");
-  const positions = new Map(lines.flatMap((line) => line.points.map(([epoch, x]) => [epoch, x])));
-  const epochs = [...positions.keys()].sort((a, b) => a - b);
+  const positions = new Map(lines.flatMap((line) => line.points.map(([place, x]) => [place, x])));
+  const places = [...positions.keys()].sort((a, b) => positions.get(a) - positions.get(b));
   let chosen = null;
 
   const describe = (line) => {
-    const point = line.points.find(([epoch]) => epoch === chosen);
+    const point = line.points.find(([place]) => place === chosen);
     if (!point) return [];
     const row = document.createElement("p");
     const sample = document.querySelector(`.legend .arm-${line.style}`).closest("svg").cloneNode(true);
@@ -66,14 +66,14 @@ const explore = (figure) => {
     return [row];
   };
 
-  const show = (epoch) => {
-    chosen = epoch;
+  const show = (place) => {
+    chosen = place;
     const heading = document.createElement("p");
-    heading.textContent = `epoch ${epoch}`;
+    heading.textContent = `${axis} ${place}`;
     tip.replaceChildren(heading, ...lines.flatMap(describe));
     tip.hidden = false;
     figure.classList.add("hovered");
-    const x = positions.get(epoch);
+    const x = positions.get(place);
     crosshair.setAttribute("x1", x);
     crosshair.setAttribute("x2", x);
     const [plot, frame] = [svg.getBoundingClientRect(), figure.getBoundingClientRect()];
@@ -92,8 +92,8 @@ const explore = (figure) => {
   const nearest = (event) => {
     const box = svg.getBoundingClientRect();
     const x = ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
-    show(epochs.reduce((best, epoch) =>
-      Math.abs(positions.get(epoch) - x) < Math.abs(positions.get(best) - x) ? epoch : best));
+    show(places.reduce((best, place) =>
+      Math.abs(positions.get(place) - x) < Math.abs(positions.get(best) - x) ? place : best));
   };
 
   svg.addEventListener("pointermove", nearest);
@@ -101,12 +101,12 @@ const explore = (figure) => {
   svg.addEventListener("pointerleave", hide);
   svg.addEventListener("blur", hide);
   svg.addEventListener("keydown", (event) => {
-    const at = epochs.indexOf(chosen);
-    const next = { ArrowRight: Math.min(at + 1, epochs.length - 1), ArrowLeft: Math.max(at - 1, 0), Home: 0, End: epochs.length - 1 };
+    const at = places.indexOf(chosen);
+    const next = { ArrowRight: Math.min(at + 1, places.length - 1), ArrowLeft: Math.max(at - 1, 0), Home: 0, End: places.length - 1 };
     if (event.key === "Escape") hide();
     if (!(event.key in next)) return;
     event.preventDefault();
-    show(epochs[next[event.key]]);
+    show(places[next[event.key]]);
   });
 };
 

@@ -18,8 +18,9 @@ from excite.quantities import pixels
 from excite.report import labels
 from excite.report.against_trainings import Standing, standing
 from excite.report.page import circumstances, repeat
-from excite.report.page.charts import DotChart, LineChart, accuracy_dots, arm_styles, learning_curves
+from excite.report.page.charts import DotChart, LineChart
 from excite.report.page.confounders import confounders
+from excite.report.page.plots import accuracy_dots, arm_styles, learning_curves, radius_curves, rate_curves
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_columns import Column
 from excite.report.tables.study_table import Row, StudyTable, study_table
@@ -53,6 +54,7 @@ class Setting:
     findings: tuple[Finding, ...]
     dots: list[DotChart]
     curves: list[LineChart]
+    radii: list[LineChart]
     commands: list[str]  # nothing where only the TOML file says it all
     toml: str
     files: list[str]  # of the runs, relative to the folder that holds them all
@@ -148,6 +150,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         estimates=list(_estimates(runs, base)),
         confounders=confounders([(run, _label(run, base).rstrip("/")) for run in runs]),
         curves=list(_curves(runs, base)),
+        rates=rate_curves(runs, styles),
         first_run=_label(runs[0], base),
         experiment_file=EXPERIMENT,
         stages_file=STAGES,
@@ -220,6 +223,7 @@ def _setting(group: Group, title: str, styles: dict[str, int], base: Path) -> Se
         findings=tuple(finding for on in ("clean", *group.experiment.attacks) for finding in compare_arms(group, on)),
         dots=accuracy_dots(group, styles),
         curves=learning_curves(group, styles),
+        radii=radius_curves(group, styles),
         commands=repeat.commands(group),
         toml=repeat.toml(group.experiment),
         files=[_label(run, base) for run in group.runs],
