@@ -55,7 +55,7 @@ def apart(experiments: Sequence[Experiment]) -> list[str]:
     flat = [flattened(experiment.to_json()) for experiment in experiments]
     keys = dict.fromkeys(key for values in flat for key in values if not _shown(key))
     differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
-    return [", ".join(f"{key} {values[key]}" for key in differing if key in values) for values in flat]
+    return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
 
 
 def _shown(key: str) -> bool:

@@ -55,3 +55,20 @@ def test_ink_follows_the_reader_and_letters_stay_letters() -> None:
     assert "prefers-color-scheme: dark" in text
     assert "a &lt;title&gt;</text>" in text
     assert "aria-label='what \"it\" shows'" in text
+
+
+@pytest.mark.parametrize("length", [5, 40, 200])
+def test_no_legend_and_no_title_is_cut(length: int) -> None:
+    with style.settings():
+        figure, (axes,) = style.panels(1, 1, width=4.8, height=3.6)
+        for number in range(7):
+            axes.plot([0, 1], [0, number], label=f"{number} {'attack ' * (length // 7)}")
+        style.label(axes, "rate", "accuracy", "network " * (length // 8))
+        style.legend_below(figure, [axes], columns=4)
+        figure.canvas.draw()
+        (legend,) = figure.legends
+        for box in (legend.get_window_extent(), axes.title.get_window_extent()):
+            assert box.x0 >= 0
+            assert box.y0 >= 0
+            assert box.x1 <= figure.bbox.width
+            assert box.y1 <= figure.bbox.height

@@ -5,7 +5,9 @@ import io
 import json
 import math
 import re
+import shutil
 import statistics
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -262,3 +264,23 @@ def test_latex_knows_its_special_characters() -> None:
         r"a\textbackslash{}b \& 5\% \$x\$ \#1 \{y\} \textasciitilde{}\textasciicircum{} "
         r"\textless{}$\varepsilon$\textbar{}$\eta$$^{1}$\textgreater{}"
     )
+
+
+def has_latex() -> bool:
+    """With the packages that the table names."""
+    if not (shutil.which("pdflatex") and shutil.which("kpsewhich")):
+        return False
+    return subprocess.run(["kpsewhich", "adjustbox.sty"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not has_latex(), reason="no pdflatex with adjustbox: apt install texlive-latex-extra")
+def test_latex_compiles_and_fits_its_page(three_seeds: list[RunFolder], tmp_path: Path) -> None:
+    table = study_table(by_seed(three_seeds)).latex()
+    document = rf"\documentclass{{article}}\usepackage{{adjustbox,booktabs}}\begin{{document}}{table}\end{{document}}"
+    (tmp_path / "table.tex").write_text(document, encoding="ascii")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Output written on table.pdf (1 page" in done.stdout
+    for complaint in ("Overfull", "Missing character", "too large for page"):
+        assert complaint not in done.stdout

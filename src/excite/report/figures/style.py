@@ -6,6 +6,7 @@ page whatever the page says (`.excite-figure { color: … }`). Its letters stay 
 
 import io
 import re
+import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -30,6 +31,7 @@ BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PINK, "D"), (INK, "v"))
 COLOURS, MARKERS = tuple(colour for colour, _ in LOOKS), "os^Dv<>pPX*h8"
 FIRST = ("baseline", "poe", "largest", "grid")  # of the arms: the looks that differ most
+LONGEST_NAME = 60  # letters in a line of a legend or a panel's title
 HEAT = "cividis"  # even in lightness, the same for nearly all eyes
 
 SETTINGS: dict[Any, Any] = {
@@ -82,7 +84,7 @@ def panels(rows: int, columns: int, *, width: float = 4.2, height: float = 3.1) 
 def label(axes: "Axes", x: str, y: str, title: str = "") -> None:
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(title)
+    axes.set_title("\n".join(textwrap.fill(line, LONGEST_NAME) for line in title.splitlines()))
     axes.grid(visible=True)
 
 
@@ -103,9 +105,14 @@ def whole_epochs(axes: "Axes") -> None:
 
 
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
-    """One legend for all panels, each name once."""
+    """One legend for all panels, each name once, in as many columns as the figure is wide enough for."""
     named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
-    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns)
+    words = [textwrap.fill(name, LONGEST_NAME) for name in named]
+    for tried in range(columns, 0, -1):
+        legend = figure.legend(list(named.values()), words, loc="outside lower center", ncols=tried)
+        if tried == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def mean_and_range(
