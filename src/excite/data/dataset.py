@@ -138,7 +138,13 @@ class Dataset:
             raise InputError(
                 f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
             )
-        if unseen := set(self.test.labels.tolist()) - set(self.train.labels.tolist()):
+        known = set(self.train.labels.tolist())
+        if len(known) == 1:
+            raise InputError(
+                f"{self.name}: every training image is of class {known.pop()}; with one class there is nothing to "
+                "learn. Check the labels, or take more images."
+            )
+        if unseen := set(self.test.labels.tolist()) - known:
             raise InputError(
                 f"{self.name}: no training image is of class {min(unseen)}, of which there are test images. "
                 "Leave them out, or split the images anew."

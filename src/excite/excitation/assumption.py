@@ -93,6 +93,8 @@ def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, f
     """
     if not fractions or set(fractions) != set(accuracies):
         raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")
+    if not 0 <= threshold <= 1:
+        raise InputError(f"threshold={threshold} is no accuracy; pass a share between 0 and 1, such as 0.8.")
     always = [size for size, fraction in fractions.items() if fraction >= 1]
     most = max(fractions.values())
     start = min(always or [size for size, fraction in fractions.items() if fraction == most])
