@@ -226,11 +226,20 @@ def law_figure(names: list[str]) -> Figure:
 
 
 def accuracy_figure(names: list[str]) -> Figure:
-    figure = Figure(figsize=(9.5, 3.3 * ((len(names) + 1) // 2)), layout="constrained")
-    for name, axes in zip(names, figure.subplots((len(names) + 1) // 2, 2, squeeze=False).flat, strict=False):
-        _draw_accuracies(axes, name)
-    handles = [axes.get_legend_handles_labels() for axes in figure.axes[:1]]
-    figure.legend(*handles[0], loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    """Per network the accuracies and, on an axis of their own below them, each estimate's rates from 1/L to 2/L."""
+    rows_of_panels = (len(names) + 1) // 2
+    figure = Figure(figsize=(9.5, 3.9 * rows_of_panels), layout="constrained")
+    panels = figure.subplots(2 * rows_of_panels, 2, squeeze=False, height_ratios=[3, 2] * rows_of_panels)
+    for number, name in enumerate(names):
+        row, column = divmod(number, 2)
+        above, below = panels[2 * row][column], panels[2 * row + 1][column]
+        _draw_accuracies(above, name)
+        _draw_ranges(below, name)
+        below.sharex(above)
+    for axes in panels[2 * (len(names) // 2) :, 1] if len(names) % 2 else []:
+        axes.set_axis_off()
+    handles, words = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
@@ -238,28 +247,32 @@ def _draw_accuracies(axes: Axes, name: str) -> None:
     t = truth(name)
     axes.plot(t.rates, [100 * v for v in t.clean], color=BLUE, marker="o", markersize=4, label="clean accuracy")
     axes.plot(t.rates, [100 * v for v in t.robust], color=BLACK, marker="s", markersize=4, label="PGD accuracy")
-    axes.plot(t.diverged, [0.0] * len(t.diverged), "x", color=BLACK, label="diverged")
-    height = 0.0
-    for method, colour in METHODS.items():
-        for baseline in BASELINES:
-            if row := _estimate(name, method, baseline):
-                one = float(row["one_over_L"])
-                height += 2.2
-                label = f"{method}: 1/L to 2/L" if baseline == BASELINES[0] else None
-                axes.plot(
-                    [one, 2 * one], [-6 - height] * 2, color=colour, linewidth=3, solid_capstyle="butt", label=label
-                )
-        height += 1.5
+    axes.plot(t.diverged, [0.0] * len(t.diverged), "x", color=BLACK, label="diverged", clip_on=False)
     axes.set_xscale("log")
     low, high = min([*t.rates, 0.005]), max([*t.rates, *t.diverged, 2.0])
     axes.set_xlim(low / 1.5, high * 4)
-    axes.set_ylim(-8 - height, 100)
+    axes.set_ylim(0, 102)
     axes.set_yticks(range(0, 101, 20))
     axes.set_title(SHORT[name], fontsize=9)
-    axes.set_xlabel("learning rate (log scale)", fontsize=8)
     axes.set_ylabel("accuracy (%)", fontsize=8)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(labelsize=8, labelbottom=False)
     axes.grid(alpha=0.25)
+
+
+def _draw_ranges(axes: Axes, name: str) -> None:
+    """A row per method, with a bar from 1/L to 2/L per baseline that it was estimated from."""
+    for place, (method, colour) in enumerate(METHODS.items()):
+        for number, baseline in enumerate(BASELINES):
+            if row := _estimate(name, method, baseline):
+                one, height = float(row["one_over_L"]), place + 0.25 * (number - (len(BASELINES) - 1) / 2)
+                axes.plot([one, 2 * one], [height] * 2, color=colour, linewidth=3, solid_capstyle="butt")
+    axes.set_xscale("log")
+    axes.set_ylim(len(METHODS) - 0.4, -0.6)
+    axes.set_yticks(range(len(METHODS)), list(METHODS))
+    axes.set_ylabel("1/L to 2/L by", fontsize=8)
+    axes.set_xlabel("learning rate (log scale)", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.25, axis="x")
 
 
 def save(figure: Figure, name: str) -> None:
