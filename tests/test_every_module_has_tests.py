@@ -32,9 +32,8 @@ ELSEWHERE = {
     "report/test_verdict.py": ("words of the verdict", "against_trainings labels"),
     "report/figures/test_figures.py": (
         "every figure in one table",
-        "estimators figure_1 figure_2 figure_3 figure_4 heat_maps runs theorem_1",
+        "alike estimators figure_1 figure_2 figure_3 figure_4 heat_maps runs theorem_1",
     ),
-    "report/page/test_page.py": ("what the page says beside the verdict", "confounders"),
     "report/tables/test_study_table.py": ("how its cells are written", "formats records study_columns text"),
     "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate"),
     "runs/test_same_again.py": ("one L for several seeds", "share"),

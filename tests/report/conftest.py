@@ -10,7 +10,7 @@ import pytest
 from excite.files import write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs import load
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.trace import Trace
 from excite.training.history import EpochMetrics, append
 
@@ -45,7 +45,7 @@ RunWriter = Callable[..., RunFolder]
 
 @pytest.fixture
 def write_run(tmp_path: Path) -> RunWriter:
-    """A function that writes a run folder: `arms` maps names to their rate, evaluation, problem, epochs and trace."""
+    """A function that writes a run folder: `arms` maps names to their rate, evaluation, problem, epochs …"""
 
     def write(
         arms: Mapping[str, Mapping[str, Any]],
@@ -60,10 +60,13 @@ def write_run(tmp_path: Path) -> RunWriter:
         if estimate:
             write_json(folder / ESTIMATE, {"estimate": estimate.to_json(), "seconds": 1.0})
         for name, arm in arms.items():
+            known = {key: arm[key] for key in ("batch_size", "steps", "train_accuracy") if key in arm}
             write_json(
                 folder / name / OUTCOME,
-                {"rate": arm.get("rate", 0.1), "seconds": 1.0, "problem": arm.get("problem")},
+                {"rate": arm.get("rate", 0.1), "seconds": 1.0, "problem": arm.get("problem"), **known},
             )
+            if "best" in arm:
+                arm["best"].save(folder / name / BEST / EVALUATION)
             for number, extra in enumerate(arm.get("epochs", ())):
                 append(folder / name, EpochMetrics(number + 1, 0.1, 0.5, 1.0, extra))
             if "evaluation" in arm:

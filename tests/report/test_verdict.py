@@ -227,3 +227,32 @@ def test_nothing_to_compare_yet(write_run: WriteRun, trained: dict[str, dict[str
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
     assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates may have helped"
+
+
+@pytest.mark.parametrize(
+    ("control", "headline", "tone"),
+    [
+        (58, "1/L helped, but not more than its control, the placebo", "unclear"),
+        (40, "1/L helped", "helped"),
+    ],
+)
+def test_an_arm_that_does_not_beat_its_control_is_told_so(
+    write_run: WriteRun, control: int, headline: str, tone: str
+) -> None:
+    runs = [
+        write_run(arms(40, 60, placebo={"evaluation": evaluation(control)}), changes=[f"seed={seed}"])
+        for seed in range(5)
+    ]
+    found = conclude(by_seed(runs))
+    assert found.headline.startswith(headline)
+    assert ("but not more than" in found.headline) == (control == 58)
+    assert found.tone == tone
+    (poe,) = (finding for finding in compare_arms(by_seed(runs)[0]) if finding.name == "poe")
+    assert poe.so == headline.removeprefix("1/L ")
+
+
+def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> None:
+    same = {name: {"evaluation": evaluation(60)} for name in ("placebo", "batch")}
+    poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])
+    assert poe.so == "may have helped, but not more than its control, the placebo and the η/B control"
+    assert placebo.unbeaten == batch.unbeaten == ()

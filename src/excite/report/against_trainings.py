@@ -27,7 +27,7 @@ def standing(
 
     `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is off, too.
     """
-    trained = list(arms)
+    trained = [arm for arm in arms if not arm.arm.control]  # whose batches may be of another size than L's
     edge = estimate.learning_rate(2)
     diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
     if diverged:

@@ -3,13 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.paired import paired_difference
 from excite.report.against_trainings import standing
 from excite.report.labels import duration, short_title
+from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
 
@@ -17,6 +18,7 @@ BASELINE = "baseline"
 
 HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
 MAYBE = {HELPED: "may have helped", HURT: "may have hurt"}  # after one training
+HELPFUL = (HELPED, MAYBE[HELPED])
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
 
 NOTHING = "There is nothing to compare yet"
@@ -38,6 +40,14 @@ class Finding:
     interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
     seeds: tuple[int, ...] = ()  # at which both were evaluated: all figures here are of these
     missing: str = ""  # "2 of 5 seeds diverged"
+    unbeaten: tuple[str, ...] = ()  # controls that did as well, where the arm helped
+
+    @property
+    def so(self) -> str:
+        """The effect; one that a control has too is not the arm's own."""
+        return (
+            f"{self.effect}, but not more than its control, {_listed(self.unbeaten)}" if self.unbeaten else self.effect
+        )
 
     @property
     def compared(self) -> bool:
@@ -99,7 +109,25 @@ def compare_arms(group: Group, on: str | None = None) -> tuple[Finding, ...]:
     attack = on or next(iter(group.experiment.attacks), "clean")
     names = dict.fromkeys(arm.name for run in group.runs for arm in run.arms if arm.name != BASELINE)
     has_baseline = any(arm.name == BASELINE for run in group.runs for arm in run.arms)
-    return tuple(_compare(group, name, attack) for name in names) if has_baseline else ()
+    if not has_baseline:
+        return ()
+    controls = [name for name in names if arm_named(name).control]
+    return tuple(
+        replace(found, unbeaten=_unbeaten(group, found, controls)) if found.effect in HELPFUL else found
+        for found in (_compare(group, name, attack) for name in names)
+    )
+
+
+def _unbeaten(group: Group, helped: Finding, controls: Sequence[str]) -> tuple[str, ...]:
+    """The controls at the same seeds and images that the arm is not clearly better than."""
+    if helped.name in controls:
+        return ()
+    found = {control: _compare(group, helped.name, helped.attack, against=control) for control in controls}
+    return tuple(_title(group, control) for control, one in found.items() if one.compared and one.effect not in HELPFUL)
+
+
+def _title(group: Group, name: str) -> str:
+    return short_title(next(arm for run in group.runs for arm in run.arms if arm.name == name))
 
 
 def distrusted(group: Group) -> tuple[str, ...]:
@@ -128,15 +156,15 @@ def signed(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
 
 
-def _compare(group: Group, name: str, attack: str) -> Finding:
+def _compare(group: Group, name: str, attack: str, against: str = BASELINE) -> Finding:
     arms = [{arm.name: arm for arm in run.arms} for run in group.runs]
-    title = short_title(next(run[name] for run in arms if name in run))
+    title = _title(group, name)
     diverged = sum(bool(run[name].problem) for run in arms if name in run)
     by_seed = {
         seed: (first, second)
         for seed, run in zip(group.seeds, arms, strict=True)
-        if BASELINE in run and name in run
-        if (first := run[BASELINE].evaluation) and (second := run[name].evaluation)
+        if against in run and name in run
+        if (first := run[against].evaluation) and (second := run[name].evaluation)
         if attack == "clean" or (attack in first.attacks and attack in second.attacks)
     }
     if not by_seed:
@@ -166,7 +194,7 @@ def _share(evaluation: Evaluation, attack: str) -> float:
 def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
     effects: dict[str, list[str]] = {}
     for finding in findings:
-        effects.setdefault(finding.effect, []).append(finding.arm)
+        effects.setdefault(finding.so, []).append(finding.arm)
     headline = ", ".join(f"{_listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items())
     compared = [finding for finding in findings if finding.compared]
     first = compared[0]
@@ -185,7 +213,7 @@ def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
     counts: dict[str, Counter[str]] = {}
     for found in findings:
         for finding in found:
-            counts.setdefault(finding.arm, Counter())[finding.effect] += 1
+            counts.setdefault(finding.arm, Counter())[finding.so] += 1
     told = [
         f"{arm} {_listed(f'{effect} in {number}' for effect, number in effects.most_common())}"
         for arm, effects in counts.items()
@@ -197,13 +225,13 @@ def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
         f"paired with the baseline of the same setting under {attacks}, the changes range from "
         f"{signed(least.difference)} points ({least.arm}) to {signed(most.difference)} points ({most.arm})"
     )
-    tone = _tone(compared) if len({finding.effect for finding in compared}) == 1 else "unclear"
+    tone = _tone(compared) if len({finding.so for finding in compared}) == 1 else "unclear"
     return Verdict(f"Over {len(findings)} settings, {'; '.join(told)}", evidence, tone=tone)
 
 
 def _tone(compared: Iterable[Finding]) -> str:
     """A word only where the arms agree; one that helps beside one that hurts is not clear."""
-    effects = {finding.effect for finding in compared} - {UNCLEAR}
+    effects = {UNCLEAR if finding.unbeaten else finding.effect for finding in compared} - {UNCLEAR}
     return effects.pop() if len(effects) == 1 and effects <= {HELPED, HURT} else "unclear"
 
 

@@ -156,6 +156,13 @@ class ArmFolder:
             return size
 
     @property
+    def steps(self) -> int | None:
+        """Of its finished epochs; unknown of trainings that older versions wrote down."""
+        with expected(self.outcome_file):
+            steps: int | None = self._outcome.get("steps")
+            return steps
+
+    @property
     def train_accuracy(self) -> float | None:
         """On images that it was trained on, at the end; unknown of trainings that older versions wrote down."""
         with expected(self.outcome_file):
@@ -190,7 +197,14 @@ class ArmFolder:
             self.journal_file.unlink(missing_ok=True)
 
     def end(
-        self, *, rate: float, seconds: float, problem: str | None, batch_size: int, train_accuracy: float | None
+        self,
+        *,
+        rate: float,
+        seconds: float,
+        problem: str | None,
+        batch_size: int,
+        steps_per_epoch: int,
+        train_accuracy: float | None,
     ) -> None:
         """Write down how its training ended."""
         write_json(
@@ -201,6 +215,7 @@ class ArmFolder:
                 "problem": problem,
                 "epochs": len(self.epochs),
                 "batch_size": batch_size,
+                "steps": len(self.epochs) * steps_per_epoch,
                 "train_accuracy": train_accuracy,
             },
         )
@@ -213,6 +228,7 @@ class ArmFolder:
             "training_seconds": self.seconds,
             "problem": self.problem,
             "batch_size": self.batch_size,
+            "steps": self.steps,
             "train_accuracy": self.train_accuracy,
             "best_epoch": self.best_epoch,
             "best_evaluation": self.best.evaluation.to_json() if self.best.evaluation else None,

@@ -17,9 +17,9 @@ from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
 from excite.report import labels
 from excite.report.against_trainings import Standing, standing
+from excite.report.confounders import Confounders, confounders
 from excite.report.page import circumstances, repeat
 from excite.report.page.charts import DotChart, LineChart
-from excite.report.page.confounders import confounders
 from excite.report.page.plots import accuracy_dots, arm_styles, learning_curves, radius_curves, rate_curves
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_columns import Column
@@ -29,7 +29,7 @@ from excite.runs.arms import arm_named
 from excite.runs.circumstances import STAGES
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
+from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
 from excite.runs.illustration import Illustration
 from excite.training.history import METRICS
 
@@ -41,6 +41,9 @@ SOURCES = {  # of the table's columns: the file below an arm's folder, or below 
     "robust": EVALUATION,
     "median": EVALUATION,
     "seeds": EVALUATION,
+    "batch": OUTCOME,
+    "best": f"{BEST}/{EVALUATION}",
+    "best_difference": f"{BEST}/{EVALUATION}",
 }
 SOURCES_OF_RUN = {"L": ESTIMATE, "L_by": ESTIMATE}
 
@@ -74,6 +77,7 @@ class TrainedArm:
     title: str
     run: str
     source: str
+    confounders: Confounders
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,6 @@ def page(runs: Sequence[RunFolder]) -> str:
         drawn=MOST_DRAWN,
         trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
         estimates=list(_estimates(runs, base)),
-        confounders=confounders([(run, _label(run, base).rstrip("/")) for run in runs]),
         curves=list(_curves(runs, base)),
         rates=rate_curves(runs, styles),
         first_run=_label(runs[0], base),
@@ -270,7 +273,7 @@ def _label(run: RunFolder, base: Path) -> str:
 
 def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
     label = _label(run, base)
-    return TrainedArm(arm, labels.arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/")
+    return TrainedArm(arm, labels.arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/", confounders(run, arm))
 
 
 def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:

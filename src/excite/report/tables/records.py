@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Record:
     objective: str
     setting: str  # what else sets it apart from the table's other experiments
     epochs: int
-    batch_size: int
+    batch_size: float  # B, mean over seeds
     arm: str
     title: str
     seeds: int  # runs of this experiment
@@ -52,6 +52,18 @@ class Record:
     median_eps_deviation: float | None  # over seeds; None for one
     median_eps_low: float | None  # 95%; None for several seeds
     median_eps_high: float | None
+    best_accuracy: float | None  # with the weights that stood best on held-out images
+    best_deviation: float | None
+    best_difference: float | None  # to the baseline's best weights
+    best_difference_low: float | None
+    best_difference_high: float | None
+    rate_per_image: float  # η¹/B, here and below: means over seeds
+    rate_times_decay: float  # η¹·λ
+    steps: float | None
+    steps_after_drop: float | None  # past the schedule's last drop
+    final_rate: float | None
+    final_loss: float | None
+    train_accuracy: float | None  # %
 
 
 FIELDS = tuple(field.name for field in fields(Record))

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,6 +12,7 @@ from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
 from excite.report.against_trainings import standing
+from excite.report.confounders import Confounders, confounders
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
 from excite.runs.collection import Group
@@ -44,6 +45,16 @@ class StudyArm:
     def evaluations(self) -> dict[int, Evaluation]:
         """By seed, where there is one."""
         return _evaluations(self.group, self.name)
+
+    @property
+    def best(self) -> dict[int, Evaluation]:
+        """By seed, of the weights that stood best on held-out images, where they were kept."""
+        return _evaluations(self.group, self.name, best=True)
+
+    @property
+    def confounders(self) -> list[Confounders]:
+        """Of every seed at which it was trained."""
+        return [confounders(run, arm) for run in self.group.runs for arm in run.arms if arm.name == self.name]
 
     @property
     def diverged(self) -> int:
@@ -87,7 +98,7 @@ def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], C
         Column("L", ("L",)): constant,
         Column("by", ("L_by",)): _method,
         Column("epochs", ("epochs",)): lambda arm: _number(arm.group.experiment.training.epochs),
-        Column("batch", ("batch",)): lambda arm: _number(arm.group.experiment.training.batch_size),
+        Column("batch", ("batch",)): lambda arm: _range([one.batch_size for one in arm.confounders]),
         Column("clean %", ("clean",)): partial(_accuracy, on="clean"),
     }
     columns |= {Column(f"{attack} %", ("robust", attack)): partial(_accuracy, on=attack) for attack in attacks}
@@ -97,6 +108,13 @@ def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], C
         if any(_medians(arm, attack) for arm in arms)
     }
     columns |= {Column(f"Δ {on}", ("difference", on)): partial(_difference, on=on) for on in ("clean", *attacks)}
+    if any(arm.best for arm in arms):
+        for on in ("clean", *attacks):
+            columns[Column(f"best: {on} %", ("best", on))] = partial(_best_accuracy, on=on)
+        columns |= {
+            Column(f"best: Δ {on}", ("best_difference", on)): partial(_best_difference, on=on)
+            for on in ("clean", *attacks)
+        }
     if any(arm.stated for arm in arms):
         columns |= {
             Column("paper: clean %", ("paper", "clean")): lambda arm: _stated(arm.stated.clean if arm.stated else None),
@@ -161,7 +179,15 @@ def _method(arm: StudyArm) -> Cell:
 
 
 def _accuracy(arm: StudyArm, on: str) -> Cell:
-    found = [_measured(evaluation, on) for evaluation in arm.evaluations.values()]
+    return _mean_accuracy(arm, arm.evaluations, on)
+
+
+def _best_accuracy(arm: StudyArm, on: str) -> Cell:
+    return _mean_accuracy(arm, arm.best, on)
+
+
+def _mean_accuracy(arm: StudyArm, evaluations: Mapping[int, Evaluation], on: str) -> Cell:
+    found = [_measured(evaluation, on) for evaluation in evaluations.values()]
     accuracies = [accuracy for accuracy in found if accuracy]
     if not accuracies:
         return Cell("diverged", None) if arm.diverged else NOTHING
@@ -200,10 +226,17 @@ def _median(arm: StudyArm, on: str) -> Cell:
 
 
 def _difference(arm: StudyArm, on: str) -> Cell:
-    baselines = _evaluations(arm.group, "baseline")
+    return _paired(arm, _evaluations(arm.group, "baseline"), arm.evaluations, on)
+
+
+def _best_difference(arm: StudyArm, on: str) -> Cell:
+    return _paired(arm, _evaluations(arm.group, "baseline", best=True), arm.best, on)
+
+
+def _paired(arm: StudyArm, baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> Cell:
     pairs = [
         (baselines[seed], evaluation)
-        for seed, evaluation in arm.evaluations.items()
+        for seed, evaluation in own.items()
         if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
     ]
     if arm.name == "baseline" or not pairs:
@@ -216,12 +249,12 @@ def _difference(arm: StudyArm, on: str) -> Cell:
     return Cell(text, value, difference)
 
 
-def _evaluations(group: Group, name: str) -> dict[int, Evaluation]:
+def _evaluations(group: Group, name: str, *, best: bool = False) -> dict[int, Evaluation]:
     return {
-        run.experiment.seed: result.evaluation
+        run.experiment.seed: evaluation
         for run in group.runs
         for result in run.arms
-        if result.name == name and result.evaluation
+        if result.name == name and (evaluation := (result.best if best else result).evaluation)
     }
 
 

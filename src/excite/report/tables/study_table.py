@@ -7,6 +7,7 @@ from typing import Any
 
 from excite.report import labels
 from excite.report.against_trainings import standing
+from excite.report.confounders import mean_of
 from excite.report.tables.formats import Cell, Mark, latex, markdown
 from excite.report.tables.records import Record, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
@@ -115,12 +116,13 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
 def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[Record]:
     """What the cells say, attack by attack, in the fields that never change."""
     experiment, rate, constant = arm.group.experiment, _part(cells, "rate"), _part(cells, "L")
-    by = cells[("L_by",)].value
+    by, beside = cells[("L_by",)].value, mean_of(arm.confounders)
     for images in ("clean", *(path[1] for path in cells if path[0] == "robust")):
         accuracy = _part(cells, *(("clean",) if images == "clean" else ("robust", images)))
         difference = _part(cells, "difference", images)
         median = _part(cells, "median", images)
         stated = _part(cells, "paper", "clean" if images == "clean" else "robust")
+        best, best_difference = _part(cells, "best", images), _part(cells, "best_difference", images)
         yield Record(
             experiment=experiment.name,
             data=labels.data_set(experiment),
@@ -128,7 +130,7 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             objective=labels.objective(experiment),
             setting=arm.apart,
             epochs=experiment.training.epochs,
-            batch_size=experiment.training.batch_size,
+            batch_size=beside.batch_size,
             arm=arm.name,
             title=arm.title,
             seeds=len(arm.group.runs),
@@ -161,6 +163,18 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             median_eps_deviation=median.get("sd"),
             median_eps_low=median.get("low"),
             median_eps_high=median.get("high"),
+            best_accuracy=best.get("mean"),
+            best_deviation=best.get("sd"),
+            best_difference=best_difference.get("difference"),
+            best_difference_low=best_difference.get("low"),
+            best_difference_high=best_difference.get("high"),
+            rate_per_image=beside.rate_per_image,
+            rate_times_decay=beside.rate_times_decay,
+            steps=beside.steps,
+            steps_after_drop=beside.steps_after_drop,
+            final_rate=beside.final_rate,
+            final_loss=beside.final_loss,
+            train_accuracy=None if beside.train_accuracy is None else 100 * beside.train_accuracy,
         )
 
 
@@ -194,6 +208,8 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
         "Δ: points gained on the baseline under that attack, paired by test image and seed, with a 95% interval for "
         "the luck of both (of the images alone where there is one seed)."
     )
+    if any(arm.best for arm in arms):
+        yield "best: with the weights that stood best on held-out training images; the others are the last weights."
     if any("?" in constant(arm).text for arm in arms):
         yield "L with a question mark: the data do not identify it, or a training has shown that 2/L is off."
     yield from dict.fromkeys(

@@ -61,6 +61,7 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
             seconds=seconds,
             problem=problem,
             batch_size=parts.experiment.training.batch_size,
+            steps_per_epoch=parts.steps_per_epoch,
             train_accuracy=None if problem else train_accuracy(parts, model),
         )
         shutil.rmtree(arm.moments, ignore_errors=True)
