@@ -119,6 +119,11 @@ def test_the_interval_covers_in_every_kind_of_study() -> None:
     assert max(found.values()) <= 0.999  # wider than needed would be no answer either
 
 
+def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated) -> None:
+    pairs = [(evaluated(50, 0), evaluated(50, 50)), (evaluated(50, 50), evaluated(50, 0))]
+    assert paired_difference(pairs, ATTACK).interval == (-1.0, 1.0)
+
+
 def test_different_images_cannot_be_paired(evaluated: Evaluated) -> None:
     with pytest.raises(InputError, match="on the same ones"):
         paired_difference([(evaluated(90, 40), evaluated(90, 40, examples="others"))] * 2, ATTACK)

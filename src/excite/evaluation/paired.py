@@ -73,7 +73,7 @@ def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
     shared = sum(w * _shared(block) for w, block in zip(weights, gains, strict=True))
     of_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * float(means.var(ddof=1)) / seeds
     half = max(of_seeds + Z95**2 * shared, Z95**2 * of_images) ** 0.5
-    return mean - half, mean + half
+    return max(-1.0, mean - half), min(1.0, mean + half)  # shares cannot differ by more
 
 
 def _gains(baseline: Evaluation, arm: Evaluation, on: str) -> NDArray[np.float64]:
