@@ -197,7 +197,7 @@ def test_runs_too_short_to_learn_are_said() -> None:
 
     estimate = find_edge(plateau, budget=15 * STEPS, steps=STEPS)
     assert not estimate.identified
-    assert "make the short runs longer" in str(estimate)
+    assert "make the short runs longer: raise steps, which an experiment calls lipschitz.steps" in str(estimate)
 
 
 def test_nothing_converges() -> None:

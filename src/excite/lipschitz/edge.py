@@ -24,6 +24,7 @@ FEWEST_STEPS = 20  # a shorter run tells nothing
 TRANSFER = 0.09  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
 NARROWEST = 1.45  # that alone makes a factor 1.42
 IDENTIFIED = 2.0  # an interval wider than this pins nothing down
+LONGER = "make the short runs longer: raise steps, which an experiment calls lipschitz.steps"
 HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
 CLEARLY = 1.02  # times as far down
@@ -180,7 +181,7 @@ def _conclude(
         tried = ", ".join(f"{run.rate:.3g}" for run in sorted(runs, key=lambda run: run.rate))
         raise DivergedError(
             f"At none of the rates {tried} did the loss fall within {steps} steps. "
-            "Start from a smaller rate, or make the short runs longer."
+            f"Start from a smaller rate, or {LONGER}."
         )
     threshold, (low, high), careful = curve.threshold(), _interval(curve), curve.careful()
     details = _details(runs, curve) | {
@@ -208,7 +209,7 @@ def _conclude(
         )
     doubts = []
     if reference.way_down < HARDLY * abs(reference.best.initial):
-        doubts.append("all of them hardly learned: make the short runs longer")
+        doubts.append(f"all of them hardly learned: {LONGER}")
     if high > low * IDENTIFIED:
         doubts.append("that is too few to tell: raise the budget")
     basis += f"; 95% of trainings survive {careful:.3g}"
