@@ -21,7 +21,7 @@ from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import table as run_table
 from excite.report.page.page import page
-from excite.report.tables.formats import escape_latex
+from excite.report.tables.formats import LATEX_LETTERS, escape_latex
 from excite.report.tables.records import FIELDS
 from excite.report.tables.study_table import StudyTable, study_table
 from excite.runs.collection import by_seed
@@ -250,13 +250,31 @@ def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
     assert r"\underline{42.00 $\pm$ 1.00}" in text
     assert text.isascii()
     assert r"\label{tab:" in text
-    assert [text.count(rf"\{rule}rule") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
     bare = re.sub(r"\\[{}%&_$\\]", "", text)
     assert bare.count("{") == bare.count("}")
     assert bare.count("$") % 2 == 0
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    (alignment,) = re.findall(r"\\begin\{tabular\}\{([lr]+)\}", text)
-    assert {re.sub(r"\\&", "", line).count("&") + 1 for line in body} == {len(alignment)}
+    tabulars = re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\\end\{tabular\}", text, flags=re.DOTALL)
+    for alignment, tabular in tabulars:
+        assert [tabular.count(rf"\{rule}rule") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
+        body = [line for line in tabular.splitlines() if line.endswith(r"\\")]
+        assert {re.sub(r"\\&", "", line).count("&") + 1 for line in body} == {len(alignment)}
+        assert [line.partition(" & ")[0] for line in body] == [
+            "arm",
+            "baseline",
+            "PoE-motivated, 1/L",
+            "largest convergent, 2/L",
+        ]
+
+
+def test_latex_says_once_what_is_the_same_and_puts_below_what_has_no_room(three_seeds: list[RunFolder]) -> None:
+    table = study_table(by_seed(three_seeds))
+    text = table.latex()
+    assert text.count("resnet8") == 1
+    assert text.count(r"\begin{tabular}") > 1
+    for title in ("clean %", "paper: robust %", f"Δ {ATTACK}"):
+        assert escape_latex(title) in text
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert max(len(re.sub(r"\$.*?\$|\\[a-z]+", "x", line)) for line in lines) <= 1.3 * LATEX_LETTERS
 
 
 def test_latex_knows_its_special_characters() -> None:

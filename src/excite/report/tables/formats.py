@@ -8,6 +8,8 @@ Plain = None | bool | int | float | str
 Value = Plain | Mapping[str, "Value"]
 Mark = Literal["best", "second"]
 
+LATEX_LETTERS = 100  # that a line of a table has room for, in \\footnotesize on a usual page
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -28,10 +30,36 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def latex(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, caption: str, label: str) -> str:
-    """A `table*` no larger than its page, groups of rows apart; its document needs adjustbox and booktabs."""
+def latex(
+    titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, keys: int, caption: str, label: str
+) -> str:
+    """A `table*` that can be read on its page: where it is too wide, columns go below, the first `keys` ones again.
+
+    Groups of several rows stand apart. Its document needs adjustbox and booktabs.
+    """
+    rows = [row for group in groups for row in group]
+    widths = [max(len(text) for text in (title, *(row[n].text for row in rows))) for n, title in enumerate(titles)]
+    parts = column_parts([width + 2 for width in widths], keys=keys, room=LATEX_LETTERS)
+    tabulars = [
+        _tabular([titles[n] for n in part], [[[row[n] for n in part] for row in group] for group in groups])
+        for part in parts
+    ]
+    box = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
+    return "\n".join(
+        [
+            r"% \usepackage{adjustbox,booktabs}",
+            r"\begin{table*}[t]",
+            r"\centering\footnotesize",
+            rf"\caption{{{escape_latex(caption)}}}",
+            rf"\label{{{label}}}",
+            "\n".join(f"\\par\\smallskip\n{box}\n{tabular}\n\\end{{adjustbox}}" for tabular in tabulars),
+            r"\end{table*}",
+        ]
+    )
+
+
+def _tabular(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]]) -> str:
     alignment = "".join("l" if words else "r" for words in _words([row for group in groups for row in group]))
-    head = " & ".join(map(escape_latex, titles)) + r" \\"
     bodies = [
         "\n".join(
             " & ".join(_marked(cell, r"\textbf{{{}}}", r"\underline{{{}}}", escape_latex(cell.text)) for cell in row)
@@ -40,25 +68,25 @@ def latex(titles: Sequence[str], groups: Sequence[Sequence[Sequence[Cell]]], *, 
         )
         for group in groups
     ]
-    return "\n".join(
-        [
-            r"% \usepackage{adjustbox,booktabs}",
-            r"\begin{table*}[t]",
-            r"\centering",
-            rf"\caption{{{escape_latex(caption)}}}",
-            rf"\label{{{label}}}",
-            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.75\textheight}",
-            rf"\begin{{tabular}}{{{alignment}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            "\n\\midrule\n".join(bodies),
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{adjustbox}",
-            r"\end{table*}",
-        ]
-    )
+    apart = "\n\\midrule\n" if any(len(group) > 1 for group in groups) else "\n"
+    head = " & ".join(map(escape_latex, titles)) + r" \\"
+    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", head, r"\midrule", apart.join(bodies), r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}"])
+
+
+def column_parts(widths: Sequence[int], *, keys: int, room: int) -> list[list[int]]:
+    """The numbers of the columns that stand beside each other in `room`; the first `keys` stand in every part.
+
+    >>> column_parts([5, 3, 3, 3], keys=1, room=11)
+    [[0, 1, 2], [0, 3]]
+    """
+    fixed = list(range(keys))
+    parts: list[list[int]] = [[]]
+    for number in range(keys, len(widths)):
+        if parts[-1] and sum(widths[one] for one in (*fixed, *parts[-1], number)) > room:
+            parts.append([])
+        parts[-1].append(number)
+    return [[*fixed, *part] for part in parts]
 
 
 def escape_latex(text: str) -> str:
@@ -96,6 +124,7 @@ LATEX = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "±": r"$\pm$",
     "−": "$-$",
     "×": r"$\times$",
+    "·": r"$\cdot$",
     "≤": r"$\le$",
     "≥": r"$\ge$",
     "∞": r"$\infty$",

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from excite.report import labels
 from excite.report.against_trainings import standing
@@ -20,6 +20,8 @@ MEDIAN = (
     "Median minimal ε: the radius at which half of the test images are wrong, by straight lines between the radii that "
     "were tried; mean ± standard deviation over seeds (one seed: a 95% interval). The accuracy is that at the largest."
 )
+Number = TypeVar("Number", float, float | None)
+BEST_MEANS = "best: with the weights that stood best on held-out training images; the others are the last weights."
 KEYS = (("setting",), ("arm",))  # columns that say which row it is
 
 
@@ -53,9 +55,15 @@ class StudyTable:
         return "\n\n".join([markdown(self.titles, [row.cells for row in self.rows]), *self.notes])
 
     def latex(self) -> str:
-        groups = [[row.cells for row in rows] for _, rows in groupby(self.rows, key=lambda row: row.group)]
+        """What is the same in every row stands in the caption."""
+        above, shown, keys = self._layout()
+        groups = [
+            [[row.cells[n] for n in shown] for row in rows] for _, rows in groupby(self.rows, key=lambda row: row.group)
+        ]
         names = dict.fromkeys(record.experiment for record in self.records)
-        return latex(self.titles, groups, caption=" ".join(self.legend), label=f"tab:{'-'.join(names)}")
+        caption = " ".join([f"{above}." if above else "", *self.legend]).strip()
+        titles = [self.titles[n] for n in shown]
+        return latex(titles, groups, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
         return as_csv(self.records)
@@ -65,18 +73,21 @@ class StudyTable:
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: what is the same in every row stands above, once."""
-        titles, rows = self.titles, [[cell.text for cell in row.cells] for row in self.rows]
-        same = [n for n, c in enumerate(self.columns) if c.path not in KEYS and len({row[n] for row in rows}) == 1]
-        above = " · ".join(f"{titles[n]} {rows[0][n]}" for n in same if rows[0][n] != NOTHING.text)
-        keys = [n for n, column in enumerate(self.columns) if column.path in KEYS and n not in same]
-        shown = [*keys, *(n for n in range(len(titles)) if n not in (*keys, *same))]
-        body = text_table(
-            [titles[n] for n in shown], [[row[n] for n in shown] for row in rows], keys=len(keys), width=width
-        )
+        above, shown, keys = self._layout()
+        rows = [[row.cells[n].text for n in shown] for row in self.rows]
+        body = text_table([self.titles[n] for n in shown], rows, keys=keys, width=width)
         notes = "\n".join(note for note in self.notes if note != MARKED)
         return "\n\n".join(
             part for part in (prose(above, width or terminal_width()), body, prose(notes, width)) if part
         )
+
+    def _layout(self) -> tuple[str, list[int], int]:
+        """What is the same in every row, in words; the columns that are not, those that say which row it is first."""
+        rows = [[cell.text for cell in row.cells] for row in self.rows]
+        same = [n for n, c in enumerate(self.columns) if c.path not in KEYS and len({row[n] for row in rows}) == 1]
+        above = " · ".join(f"{self.titles[n]} {rows[0][n]}" for n in same if rows[0][n] != NOTHING.text)
+        keys = [n for n, column in enumerate(self.columns) if column.path in KEYS and n not in same]
+        return above, [*keys, *(n for n in range(len(self.columns)) if n not in (*keys, *same))], len(keys)
 
     def __str__(self) -> str:
         return self.text()
@@ -130,7 +141,7 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             objective=labels.objective(experiment),
             setting=arm.apart,
             epochs=experiment.training.epochs,
-            batch_size=beside.batch_size,
+            batch_size=_whole(beside.batch_size),
             arm=arm.name,
             title=arm.title,
             seeds=len(arm.group.runs),
@@ -170,12 +181,17 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             best_difference_high=best_difference.get("high"),
             rate_per_image=beside.rate_per_image,
             rate_times_decay=beside.rate_times_decay,
-            steps=beside.steps,
-            steps_after_drop=beside.steps_after_drop,
+            steps=_whole(beside.steps),
+            steps_after_drop=_whole(beside.steps_after_drop),
             final_rate=beside.final_rate,
             final_loss=beside.final_loss,
             train_accuracy=None if beside.train_accuracy is None else 100 * beside.train_accuracy,
         )
+
+
+def _whole(number: Number) -> Number:
+    """Without a point where it needs none."""
+    return int(number) if number is not None and number == int(number) else number
 
 
 def _part(cells: Mapping[tuple[str, ...], Cell], *path: str) -> dict[str, Any]:
@@ -209,7 +225,7 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
         "the luck of both (of the images alone where there is one seed)."
     )
     if any(arm.best for arm in arms):
-        yield "best: with the weights that stood best on held-out training images; the others are the last weights."
+        yield BEST_MEANS
     if any("?" in constant(arm).text for arm in arms):
         yield "L with a question mark: the data do not identify it, or a training has shown that 2/L is off."
     yield from dict.fromkeys(

@@ -11,6 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from excite.report.tables.formats import column_parts
+
 GLUE = "\ue000"  # stands for a space at which no cell wraps
 PADDING = 3  # of a column: one to its left, one to its right, one between
 WITHOUT_TERMINAL = 120
@@ -24,12 +26,7 @@ def text_table(
     rows = [[cell.replace(" ± ", f"{GLUE}±{GLUE}").replace(" to ", f"{GLUE}to{GLUE}") for cell in row] for row in rows]
     cells = [columns, *rows]
     least = [max(_longest_word(row[number]) for row in cells) + PADDING for number in range(len(columns))]
-    parts: list[list[int]] = [[]]
-    for number in range(keys, len(columns)):
-        if parts[-1] and sum(least[one] for one in (*range(keys), *parts[-1], number)) > room:
-            parts.append([])
-        parts[-1].append(number)
-    drawn = [_draw([*range(keys), *part], columns, rows, keys, room) for part in parts]
+    drawn = [_draw(part, columns, rows, keys, room) for part in column_parts(least, keys=keys, room=room)]
     return "\n\n".join(drawn).replace(GLUE, " ")
 
 
