@@ -39,6 +39,14 @@ def dataset(train_labels: Any = (0, 1, 0, 1), test_labels: Any = (0, 1), classes
     return data.Dataset("mine", split(train_labels), split(test_labels), classes)
 
 
+def judge(x: Any = X, y: Any = Y, attack: Any = "pgd", **options: Any) -> object:
+    return excite.evaluate(model(), x, y, attack, **{"eps": 0.1, **options})
+
+
+def look(build: Any, **options: Any) -> object:
+    return excite.find_learning_rate(build, BATCHES, cross_entropy, **options)
+
+
 def search(losses: Any = None, **options: Any) -> object:
     return excite.find_edge(lambda _rate, _draw: iter(losses or [2.3] * 500), **{"budget": 900, **options})
 
@@ -57,26 +65,26 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "pgd() eps=8": (lambda: attacks.pgd(model(), X, Y, eps=8, step=0.1), "8/255"),
     "autoattack() eps=8": (lambda: attacks.autoattack(model(), X, Y, eps=8), "8/255"),
     "square eps=nan": (lambda: attacks.create("square", eps=math.nan), "no radius"),
-    "evaluate eps=8": (lambda: excite.evaluate(model(), X, Y, "pgd", eps=8), "8/255"),
-    "evaluate eps=nan": (lambda: excite.evaluate(model(), X, Y, "pgd", eps=math.nan), "8/255"),
-    "evaluate no eps": (lambda: excite.evaluate(model(), X, Y, "pgd"), "pass eps"),
-    "trades eps=8": (lambda: objectives.create("trades", eps=8.0), "8/255"),
-    "pgd_at eps=nan": (lambda: objectives.create("pgd_at", eps=math.nan), "eps"),
+    "evaluate eps=8": (lambda: judge(eps=8), "8/255"),
+    "evaluate eps=nan": (lambda: judge(eps=math.nan), "8/255"),
+    "evaluate no eps": (lambda: judge(eps=None), "pass eps"),
+    "trades eps=8": (lambda: objectives.Trades(eps=8.0), "8/255"),
+    "pgd_at eps=nan": (lambda: objectives.PGDAT(eps=math.nan), "eps"),
     # what an attack may be
-    "a list of nothing known": (lambda: excite.evaluate(model(), X, Y, [3]), "pass a function"),
-    "an unknown name": (lambda: excite.evaluate(model(), X, Y, "pdg", eps=0.1), 'did you mean "pgd"'),
-    "a far name": (lambda: excite.evaluate(model(), X, Y, "zzz", eps=0.1), "Known: pgd"),
-    "a class": (lambda: excite.evaluate(model(), X, Y, attacks.PGD, eps=0.1), "is a class"),
+    "a list of nothing known": (lambda: judge(attack=[3]), "pass a function"),
+    "an unknown name": (lambda: judge(attack="pdg"), 'did you mean "pgd"'),
+    "a far name": (lambda: judge(attack="zzz"), "Known: pgd"),
+    "a class": (lambda: judge(attack=attacks.PGD), "is a class"),
     "an unknown norm": (lambda: attacks.create("pgd", eps=0.1, step=0.1, norm="l7"), "linf"),
     "an unknown loss": (lambda: attacks.create("pgd", eps=0.1, step=0.1, loss="hinge"), "cross_entropy"),
     "a wrong option": (lambda: attacks.create("pgd", eps=0.1, stepps=3), 'did you mean "step'),
     # images and labels
-    "text": (lambda: excite.evaluate(model(), torch.randint(9, (8, 16)), Y, "pgd", eps=0.1), "embeddings"),
-    "strings": (lambda: excite.evaluate(model(), np.array(["a"]), Y, "pgd", eps=0.1), "must be numbers"),
-    "no labels": (lambda: excite.evaluate(model(), X, None, "pgd", eps=0.1), "as a DataLoader does"),
-    "fractions as labels": (lambda: excite.evaluate(model(), X, Y / 2, "pgd", eps=0.1), "class numbers"),
-    "a label too large": (lambda: excite.evaluate(model(), X, Y + 9, "pgd", eps=0.1), "0 to 2"),
-    "pixels up to 255": (lambda: excite.evaluate(model(), 255 * X, Y, "pgd", eps=0.1), "Divide by 255"),
+    "text": (lambda: judge(torch.randint(9, (8, 16))), "embeddings"),
+    "strings": (lambda: judge(np.array(["a"])), "must be numbers"),
+    "no labels": (lambda: judge(X, None), "as a DataLoader does"),
+    "fractions as labels": (lambda: judge(X, Y / 2), "class numbers"),
+    "a label too large": (lambda: judge(X, Y + 9), "0 to 2"),
+    "pixels up to 255": (lambda: judge(255 * X), "Divide by 255"),
     "one class": (lambda: dataset((0, 0, 0), (0,), classes=2), "with one class there is nothing to learn"),
     "one image": (lambda: dataset((1,), (1,)), "with one class there is nothing to learn"),
     "an unseen class": (lambda: dataset((0, 1, 0), (0, 2), classes=3), "no training image is of class 2"),
@@ -85,7 +93,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: train(
             model(),
             split(),
-            objectives.create("standard"),
+            objectives.standard_loss,
             sgd(),
             schedules.constant(0.1),
             epochs=1,
@@ -94,8 +102,8 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "seed is -1",
     ),
-    "evaluate seed=-1": (lambda: excite.evaluate(model(), X, Y, "pgd", eps=0.1, seed=-1), "seed"),
-    "find_learning_rate seed=-1": (lambda: excite.find_learning_rate(model, BATCHES, cross_entropy, seed=-1), "seed"),
+    "evaluate seed=-1": (lambda: judge(seed=-1), "seed"),
+    "find_learning_rate seed=-1": (lambda: look(model, seed=-1), "seed"),
     "autoattack seed=-1": (lambda: attacks.create("autoattack", eps=0.1, seed=-1), "seed"),
     # a search for the edge that cannot end or begin
     "ratio=0.8": (lambda: search(ratio=0.8), "no option of find_edge"),
@@ -104,10 +112,10 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "losses that are none": (lambda: search([math.nan] * 500), "before any step"),
     # factories
     "a factory with arguments": (
-        lambda: excite.find_learning_rate(sized, BATCHES),
+        lambda: look(sized),
         "without arguments",
     ),
-    "a factory of no model": (lambda: excite.find_learning_rate(lambda: 3, BATCHES), "model"),
+    "a factory of no model": (lambda: look(lambda: 3), "model"),
     # schedules and groups
     "a schedule that fits no group": (lambda: steps([0.01, 0.1], schedules.constant(0.4)), "0.4"),
     "a rate for a schedule": (lambda: steps([0.1], 0.1), "schedules.constant"),  # type: ignore[arg-type]

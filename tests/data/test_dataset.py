@@ -52,7 +52,7 @@ def test_a_dataset_that_cannot_be_learned_is_refused() -> None:
     with pytest.raises(InputError, match=r"x: the labels are of 1 classes; 2 to 1,000,000"):
         Dataset("x", Split(IMAGES, LABELS), Split(IMAGES, LABELS), 1)
     with pytest.raises(InputError, match=r"no training image is of class 1, .*Leave them out"):
-        Dataset("x", Split(IMAGES, LABELS), Split(IMAGES, LABELS + 1), 2)
+        Dataset("x", Split(IMAGES, torch.tensor([0, 0, 2, 2])), Split(IMAGES, LABELS + 1), 3)
 
 
 def test_a_dataset_that_does_not_fit_is_refused() -> None:

@@ -42,7 +42,7 @@ class APGD(Attack):
 
     def __post_init__(self) -> None:
         counts = {"iterations": self.iterations, "gradients_averaged": self.gradients_averaged}
-        check_options(self.eps, self.norm, restarts=self.restarts, **counts)
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, **counts)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         """Images that `model` gets wrong, where some were found; else those of the largest loss."""

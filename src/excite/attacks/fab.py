@@ -27,7 +27,7 @@ class FAB(Attack):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_options(self.eps, self.norm, restarts=self.restarts, iterations=self.iterations)
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, iterations=self.iterations)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         return perturb(self._prepare, model, x, y, eps=self.eps, seed=self.seed)

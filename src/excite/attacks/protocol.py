@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from excite.attacks.ball import Norm, check_norm
 from excite.errors import InputError
-from excite.quantities import pixels
+from excite.quantities import check_whole, pixels
 
 AttackFunction = Callable[..., Tensor]
 
@@ -108,9 +108,10 @@ def check_ball(eps: float, norm: str) -> None:
         )
 
 
-def check_options(eps: float, norm: str, **counts: int) -> None:
-    """Refuse a ball that is none, and less than one of what is counted."""
+def check_options(eps: float, norm: str, *, seed: int = 0, **counts: int) -> None:
+    """Refuse a ball that is none, a seed below 0, and less than one of what is counted."""
     check_ball(eps, norm)
+    check_whole("seed", seed, least=0)
     for name, count in counts.items():
         if count < 1:
             raise InputError(f"{name}={count} leaves nothing to do; pass {name} ≥ 1.")

@@ -25,7 +25,7 @@ class Square(Attack):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_options(self.eps, self.norm, restarts=self.restarts, queries=self.queries)
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, queries=self.queries)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         return perturb(self._prepare, model, x, y, eps=self.eps, seed=self.seed)

@@ -19,6 +19,7 @@ from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.shards import EngineName, Shards, engine_for
+from excite.quantities import check_whole
 from excite.randomness import seeded
 from excite.registry import named_options
 
@@ -73,6 +74,7 @@ def evaluate(
     >>> evaluate(blind, torch.rand(4, 1, 2, 2), torch.tensor([0, 0, 1, 0]), {}).clean.value
     0.75
     """
+    check_whole("seed", seed, least=0)
     known = inputs.attacks(attacks, eps)
     x, y = inputs.examples(model, x, y)
     journal = None if journal is None else Path(journal)

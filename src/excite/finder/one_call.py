@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import inspect
 import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -18,6 +20,7 @@ from excite.finder.batch_loss import LossFunction, batch_loss, to_device
 from excite.finder.borrowed import borrowed, endless, make_fresh
 from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
 from excite.lipschitz import LipschitzEstimate, find_edge
+from excite.quantities import check_whole
 from excite.randomness import derive_seed, device_of, seed_all
 from excite.registry import named_options
 
@@ -84,6 +87,7 @@ def find_learning_rate(
     """
     if weights not in ("fresh", "present"):
         raise InputError(f'weights="{weights}" is neither "fresh" nor "present".')
+    check_whole("seed", seed, least=0)
     began = time.perf_counter()
     with _beginnings(model, loader, weights, isinstance(optimizer, Optimizer)) as beginning:
         trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)
@@ -130,7 +134,22 @@ def _beginnings(
             "optimizer=lambda params, lr: …, or the model itself."
         )
     with borrowed(nn.Module(), loader, device=_device()):
-        yield model
+        yield partial(_built, model)
+
+
+def _built(build: Callable[[], nn.Module]) -> nn.Module:
+    try:
+        inspect.signature(build).bind()
+    except TypeError as error:
+        raise InputError(
+            f"The function that builds the model is called without arguments ({error}): pass lambda: Net(…)."
+        ) from error
+    except ValueError:
+        pass  # nobody knows what it takes
+    model = build()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The function built a {type(model).__name__}, no model: let it return a torch.nn.Module.")
+    return model
 
 
 @dataclasses.dataclass(frozen=True)
