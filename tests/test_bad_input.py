@@ -21,10 +21,10 @@ run mnits-sample | did you mean "mnist-sample"
 run zzzzzz | There is no experiment "zzzzzz". Known:
 run nowhere.toml | There is no file nowhere.toml
 run broken.toml | broken.toml is not valid TOML
-run empty.toml | name
+run empty.toml | empty.toml: The experiment does not fit
 run binary.toml | binary.toml cannot be read as text
 run folder.toml | There is no file folder.toml
-run unknown-key.toml | did you mean "training.epochs"
+run unknown-key.toml | unknown-key.toml: There is no key of an experiment "training.epoch"; did you mean
 run RUN --set training.epochs=3 | need a name or a file, and a new --out
 run RUN --seeds 2 | RUN
 run tiny.toml --arms "" | There is no arm ""
@@ -48,6 +48,9 @@ run tiny.toml --out "" | the name is empty
 run tiny.toml --out tiny.toml | tiny.toml' is a file
 run tiny.toml --out tiny.toml/run | is a file, so nothing can be written below it
 run tiny.toml --out {long} | name another
+run tiny.toml --out /proc/run | /proc cannot be written
+run tiny.toml --out /dev/null/run | is a file, so nothing can be written below it
+report RUN --out /proc/page.html | /proc cannot be written
 run tiny.toml --out RUN --set training.epochs=9 | Name a new folder with --out
 run tiny.toml --out RUN --set model.name=nothing | There is no model "nothing"
 run -q -v | -q and -v contradict each other

@@ -2,6 +2,7 @@
 
 import math
 import os
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,9 +32,20 @@ class Output(click.Path):
             self.fail(f"{value} cannot be a file or folder ({error}); name another.", param, ctx)
         if there != path.absolute() and not there.is_dir():
             self.fail(f"{there} is a file, so nothing can be written below it; name another folder.", param, ctx)
-        if not os.access(there, os.W_OK):
-            self.fail(f"{there} cannot be written; name a folder of yours.", param, ctx)
+        if problem := _refusal(there):
+            self.fail(f"{there} cannot be written ({problem}); name a folder of yours.", param, ctx)
         return path
+
+
+def _refusal(there: Path) -> str:
+    """Why nothing can be written there; permissions alone do not say it, as on a disk that is read-only."""
+    if not there.is_dir():
+        return "" if os.access(there, os.W_OK) else "permission denied"
+    try:
+        tempfile.TemporaryDirectory(dir=there, prefix=".excite-").cleanup()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 class Number(click.ParamType[float]):

@@ -119,11 +119,14 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InputError(f"{name_or_path} is not valid TOML: {error}.") from error
-    choose_estimator(values)
-    for override in overrides:
-        _override(values, override)
+    try:
         choose_estimator(values)
-    return from_values(values)
+        for override in overrides:
+            _override(values, override)
+            choose_estimator(values)
+        return from_values(values)
+    except InputError as error:
+        raise error if name_or_path in shipped else InputError(f"{name_or_path}: {error}") from error
 
 
 def _text(path: Path) -> str:
