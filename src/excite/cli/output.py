@@ -35,6 +35,7 @@ def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> Non
     """Many runs: their table, their page, how the sweep went."""
     from excite.report.page.page import PAGE, write_page
     from excite.report.tables.study_table import study_table
+    from excite.report.tables.text import prose
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect
 
@@ -43,4 +44,4 @@ def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> Non
     study, verdict, page = study_table(groups), conclude(groups), write_page(runs, folder / PAGE)
     facts = study.to_json(str(verdict)) | {"report": str(page)} | (sweep.to_json() if sweep else {})
     summary = f"{sweep}\n" if sweep else ""
-    show(as_json, facts, f"{study}\n\n{verdict}\n{summary}Report: {page}")
+    show(as_json, facts, f"{study}\n\n{prose(str(verdict))}\n{summary}Report: {page}")

@@ -30,6 +30,7 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     from excite.report.page.page import PAGE, write_page
     from excite.report.tables.run_table import table
     from excite.report.tables.study_table import study_table
+    from excite.report.tables.text import prose
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect
 
@@ -47,7 +48,7 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
         show(True, study.to_json(verdict), "")
         return
     page = write_page(runs, out or (folders[0] if len(folders) == 1 else Path()) / PAGE)
-    text = table(runs[0]) if len(runs) == 1 else f"{study}\n\n{verdict}"
+    text = table(runs[0]) if len(runs) == 1 else f"{study}\n\n{prose(verdict)}"
     show(as_json, study.to_json(verdict) | {"report": str(page)}, f"{text}\nReport: {page}")
     if in_browser and not webbrowser.open(page.resolve().as_uri()):
         raise ExciteError(f"No browser could be started; open {page} in one.")

@@ -69,3 +69,15 @@ def test_the_table_holds_every_figure(results: RunFolder, monkeypatch: pytest.Mo
     assert any(line.lstrip().startswith("2/L ") and line.count("diverged") == 3 for line in lines)
     assert any(line.startswith("L = 4 (3.5 to 4) by edge") and "12.0 s" in line for line in lines)
     assert "PoE-motivated, 1/L, do not trust this yet: vanishing: every gradient is zero" in lines
+
+
+def test_the_best_weights_have_columns_of_their_own_where_they_were_kept(
+    results: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "best:" not in table(results)
+    evaluation(70, ()).save(results.arm("poe").best.evaluation_file)
+    text = table(RunFolder(results.path))
+    assert "best: clean %" in text
+    (poe,) = (line for line in text.splitlines() if line.lstrip().startswith("PoE-motivated, 1/L "))
+    assert poe.split()[2:].count("70.0") == 2
