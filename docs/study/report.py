@@ -228,14 +228,14 @@ def law_figure(names: list[str]) -> Figure:
 def accuracy_figure(names: list[str]) -> Figure:
     """Per network the accuracies and, on an axis of their own below them, each estimate's rates from 1/L to 2/L."""
     rows_of_panels = (len(names) + 1) // 2
-    figure = Figure(figsize=(9.5, 3.9 * rows_of_panels), layout="constrained")
+    figure = Figure(figsize=(9.5, 4.4 * rows_of_panels), layout="constrained")
     panels = figure.subplots(2 * rows_of_panels, 2, squeeze=False, height_ratios=[3, 2] * rows_of_panels)
     for number, name in enumerate(names):
         row, column = divmod(number, 2)
         above, below = panels[2 * row][column], panels[2 * row + 1][column]
         _draw_accuracies(above, name)
         _draw_ranges(below, name)
-        below.sharex(above)
+        below.set_xlim(above.get_xlim())
     for axes in panels[2 * (len(names) // 2) :, 1] if len(names) % 2 else []:
         axes.set_axis_off()
     handles, words = panels[0][0].get_legend_handles_labels()

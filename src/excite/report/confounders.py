@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
+from typing import Any
 
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.training.history import EpochMetrics
@@ -50,9 +51,11 @@ def mean_of(several: Sequence[Confounders]) -> Confounders:
     >>> mean_of([one, other]).steps, mean_of([one, other]).train_accuracy
     (20.0, None)
     """
-    known = {field.name: [getattr(one, field.name) for one in several] for field in fields(Confounders)}
-    found = {name: [value for value in values if value is not None] for name, values in known.items()}
-    return Confounders(**{name: fmean(values) if values else None for name, values in found.items()})
+    means: dict[str, Any] = {}
+    for field in fields(Confounders):
+        known = [value for one in several if (value := getattr(one, field.name)) is not None]
+        means[field.name] = fmean(known) if known else None
+    return Confounders(**means)
 
 
 def _epochs_after_drop(epochs: Sequence[EpochMetrics]) -> int | None:

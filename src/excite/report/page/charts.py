@@ -93,13 +93,14 @@ class LineChart:
         return [Tick(self._x(value), str(value)) for value in whole if self.ends[0] <= value <= self.ends[1]]
 
     def _own_ticks(self) -> list[Tick]:
-        """Those of the points' places that have room beside each other, the last before the others."""
+        """Those of the points' places that have room beside each other; both ends come before what is between."""
+        first, *between_ends = sorted({point.at for line in self.lines for point in line.points})
         kept: list[Tick] = []
-        for place in sorted({point.at for line in self.lines for point in line.points}, reverse=True):
+        for place in (first, *between_ends[-1:], *between_ends[:-1]):
             tick = Tick(self._x(place), self.axis.text(place))
-            if not kept or kept[-1].at - tick.at >= APART:
+            if all(abs(tick.at - other.at) >= APART for other in kept):
                 kept.append(tick)
-        return kept[::-1]
+        return sorted(kept, key=lambda tick: tick.at)
 
     @property
     def y_ticks(self) -> list[Tick]:
