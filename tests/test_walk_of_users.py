@@ -76,7 +76,7 @@ def package() -> str:
 
 
 @cache
-def tests_in(file: str) -> set[str]:
+def names_in(file: str) -> set[str]:
     tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -84,5 +84,5 @@ def tests_in(file: str) -> set[str]:
 @pytest.mark.parametrize(("tried", "answer", "test"), CASES, ids=[tried for tried, _, _ in CASES])
 def test_every_case_has_its_answer_and_the_test_of_it(tried: str, answer: str, test: str) -> None:
     file, _, name = test.partition("::")
-    assert name in tests_in(file), f"{tried}: {test} is gone; name the test that holds its answer now"
+    assert name in names_in(file), f"{tried}: {test} is gone; name the test that holds its answer now"
     assert answer in package(), f"{tried}: nothing says “{answer}” any more"

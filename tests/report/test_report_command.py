@@ -50,7 +50,7 @@ def test_folders_from_all_over_get_a_page_here(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 1')]
+    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 2')]
 )
 def test_other_formats_hold_the_table_alone(small_run: RunFolder, wanted: str, beginning: str) -> None:
     shown = report(small_run.path, "--format", wanted)

@@ -230,8 +230,9 @@ def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
 
 
 def _tone(compared: Iterable[Finding]) -> str:
-    """A word only where the arms agree; one that helps beside one that hurts is not clear."""
-    effects = {UNCLEAR if finding.unbeaten else finding.effect for finding in compared} - {UNCLEAR}
+    """A word only where the arms agree; one that helps beside one that hurts is not clear. Controls have no say."""
+    own = [finding for finding in compared if not arm_named(finding.name).control]
+    effects = {UNCLEAR if finding.unbeaten else finding.effect for finding in own} - {UNCLEAR}
     return effects.pop() if len(effects) == 1 and effects <= {HELPED, HURT} else "unclear"
 
 
