@@ -38,3 +38,10 @@ def test_machines_get_the_work_and_the_seconds() -> None:
         "sweep_seconds": 6e7,
     }
     assert set(values["experiments"]) <= set(catalogue())
+
+
+def test_in_a_narrow_terminal_summaries_stand_below_their_names() -> None:
+    text = LISTING.text(80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert set(str(LISTING).split()) == set(text.split())
+    assert LISTING.text(1000) == str(LISTING)

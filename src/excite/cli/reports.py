@@ -1,5 +1,6 @@
 """Commands that show what there is: report, figure, list."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -82,8 +83,9 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 def list_(device: str | None, as_json: bool) -> None:
     """List experiments with their cost on this machine, and every other name: data, models, attacks, estimators …"""
     from excite.report.figures import FIGURES
+    from excite.report.tables.text import terminal_width
     from excite.runs.assemble import usable_device
     from excite.sweeps.listing import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
-    show(as_json, listing.to_json(), str(listing))
+    show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))

@@ -1,7 +1,9 @@
 """Every name an experiment file can use, and what the experiments shipped with the package would cost here."""
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +27,10 @@ class Listing:
     machine: str
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """A line per experiment; where they are wider than `width`, what it is stands below its name."""
         rows = [("", "one run", "its sweep", "")]
         for name, experiment in self.experiments.items():
             cost = self.costs[name]
@@ -35,8 +41,17 @@ class Listing:
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
             for row in rows
         ]
+        names = [f"{kind}: {', '.join(known)}" for kind, known in self.names.items()]
+        if width is not None and max(map(len, table)) > width:
+            wrapped = partial(textwrap.wrap, break_on_hyphens=False)
+            heads = [line[: sum(widths) + 4].rstrip() for line in table]
+            table = [
+                "\n".join([head, *wrapped(row[3], width, initial_indent="    ", subsequent_indent="    ")])
+                for head, row in zip(heads, rows, strict=True)
+            ]
+            names = ["\n".join(wrapped(line, width, subsequent_indent="  ")) for line in names]
         heading = f"experiments, and what they would take here ({self.machine}):"
-        return "\n".join([heading, *table, "", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())])
+        return "\n".join([heading, *table, "", *names])
 
     def to_json(self) -> dict[str, Any]:
         experiments = {
