@@ -227,19 +227,22 @@ def law_figure(names: list[str]) -> Figure:
 
 def accuracy_figure(names: list[str]) -> Figure:
     """Per network the accuracies and, on an axis of their own below them, each estimate's rates from 1/L to 2/L."""
-    rows_of_panels = (len(names) + 1) // 2
-    figure = Figure(figsize=(9.5, 4.4 * rows_of_panels), layout="constrained")
-    panels = figure.subplots(2 * rows_of_panels, 2, squeeze=False, height_ratios=[3, 2] * rows_of_panels)
+    pairs = (len(names) + 1) // 2
+    figure = Figure(figsize=(9.5, 4.6 * pairs))
+    panels = figure.subplots(3 * pairs, 2, squeeze=False, height_ratios=[3, 2, 0.9] * pairs)  # the third is empty
+    figure.subplots_adjust(left=0.11, right=0.99, top=0.98, bottom=0.02, hspace=0.08, wspace=0.32)
+    for axes in panels.flat:
+        axes.set_visible(False)
     for number, name in enumerate(names):
         row, column = divmod(number, 2)
-        above, below = panels[2 * row][column], panels[2 * row + 1][column]
+        above, below = panels[3 * row][column], panels[3 * row + 1][column]
+        for axes in (above, below):
+            axes.set_visible(True)
         _draw_accuracies(above, name)
         _draw_ranges(below, name)
         below.set_xlim(above.get_xlim())
-    for axes in panels[2 * (len(names) // 2) :, 1] if len(names) % 2 else []:
-        axes.set_axis_off()
     handles, words = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(handles, words, loc="lower center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 
