@@ -33,8 +33,7 @@ def test_by_default_n_is_the_papers_in_proportion_to_the_epochs() -> None:
     [
         (Epochs(n_points=100), Recording(20), r"will record 20 moments; N=100 needs at least 100\. .* n_points=20"),
         (Epochs(), Recording(1), "will record 1 moments; a secant needs 2"),
-        (Epochs(protocol="authors"), Recording(20), 'uses gradient="input"'),
-        (Epochs(), Recording(20, gradient="input"), "does not fit a trace of input gradients"),
+        (Epochs(protocol="authors"), Recording(20), r"will record no gradients .* Set record\.input_gradients = true"),
     ],
 )
 def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
@@ -46,4 +45,4 @@ def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
 
 def test_a_run_that_can_be_is_not() -> None:
     Epochs(n_points=20).check(Recording(20))
-    Epochs(protocol="authors").check(Recording(20, gradient="input"))
+    Epochs(protocol="authors").check(Recording(20, input_gradients=True))

@@ -111,16 +111,16 @@ def test_one_pair_may_be_fixed(trace: Trace) -> None:
     assert (found.details["M"], found.details["N"]) == (50, 10)
 
 
-def test_the_authors_protocol_needs_input_gradients_and_takes_nothing_else(trace: Trace) -> None:
-    with pytest.raises(InputError, match="does not fit a trace of epoch_mean gradients"):
+def test_the_authors_protocol_needs_input_gradients_which_the_papers_ignores(trace: Trace) -> None:
+    with pytest.raises(InputError, match="holds no gradients with respect to the pixels"):
         estimate_lipschitz(trace, "epochs", protocol="authors")
-    inputs = record(gradient="input")
-    with pytest.raises(InputError, match="does not fit a trace of input gradients"):
-        estimate_lipschitz(inputs, "epochs")
-    found = estimate_lipschitz(
-        inputs, "epochs", protocol="authors", n_maxima=(25,), n_points=(20,), initial_shapes=(1.0,)
-    )
+    both = record(input_gradients=True)
+    options = {"n_maxima": (25,), "n_points": (20,), "initial_shapes": (1.0,)}
+    assert estimate_lipschitz(both, "epochs", **options) == estimate_lipschitz(trace, "epochs", **options)
+    found = estimate_lipschitz(both, "epochs", protocol="authors", **options)
     assert not found.identified
+    slopes = both.input_gradient_distances / (both.parameter_distances + np.eye(len(both)))
+    assert found.details["largest_slope"] == slopes.max()
     assert found.method == "epochs (authors' protocol)"
 
 

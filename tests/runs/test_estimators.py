@@ -13,7 +13,7 @@ from excite.runs.procedure import Run
 
 PRESETS = (
     'estimators.paper={method="epochs",n_maxima=20,n_points=2,statistic="scale"}',
-    'estimators.authors={method="epochs",protocol="authors",gradient="input",n_points=2}',
+    'estimators.authors={method="epochs",protocol="authors",n_points=2}',
     'estimators.stated={method="stated",constant=4.0}',
     'estimators.shared={method="stated",constant=8.0,shared=true}',
 )
@@ -22,7 +22,6 @@ PRESETS = (
 def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
     experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=authors"])
     assert experiment.lipschitz == {"method": "epochs", "protocol": "authors", "n_points": 2}
-    assert experiment.record.gradient == "input"
     assert estimator_of(experiment, "stated")(None).constant == 4
     assert options_of(experiment, "local") == {"method": "local"}
     assert load(str(tiny), overrides=["lipschitz=local"]).lipschitz == {"method": "local"}
@@ -35,7 +34,7 @@ def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
         ("lipschitz=statd", 'did you mean "stated"'),
         ("lipschitz.bugdet=0.1", r'no option of the estimator edge "bugdet"; did you mean "budget"'),
         ('lipschitz={method="epochs",n_points=20}', "needs at least 20"),
-        ('lipschitz={method="epochs",protocol="authors"}', "input"),
+        ('lipschitz={method="epochs",protocol="authors"}', r"no gradients .* record\.input_gradients = true"),
         ('lipschitz={method="stated",constant=0.0}', "must be positive"),
         ('lipschitz={method="stated"}', 'needs "constant"'),
         ('lipschitz={method="curvature"}', "no curvatures"),

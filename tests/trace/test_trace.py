@@ -1,6 +1,8 @@
 """A trace comes back from disk as it went there, or says that it did not."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +27,9 @@ def example(moments: int = 5) -> Trace:
     )
 
 
-def test_a_trace_survives_the_disk(tmp_path: Path) -> None:
-    trace = example()
+@pytest.mark.parametrize("inputs", [{}, {"squared_input_gradient_distances": np.eye(6)}])
+def test_a_trace_survives_the_disk(tmp_path: Path, inputs: dict[str, Any]) -> None:
+    trace = replace(example(), **inputs)
     trace.save(tmp_path / "run.trace")
     loaded = Trace.load(tmp_path / "run.trace")
     for name, value in vars(trace).items():

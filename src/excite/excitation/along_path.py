@@ -187,10 +187,7 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
 def smoothness(trace: Trace, estimate: LipschitzEstimate | float) -> Smoothness:
     """Hold every recorded slope against L: those of single steps, and the secants between every two moments."""
     constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else float(estimate)
-    every = [trace.slopes]
-    if trace.facts.get("gradient") != "input":  # the released code's gradients are no gradients of l
-        every.append(secants(trace)[np.triu_indices(len(trace), 1)])
-    slopes = np.concatenate(every)
+    slopes = np.concatenate([trace.slopes, secants(trace)[np.triu_indices(len(trace), 1)]])
     return Smoothness(constant, len(slopes), int((slopes > constant).sum()), float(slopes.max(initial=0.0)))
 
 

@@ -45,10 +45,10 @@ class Epochs(Algorithm1):
             raise InputError(
                 f"{recording.says} {recording.moments} moments; a secant needs 2. Call recorder.record() every epoch."
             )
-        if (self.protocol == "authors") != (recording.gradient == "input"):
+        if self.protocol == "authors" and not recording.input_gradients:
             raise InputError(
-                f'protocol="{self.protocol}" does not fit a trace of {recording.gradient} gradients: the released '
-                'code\'s protocol uses gradient="input", the paper\'s text gradient="epoch_mean" or "probe".'
+                f'{recording.says} no gradients with respect to the pixels, which protocol="authors" is about. '
+                "Set record.input_gradients = true, or pass Recorder(…, input_gradients=True)."
             )
         largest = max(self.points(recording))
         if largest > recording.moments:
@@ -60,10 +60,13 @@ class Epochs(Algorithm1):
     def __call__(self, evidence: Trace) -> LipschitzEstimate:
         recording = Recording.of(evidence)
         self.check(recording)
-        slopes = secants(evidence)
-        draw = secant_maxima(slopes)
+        run = evidence.parameter_distances
         if self.protocol == "authors":
-            draw = unmatched_maxima(evidence.gradient_distances, evidence.parameter_distances)
+            rise = evidence.input_gradient_distances
+            slopes, draw = ratios(rise, run), unmatched_maxima(rise, run)
+        else:
+            slopes = secants(evidence)
+            draw = secant_maxima(slopes)
         return self.estimate(
             draw,
             method="epochs" if self.protocol == "paper" else "epochs (authors' protocol)",
@@ -75,6 +78,9 @@ class Epochs(Algorithm1):
 
 def secants(trace: Trace) -> NDArray[np.float64]:
     """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 where the parameters did not move."""
-    rise, run = trace.gradient_distances, trace.parameter_distances
+    return ratios(trace.gradient_distances, trace.parameter_distances)
+
+
+def ratios(rise: NDArray[np.float64], run: NDArray[np.float64]) -> NDArray[np.float64]:
     finite = np.isfinite(rise) & np.isfinite(run) & (run > 0)
     return np.divide(rise, run, out=np.zeros_like(rise), where=finite)

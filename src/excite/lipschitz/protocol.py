@@ -35,7 +35,7 @@ class Recording:
     """What a run records, known before it trains, or what a trace holds: how much there is to estimate from."""
 
     moments: int  # ends of epochs
-    gradient: str = "epoch_mean"
+    input_gradients: bool = False
     slopes: int = 0
     curvatures: int = 0
     says: str = "The run will record"
@@ -43,8 +43,8 @@ class Recording:
     @classmethod
     def of(cls, trace: Trace) -> "Recording":
         usable = np.isfinite(trace.curvatures) & (trace.curvatures > 0)
-        gradient = str(trace.facts.get("gradient", "unknown"))
-        return cls(len(trace), gradient, len(trace.slopes), int(usable.sum()), "The trace holds")
+        with_inputs = trace.squared_input_gradient_distances.size > 0
+        return cls(len(trace), with_inputs, len(trace.slopes), int(usable.sum()), "The trace holds")
 
 
 Evidence_contra = TypeVar("Evidence_contra", bound=Trace | ShortTrainings | None, contravariant=True)

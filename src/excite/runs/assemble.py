@@ -101,6 +101,7 @@ class Parts:
             probe=self.training_set.probe(probe, experiment.training.batch_size),
             objective=self.objective,
             gradient=experiment.record.gradient,
+            input_gradients=experiment.record.input_gradients,
             slopes_per_epoch=experiment.record.slopes_per_epoch,
             steps_per_epoch=self.steps_per_epoch,
             curvature_every=experiment.record.curvature_every,

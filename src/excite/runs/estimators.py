@@ -1,7 +1,7 @@
 """Which estimators of L an experiment asks for: its own under [lipschitz], others by name under [estimators].
 
 `method` is a name in `lipschitz.ESTIMATORS`, `shared` means one L for all seeds of a study, all else are the
-estimator's own options. A preset may also say the `gradient` that the recorder has to note for it.
+estimator's own options.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
 from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import Experiment
 
-HOUSE = ("method", "shared", "gradient")  # keys that are not the estimator's
+HOUSE = ("method", "shared")  # keys that are not the estimator's
 
 
 def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
@@ -44,7 +44,7 @@ def check(experiment: Experiment, arms: tuple[str, ...]) -> None:
     record, epochs = experiment.record, experiment.training.epochs
     recording = Recording(
         moments=epochs,
-        gradient=record.gradient,
+        input_gradients=record.input_gradients,
         slopes=epochs * record.slopes_per_epoch,
         curvatures=epochs // record.curvature_every if record.curvature_every else 0,
     )

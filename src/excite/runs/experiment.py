@@ -70,7 +70,8 @@ class Record(Section, frozen=True):
     slopes_per_epoch: Natural = 8
     curvature_every: Natural = 0  # epochs; 0: never
     probe_examples: Count = 512
-    gradient: Literal["epoch_mean", "probe", "input"] = "epoch_mean"
+    gradient: Literal["epoch_mean", "probe"] = "epoch_mean"
+    input_gradients: bool = False  # the released code's too, with respect to the probe's pixels
     test_examples: Count = 1000  # that are classified after every epoch, the first ones; all where there are no more
     attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
     best_every: Natural = 0  # epochs between looks for the best weights under the first attack; 0: only the last count
@@ -191,10 +192,7 @@ def choose_estimator(values: dict[str, Any]) -> None:
     """Where `lipschitz` is a name, put what the preset of that name says in its place, or the bare estimator."""
     name, presets = values.get("lipschitz"), values.get("estimators", {})
     if isinstance(name, str):
-        options = dict(presets.get(name, {"method": name}))
-        if "gradient" in options:
-            values["record"] = {**values.get("record", {}), "gradient": options.pop("gradient")}
-        values["lipschitz"] = options
+        values["lipschitz"] = dict(presets.get(name, {"method": name}))
 
 
 def _override(values: dict[str, Any], override: str) -> None:

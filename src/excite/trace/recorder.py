@@ -23,7 +23,7 @@ from excite.trace.their_loop import caveat, check_optimizer
 from excite.trace.trace import Trace
 from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, dense, project, project_gradient
 
-Gradient = Literal["epoch_mean", "probe", "input"]
+Gradient = Literal["epoch_mean", "probe"]
 Storage = Literal["auto", "exact", "sketch"]
 
 EXACT_LIMIT = 2_000_000  # parameters; larger models are sketched under storage="auto"
@@ -49,11 +49,12 @@ class Recorder:
     Args:
         model: its parameters that require gradients now are the ones observed.
         optimizer: needed for epoch means, local slopes and learning rates.
-        probe: (x, y), fixed examples for `gradient="probe"`, `"input"` and for curvatures.
+        probe: (x, y), fixed examples for `gradient="probe"`, `input_gradients` and for curvatures.
         loss: (logits, targets) -> loss on the probe; `objective`, (model, x, y) -> loss, replaces it.
         gradient: what a moment's gradient is: "epoch_mean", the mean of the gradients that the epoch's steps used;
-            "probe", the gradient on the probe; "input", the released code's gradient with respect to the probe's
-            pixels, averaged over the batch once more than the loss already does.
+            "probe", the gradient on the probe.
+        input_gradients: note beside it the released code's gradient, with respect to the probe's pixels, averaged over
+            the batch once more than the loss already does.
         slopes_per_epoch: local slopes per epoch, at steps drawn from (seed, epoch). One costs a forward and a
             backward pass. Without `steps_per_epoch` the first epoch samples its steps 1, 2, 4, 8, ….
         storage: "exact" vectors, a "sketch" of them, or "auto", exact up to 2 million parameters.
@@ -81,6 +82,7 @@ class Recorder:
         loss: Loss = cross_entropy,
         objective: Objective | None = None,
         gradient: Gradient = "epoch_mean",
+        input_gradients: bool = False,
         slopes_per_epoch: int = 8,
         steps_per_epoch: int | None = None,
         storage: Storage = "auto",
@@ -97,7 +99,7 @@ class Recorder:
         self._probe: Probe | None = None
         if probe is not None:
             self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
-        if gradient != "epoch_mean" or curvature_every:
+        if gradient != "epoch_mean" or input_gradients or curvature_every:
             self._needed_probe()
         self._gradient = gradient
         self._curvature_every = curvature_every
@@ -107,6 +109,7 @@ class Recorder:
         initial = project(self._projection, self._parameters)
         self._parameter_moments = Moments("parameters", initial, folder=folder)
         self._gradient_moments = Moments("gradients", None, folder=folder)
+        self._input_moments = Moments("input_gradients", None, folder=folder) if input_gradients else None
         self._gradient_sum = self._projection.zeros()
         self._steps_summed = 0
         self._step = 0
@@ -131,7 +134,7 @@ class Recorder:
             "probe": 0 if self._probe is None else len(self._probe.x),
             "batch_size": batch_size,
             "seed": seed,
-        }
+        } | ({"input_gradients": True} if input_gradients else {})
         if optimizer is not None and (warning := caveat(optimizer)):
             self._complain("optimizer", warning)
         if storage == "auto":
@@ -182,6 +185,7 @@ class Recorder:
         """What was recorded so far."""
         if not self._keeps:
             raise InputError("Another process keeps the trace of this training: ask the Recorder of the first rank.")
+        inputs = self._input_moments
         return Trace(
             squared_gradient_distances=self._gradient_moments.squared,
             squared_parameter_distances=self._parameter_moments.squared,
@@ -194,17 +198,17 @@ class Recorder:
             curvature_residuals=np.array([residual for _, residual, _ in self._curvatures]),
             curvature_steps=np.array([step for _, _, step in self._curvatures], dtype=np.int64),
             facts=self._facts | ({"problems": list(self.problems)} if self._problems else {}),
+            squared_input_gradient_distances=np.zeros(0) if inputs is None else inputs.squared,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that `restore` needs to go on from here as if the run had not stopped."""
-        gradient_tensors, gradient_facts = self._gradient_moments.state()
-        parameter_tensors, parameter_facts = self._parameter_moments.state()
-        tensors = gradient_tensors | parameter_tensors | {"gradient_sum": self._gradient_sum.clone()}
-        return tensors, {
+        tensors, moment_facts = {"gradient_sum": self._gradient_sum.clone()}, {}
+        for name, moments in self._kept_moments().items():
+            own, moment_facts[name] = moments.state()
+            tensors |= own
+        return tensors, moment_facts | {
             "trace": self._facts,
-            "gradients": gradient_facts,
-            "parameters": parameter_facts,
             "steps_summed": self._steps_summed,
             "step": self._step,
             "step_of_epoch": self._slopes.step_of_epoch,
@@ -225,8 +229,8 @@ class Recorder:
                 "Use the same settings, or delete the run to start it again."
             )
         if self._keeps:
-            self._gradient_moments.restore(tensors, facts["gradients"])
-            self._parameter_moments.restore(tensors, facts["parameters"])
+            for name, moments in self._kept_moments().items():
+                moments.restore(tensors, facts[name])
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._steps_summed = facts["steps_summed"]
         self._step = facts["step"]
@@ -268,6 +272,8 @@ class Recorder:
     def _keep_moment(self, number: int) -> None:
         self._gradient_moments.append(self._moment_gradient())
         self._parameter_moments.append(project(self._projection, self._parameters))
+        if self._input_moments is not None:
+            self._input_moments.append(input_gradient(self._model, self._needed_probe()))
         if self._curvature_every and number % self._curvature_every == 0:
             curvature = largest_curvature(
                 self._model, self._needed_probe(), iterations=self._curvature_iterations, seed=self._seed + number
@@ -282,12 +288,18 @@ class Recorder:
                     'optimizer that the Recorder was given, or use gradient="probe".'
                 )
             return self._gradient_sum / self._steps_summed
-        if self._gradient == "probe":
-            vector = self._projection.zeros()
-            for _, loss in self._needed_probe().evaluations(self._model):
-                project_gradient(self._projection, self._parameters, loss, vector)
-            return vector
-        return input_gradient(self._model, self._needed_probe())
+        vector = self._projection.zeros()
+        for _, loss in self._needed_probe().evaluations(self._model):
+            project_gradient(self._projection, self._parameters, loss, vector)
+        return vector
+
+    def _kept_moments(self) -> dict[str, Moments]:
+        every = {
+            "gradients": self._gradient_moments,
+            "parameters": self._parameter_moments,
+            "input_gradients": self._input_moments,
+        }
+        return {name: moments for name, moments in every.items() if moments is not None}
 
     def _needed_probe(self) -> Probe:
         if self._probe is None:

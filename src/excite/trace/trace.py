@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _FORMAT = "excite-trace-1"
+_OPTIONAL = {"squared_input_gradient_distances"}  # left out of the file where it was not recorded
 
 
 def _empty() -> Floats:
@@ -52,6 +53,7 @@ class Trace:
     curvature_residuals: Floats = field(default_factory=_empty)
     curvature_steps: Integers = field(default_factory=_none)
     facts: dict[str, Any] = field(default_factory=dict)
+    squared_input_gradient_distances: Floats = field(default_factory=_empty)  # of the released code, where recorded
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -69,6 +71,10 @@ class Trace:
     @property
     def gradient_distances(self) -> Floats:
         return np.sqrt(self.squared_gradient_distances[1:, 1:])
+
+    @property
+    def input_gradient_distances(self) -> Floats:
+        return np.sqrt(self.squared_input_gradient_distances[1:, 1:])
 
     @property
     def parameter_distances(self) -> Floats:
@@ -104,7 +110,7 @@ class Trace:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (safetensors.SafetensorError, OSError) as error:
             raise CorruptFileError(f"{path} is not a trace ({error}). {cure}") from error
-        if metadata.get("format") != _FORMAT or set(arrays) != {f.name for f in fields(cls)} - {"facts"}:
+        if metadata.get("format") != _FORMAT or set(arrays) | _OPTIONAL != {f.name for f in fields(cls)} - {"facts"}:
             raise CorruptFileError(f"{path} holds something else than a trace. {cure}")
         facts = metadata.get("facts", "")
         if metadata.get("sha256") != _digest(arrays, facts):
@@ -112,7 +118,8 @@ class Trace:
         return cls(**arrays, facts=json.loads(facts))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
-        return {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
+        arrays = {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
+        return {name: array for name, array in arrays.items() if array.size or name not in _OPTIONAL}
 
 
 def _gram(squared: Floats) -> Floats:

@@ -74,8 +74,7 @@ def maps(name: str, runs: Sequence[RunFolder]) -> Maps:
 
 
 def _maps(run: RunFolder, recorded: Trace) -> Maps:
-    protocol = "authors" if recorded.facts.get("gradient") == "input" else "paper"
-    estimate = estimate_lipschitz(recorded, "epochs", protocol=protocol, bootstraps=0)
+    estimate = estimate_lipschitz(recorded, "epochs", bootstraps=0)
     cells: dict[str, Any] = estimate.details["heat_map"]
     return Maps(
         title=f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}, seed {run.experiment.seed}, "
