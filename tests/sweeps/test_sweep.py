@@ -90,6 +90,14 @@ def test_jobs_wait_for_what_they_need(tmp_path: Path) -> None:
     assert [job.task for job in jobs_of(tmp_path, load("mnist-sample"), ["baseline"])] == ["baseline"]
 
 
+@pytest.mark.parametrize(("rates", "wanting"), [("[0.05, 0.1, 0.3]", 2), ("[0.2, 0.3]", 0)])
+def test_an_l_wanted_for_itself_is_estimated_once(tmp_path: Path, rates: str, wanting: int) -> None:
+    overrides = [f"sweep.training.schedule.rate={rates}", "sweep.seed=[3, 4]", "lipschitz.wanted=true"]
+    runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)  # its own rate is 0.1
+    tasks = [[job.task for job in jobs_of(path, run, ["baseline"])] for path, run in runs.items()]
+    assert tasks == [["L", "baseline"] if number == wanting else ["baseline"] for number in range(len(runs))]
+
+
 def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
     job, estimate = Job(tmp_path, "poe"), Job(tmp_path, "L")
     assert earlier_outcome(job) is None

@@ -1,7 +1,7 @@
 """Which estimators of L an experiment asks for: its own under [lipschitz], others by name under [estimators].
 
-`method` is a name in `lipschitz.ESTIMATORS`, `shared` means one L for all seeds of a study, all else are the
-estimator's own options.
+`method` is a name in `lipschitz.ESTIMATORS`, `shared` means one L for all seeds of a study, `wanted` an L that is
+estimated though no arm trains at it, all else are the estimator's own options.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
 from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import Experiment
 
-HOUSE = ("method", "shared")  # keys that are not the estimator's
+HOUSE = ("method", "shared", "wanted")  # keys that are not the estimator's
 
 
 def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
@@ -39,6 +39,11 @@ def is_shared(experiment: Experiment, name: str = OWN) -> bool:
     return bool(options_of(experiment, name).get("shared", False))
 
 
+def is_wanted(experiment: Experiment) -> bool:
+    """Whether L is a result by itself: Figure 2 marks it beside trainings at rates that are not 1/L."""
+    return bool(experiment.lipschitz.get("wanted", False))
+
+
 def check(experiment: Experiment, arms: tuple[str, ...]) -> None:
     """Refuse what no baseline of this experiment could be estimated from, before anything trains."""
     record, epochs = experiment.record, experiment.training.epochs
@@ -48,7 +53,7 @@ def check(experiment: Experiment, arms: tuple[str, ...]) -> None:
         slopes=epochs * record.slopes_per_epoch,
         curvatures=epochs // record.curvature_every if record.curvature_every else 0,
     )
-    needed = {arm_named(arm).estimator for arm in arms} - {None}
+    needed = {arm_named(arm).estimator for arm in arms} - {None} | ({OWN} if is_wanted(experiment) else set())
     for name in {OWN, *needed}:
         chosen = estimator_of(experiment, name or OWN)
         if name in needed:

@@ -73,6 +73,8 @@ class Run:
         self._plan = self._planned(chosen)
         for arm in chosen:
             self.finish(arm, shards)
+        if estimators.is_wanted(self.experiment):
+            self.estimate()
         self.show()
         return self.files
 

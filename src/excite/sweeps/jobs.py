@@ -12,8 +12,8 @@ from typing import Literal
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
 from excite.evaluation.shards import UNSHARED, Shards
-from excite.runs.arms import arm_named
-from excite.runs.estimators import estimator_of, is_shared
+from excite.runs.arms import OWN, arm_named
+from excite.runs.estimators import estimator_of, is_shared, is_wanted
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
-    """One job per arm, and one for each L that an arm needs; L itself may need a baseline's training.
+    """One job per arm, and one for each L that is needed or wanted; L itself may need a baseline's training.
 
     Where a study shares its L, the baseline is that of the run which estimates it, and the other runs wait for that L.
     """
@@ -74,6 +74,9 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
         needs = () if arm.estimator is None else (_estimate(folder, experiment, arm.estimator),)
         before += [job for needed in needs for job in (*needed.needs, needed)]
         jobs.append(Job(folder, arm.name, needs))
+    if is_wanted(experiment):
+        wanted = _estimate(folder, experiment, OWN)
+        before += [*wanted.needs, wanted]
     return list(dict.fromkeys([*before, *jobs]))
 
 

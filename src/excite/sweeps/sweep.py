@@ -12,7 +12,8 @@ from typing import Any
 from excite.console import Speaker
 from excite.errors import InputError
 from excite.registry import LONGEST_NAME
-from excite.runs.collection import check_not_a_run
+from excite.runs.collection import check_not_a_run, seedless
+from excite.runs.estimators import is_wanted
 from excite.runs.experiment import Experiment, with_values
 from excite.runs.procedure import Run
 from excite.sweeps.engines import Engine
@@ -58,7 +59,7 @@ def combinations(experiment: Experiment, folder: Path, seeds: int | None = None)
         if path in runs:
             raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
         runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
-    return runs
+    return _wanting_once(experiment, runs) if is_wanted(experiment) else runs
 
 
 def sweep(
@@ -89,6 +90,12 @@ def sweep(
             console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
     opened[0].show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
+
+
+def _wanting_once(experiment: Experiment, runs: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
+    """An L that is wanted for itself is estimated in one run: the first with the experiment's own values, if any."""
+    own = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
+    return {path: run if path == own else with_values(run, {"lipschitz.wanted": False}) for path, run in runs.items()}
 
 
 def _short_names(keys: Iterable[str]) -> list[str]:

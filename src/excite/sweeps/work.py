@@ -11,7 +11,7 @@ from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
 from excite.runs.arms import arm_named
 from excite.runs.assemble import look_up
-from excite.runs.estimators import estimator_of
+from excite.runs.estimators import estimator_of, is_wanted
 from excite.runs.experiment import Experiment
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
 
@@ -56,7 +56,7 @@ def count_work(experiment: Experiment) -> Work:
     searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
     return Work(
         training=len(arms) * one_training,
-        estimating=sum(searches) + edge * any(arm.estimator is not None for arm in arms),
+        estimating=sum(searches) + edge * (is_wanted(experiment) or any(arm.estimator is not None for arm in arms)),
         attacking=len(arms) * sizes.test * (1 + sum(attacks)),
         teaching=_teaching(experiment, sizes),
     )

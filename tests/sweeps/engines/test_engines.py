@@ -16,6 +16,7 @@ from excite.console import Console
 from excite.errors import InputError
 from excite.evaluation import Evaluation, Shards
 from excite.runs import load
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -201,6 +202,36 @@ def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start)
     assert "2 of 2 jobs done, 0 failed" in stdout
     assert len(workers(run / "baseline.log")) == 2
     assert epochs_done(run) == 30
+
+
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_one_l_for_a_study_that_several_processes_do(tiny: Path, tmp_path: Path, call: Call, engine: str) -> None:
+    shared = 'lipschitz={method="local",n_points=2,bootstraps=0,shared=true}'
+    small = ("--set", shared, "--set", "data.train_examples=64", "--arms", "poe", "--seeds", "2", "--workers", "2")
+    stdout, _ = call("sweep", tiny, *small, "--engine", engine, "--out", "sweep", "--json")
+    assert {job["status"] for job in json.loads(stdout)["jobs"]} == {"done"}
+    first, second = (RunFolder(tmp_path / f"sweep/seed-{seed}") for seed in (0, 1))
+    assert first.estimate
+    assert second.estimate
+    assert second.estimate.constant == first.estimate.constant
+    assert second.estimate.basis.startswith("shared by the study, estimated in seed-0: ")
+    assert [run.arm("poe").rate for run in (first, second)] == [first.estimate.learning_rate()] * 2
+    assert [run.arm("baseline").trained for run in (first, second)] == [True, False]
+
+
+def test_a_sweep_leaves_the_l_that_figure_2_marks(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = 'lipschitz={method="stated",constant=8.0,wanted=true}'
+    settings = ["--set", wanted, "--set", 'training.schedule={kind="constant",rate=0.05}', "--arms", "baseline"]
+    rates = ["--set", "sweep.training.schedule.rate=[0.02, 0.05]", "--set", "data.train_examples=64"]
+    cli(["sweep", str(tiny), *settings, *rates, "--out", "sweep"], standalone_mode=False)
+    assert [path.parent.name for path in tmp_path.glob("sweep/*/estimate.json")] == ["rate-0.05,seed-0"]
+    cli(["figure", "figure-2", "sweep", "--out", "drawn"], standalone_mode=False)
+    drawing = (tmp_path / "drawn/figure-2.svg").read_text(encoding="utf-8")
+    assert "1/L" in drawing
+    assert "edge, 2/L" in drawing
 
 
 def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:
