@@ -141,13 +141,22 @@ def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, desce
 def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
     trace = descent(164, noise=0.05)
     run = write_run({"baseline": {"trace": trace}}, changes=["name=figures-5-6"])
-    ours, p_values, papers = plot("figure-5", [run]).axes
+    figure = plot("figure-5", [run])
+    by_shape, ours, p_values, papers = figure.axes
     estimate = estimate_lipschitz(trace, "epochs", n_points=(80, 100, 120, 150, 164), bootstraps=0)
     cells = estimate.details["heat_map"]
     best = np.argmax(cells["p_values"], axis=2)[:, :, None]
     expected = np.take_along_axis(np.array(cells["constants"]), best, axis=2)[:, :, 0]
     assert np.asarray(ours.collections[0].get_array()).ravel() == pytest.approx(expected.ravel())
-    assert written(ours) == [f"{value:.3g}" for value in expected.ravel()]
+    identified = np.take_along_axis(np.array(cells["identified"]), best, axis=2).ravel()
+    assert 0 < identified.sum() < identified.size
+    stars = ["" if sure else "*" for sure in identified]
+    assert written(ours) == [f"{value:.3g}{star}" for value, star in zip(expected.ravel(), stars, strict=True)]
+    assert ours.get_title().endswith("* not identified, a bound")
+    sure = "L =" if estimate.identified else "L is NOT identified, bounded by"
+    assert f"{sure} {estimate.constant:.3g} (thick frame)" in figure.get_suptitle()
+    chosen = cells["p_values"][cells["n_maxima"].index(estimate.details["M"])]
+    assert written(by_shape) == [f"{value:.2f}" for row in chosen for value in row]
     assert written(p_values) == [f"{value:.2f}" for value in np.max(cells["p_values"], axis=2).ravel()]
     assert written(papers) == [f"{value:.3g}" for row in FIGURE_5_CONSTANTS for value in row]
     assert [label.get_text() for label in ours.get_xticklabels()] == ["80", "100", "120", "150", "164"]

@@ -36,6 +36,7 @@ class Maps:
     shapes: list[float]
     constants: Floats
     p_values: Floats
+    identified: NDArray[np.bool_]
 
     @property
     def best(self) -> NDArray[np.int_]:
@@ -43,7 +44,7 @@ class Maps:
         best: NDArray[np.int_] = self.p_values.argmax(axis=2)
         return best
 
-    def at_best(self, values: Floats) -> Floats:
+    def at_best(self, values: NDArray[Any]) -> NDArray[Any]:
         return np.take_along_axis(values, self.best[:, :, None], axis=2)[:, :, 0]
 
     @property
@@ -86,38 +87,50 @@ def _maps(run: RunFolder, recorded: Trace) -> Maps:
         shapes=cells["initial_shapes"],
         constants=np.array(cells["constants"]),
         p_values=np.array(cells["p_values"]),
+        identified=np.array(cells["identified"]),
     )
 
 
 def figure_5(runs: Sequence[RunFolder]) -> "Figure":
-    """L and the largest p-value for each (M, N); beside them the paper's L where the experiment repeats its figure."""
+    """(a) p-values by initial shape for the M that is chosen; (b) L and (c) the largest p-value for each (M, N).
+
+    Where the experiment repeats the paper's figure, its L stand beside ours.
+    """
     found = maps("figure-5", runs)
     beside_paper = found.experiment.removesuffix("-small") == REPEATS_THE_PAPER
-    figure, axes = style.panels(1, 3 if beside_paper else 2, width=4.4, height=3.5)
+    figure, axes = style.panels(2 if beside_paper else 1, 2 if beside_paper else 3, width=4.4, height=3.5)
+    row, column = found.chosen
+    shapes = [f"{shape:g}" for shape in found.shapes]
+    _heat(axes[0], found.p_values[row], shapes, found.n_points, name=f"(a) p-value for M = {found.n_maxima[row]}")
+    _frame(axes[0], column, int(found.best[row, column]), width=3)
+    axes[0].set_xlabel("initial shape (no unit)")
+    axes[0].set_ylabel("N (points per block)")
     constants, p_values = found.at_best(found.constants), found.at_best(found.p_values)
     ticks = found.n_points, found.n_maxima
-    _heat(axes[0], constants, *ticks, name="L at the best initial shape (log scale)", logarithmic=True)
-    _heat(axes[1], p_values, *ticks, name="largest p-value (Kolmogorov–Smirnov)", logarithmic=False)
-    for one in axes[:2]:
+    unsure = ~found.at_best(found.identified)
+    note = "; * not identified, a bound" if unsure.any() else ""
+    _heat(axes[1], constants, *ticks, name=f"(b) L at the best initial shape{note}", logarithmic=True, unsure=unsure)
+    _heat(axes[2], p_values, *ticks, name="(c) largest p-value (Kolmogorov–Smirnov)")
+    for one in axes[1:3]:
         for pair in found.passing:
             _frame(one, *pair, width=1.2)
-        _frame(one, *found.chosen, width=3)
+        _frame(one, row, column, width=3)
     if beside_paper:
         _heat(
-            axes[2],
+            axes[3],
             np.array(FIGURE_5_CONSTANTS),
             list(FIGURE_5_POINTS),
             list(FIGURE_5_MAXIMA),
-            name="L in the paper's Figure 5 (log scale)",
+            name="L in the paper's Figure 5 (b)",
             logarithmic=True,
         )
-    for one in axes:
+    for one in axes[1:]:
         one.set_xlabel("N (points per block)")
         one.set_ylabel("M (block maxima)")
     alpha = found.estimate.details["alpha"]
-    unsure = "" if found.estimate.identified else ", NOT identified"
+    said = "L =" if found.estimate.identified else "L is NOT identified, bounded by"
     figure.suptitle(
-        f"{found.title}: L = {found.estimate.constant:.3g}{unsure} (thick frame); thin frames pass α = {alpha:g}",
+        f"{found.title}: {said} {found.estimate.constant:.3g} (thick frame); thin frames pass α = {alpha:g}",
         fontsize=9,
     )
     return figure
@@ -131,7 +144,7 @@ def figure_6(runs: Sequence[RunFolder]) -> "Figure":
     figure, axes = style.panels(1, 2, width=4.8, height=0.27 * len(pairs) + 1.2)
     size = (len(pairs), len(shapes))
     _heat(axes[0], found.constants.reshape(size), shapes, pairs, name="L (log scale)", logarithmic=True)
-    _heat(axes[1], found.p_values.reshape(size), shapes, pairs, name="p-value (Kolmogorov–Smirnov)", logarithmic=False)
+    _heat(axes[1], found.p_values.reshape(size), shapes, pairs, name="p-value (Kolmogorov–Smirnov)")
     for one in axes:
         one.set_xlabel("initial shape (no unit)")
         one.set_ylabel("M (block maxima), N (points per block)")
@@ -140,9 +153,16 @@ def figure_6(runs: Sequence[RunFolder]) -> "Figure":
 
 
 def _heat(
-    axes: "Axes", values: Floats, columns: Sequence[Any], rows: Sequence[Any], *, name: str, logarithmic: bool
+    axes: "Axes",
+    values: Floats,
+    columns: Sequence[Any],
+    rows: Sequence[Any],
+    *,
+    name: str,
+    logarithmic: bool = False,
+    unsure: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Cells with their values written in them, in black or white, whichever is seen better."""
+    """Cells with their values written in them, in black or white, whichever is seen better; a star where `unsure`."""
     from matplotlib.colors import LogNorm, Normalize
 
     usable = values[np.isfinite(values) & (values > 0)]
@@ -157,6 +177,7 @@ def _heat(
         red, green, blue, _ = colours[row, column]
         dark = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.18
         text = f"{value:.3g}" if logarithmic else f"{value:.2f}"
+        text += "*" if unsure is not None and unsure[row, column] else ""
         axes.text(
             column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7, color="#ffffff" if dark else "#000000"
         )
