@@ -17,15 +17,17 @@ from excite.runs.collection import by_seed, collect
 
 KEPT = (
     *("experiment.json", "stages.json", "estimate.json", "outcome.json", "evaluation.json", "search.json"),
-    "metrics.jsonl",
+    *("certificate.json", "metrics.jsonl"),
 )
+OF_PRESETS = "estimates"  # L by others than the run's own, for arms such as poe@stated
 TRACE = "trace.safetensors"
 
 
 def keep(source: Path, target: Path, *, traces: bool) -> None:
     names = (*KEPT, TRACE) if traces else KEPT
     for path in sorted(source.rglob("*")):
-        if path.name in names and "teacher" not in path.parts:
+        wanted = path.name in names or (path.parent.name == OF_PRESETS and path.suffix == ".json")
+        if wanted and "teacher" not in path.parts:
             place = target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)

@@ -16,6 +16,8 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
+FEWEST_MOMENTS = 3  # two steps, the second of which ends at θ*
+
 
 @dataclass(frozen=True, eq=False)
 class StepSizes:
@@ -162,8 +164,10 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     A step goes from one moment to the next: an epoch of SGD, or, where every step was recorded, a step of gradient
     descent, which is what the theorem is about. `estimate` is the L that Assumption 1 is held against.
     """
-    if len(trace) < 3:
-        raise InputError(f"The trace holds {len(trace)} moments; this needs 3, the last one being θ*. Record longer.")
+    if len(trace) < FEWEST_MOMENTS:
+        raise InputError(
+            f"The trace holds {len(trace)} moments; this needs {FEWEST_MOMENTS}, the last one being θ*. Record longer."
+        )
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps)
     along = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)

@@ -11,6 +11,7 @@ from excite.errors import InputError
 from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
+from excite.runs.certified import Certified
 from excite.runs.circumstances import StageDone, read_stages
 from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.illustration import Illustration
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-ILLUSTRATION, ESTIMATES, BEST = "illustration.json", "estimates", "best"
+ILLUSTRATION, ESTIMATES, BEST, CERTIFICATE = "illustration.json", "estimates", "best", "certificate.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,18 @@ class ArmFolder:
     @property
     def checkpoint_file(self) -> Path:
         return self.path / "checkpoint.json"
+
+    @property
+    def certificate_file(self) -> Path:
+        return self.path / CERTIFICATE
+
+    @cached_property
+    def certified(self) -> Certified | None:
+        """What the theorem says of its path, if it trained to its end and was recorded."""
+        if not self.certificate_file.exists():
+            return None
+        with expected(self.certificate_file):
+            return Certified.from_json(read_json(self.certificate_file))
 
     @property
     def search_file(self) -> Path:
@@ -295,6 +308,11 @@ class RunFolder:
         """L by the experiment's own estimator."""
         own = self.estimates.get(OWN)
         return own.estimate if own else None
+
+    def estimate_of(self, arm: str) -> LipschitzEstimate | None:
+        """L as its arm was given it; the experiment's own for arms that need none."""
+        stored = self.estimates.get(arm_named(arm).estimator or OWN)
+        return stored.estimate if stored else None
 
     @property
     def estimate_seconds(self) -> float:

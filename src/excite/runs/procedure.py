@@ -18,6 +18,7 @@ from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
 from excite.runs.once import once
 from excite.runs.stages.attack import attack
+from excite.runs.stages.certify import certify
 from excite.runs.stages.estimate import estimate
 from excite.runs.stages.grid_search import search
 from excite.runs.stages.illustrate import illustrate, shown_arms
@@ -124,6 +125,7 @@ class Run:
             train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)
 
         ranks.together(partial(self._once, files.outcome_file), make)
+        ranks.from_first(partial(self._once, files.certificate_file, partial(certify, files)))
         if files.problem:
             raise DivergedError(files.problem)
 

@@ -20,6 +20,8 @@ from excite.report.page.page import page
 from excite.report.verdict import verdict
 from excite.runs.experiment import with_values
 from excite.runs.folder import EXPERIMENT, RunFolder
+from excite.runs.stages.certify import certify
+from excite.trace import Trace
 
 WriteRun = Callable[..., RunFolder]
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"' onmouseover='alert(1)"
@@ -246,3 +248,23 @@ def test_the_methods_are_explained_and_one_that_is_off_is_not_trusted(write_run:
     assert "no: training diverged at 0.5, so 2/L = 0.5 is too high" in text
     assert "L is off" in text
     assert "largest convergent, 2/L" not in text
+
+
+def test_the_certificate_of_each_arm_is_read_not_computed(write_run: WriteRun, descent: Callable[..., Trace]) -> None:
+    given = LipschitzEstimate(3.0, (3.0, 3.0), "stated", False, "an example")
+    trace = descent(12, noise=0.05)
+    run = write_run({"baseline": {"trace": trace}, "poe": {"trace": trace, "rate": 1 / 3}}, estimate=given)
+    assert "Does the theorem hold" not in page([run])
+    for arm in run.arms:
+        certify(arm)
+    run = RunFolder(run.path)
+    found = run.arm("poe").certified
+    assert found
+    assert found.largest_slope
+    assert found.largest_slope > 3
+    text = page([run])
+    structure(text)
+    section = text.partition('<h2 id="theorem">')[2].partition("</section>")[0]
+    assert section.count("violated") == 2  # by slopes above L
+    assert f"<td>{found.steps}</td><td>{found.certified}</td><td>{found.acute}</td>" in section
+    assert f"poe/certificate.json: {found.conclusion}" in unescape(section)

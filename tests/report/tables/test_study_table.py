@@ -25,7 +25,7 @@ from excite.report.tables.formats import LATEX_LETTERS, escape_latex
 from excite.report.tables.records import FIELDS
 from excite.report.tables.study_table import StudyTable, study_table
 from excite.runs.collection import by_seed
-from excite.runs.folder import RunFolder
+from excite.runs.folder import RunFolder, StoredEstimate
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 ATTACK = "PGD_20 ε=1/255"
@@ -157,6 +157,23 @@ def test_rates_and_constants_that_differ_between_seeds(write_run: Write) -> None
     assert poe["by"] == "edge, epochs (200, 100)"
     assert poe["clean %"] == "–"
     assert poe["seeds"] == "0 of 2"
+
+
+def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
+    runs = [
+        write_run(
+            {"poe": {"rate": 0.25}, "poe@paper": {"rate": 0.2}},
+            changes=[f"seed={seed}", 'estimators.paper={method="epochs",shared=true}'],
+            estimate=EDGE,
+        )
+        for seed in range(2)
+    ]
+    for run in runs:
+        StoredEstimate(MAXIMA, "", 1.0).save(run.estimate_file("paper"))
+    table = study_table(by_seed(runs))
+    assert (cells(table, "poe")["L"], cells(table, "poe")["by"]) == ("4", "edge")
+    shared = cells(table, "poe@paper")
+    assert (shared["L"], shared["by"]) == ("5 ?", "epochs (200, 100), one for all seeds")
 
 
 def test_experiments_are_told_apart(write_run: Write) -> None:

@@ -19,6 +19,7 @@ from excite.report import labels
 from excite.report.against_trainings import Standing, standing
 from excite.report.confounders import Confounders, confounders
 from excite.report.page import circumstances, repeat
+from excite.report.page.certificates import certificates
 from excite.report.page.charts import DotChart, LineChart
 from excite.report.page.plots import accuracy_dots, arm_styles, learning_curves, radius_curves, rate_curves
 from excite.report.tables.formats import Cell
@@ -125,6 +126,7 @@ def page(runs: Sequence[RunFolder]) -> str:
     environment.filters |= {"signed": signed, "sentence": lambda text: text[:1].upper() + text[1:]}
     groups = by_seed(runs)
     base = common_folder(runs)
+    called = [(run, _label(run, base).rstrip("/")) for run in runs]
     styles = arm_styles(groups)
     assets = resources.files("excite.report.page")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
@@ -152,6 +154,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         drawn=MOST_DRAWN,
         trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
         estimates=list(_estimates(runs, base)),
+        certificates=certificates(called),
         curves=list(_curves(runs, base)),
         rates=rate_curves(runs, styles),
         first_run=_label(runs[0], base),

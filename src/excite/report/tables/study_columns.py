@@ -15,8 +15,10 @@ from excite.report.against_trainings import standing
 from excite.report.confounders import Confounders, confounders
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
-from excite.runs.folder import ArmFolder
+from excite.runs.estimators import is_shared
+from excite.runs.folder import ArmFolder, RunFolder
 
 NOTHING = Cell("–", None)
 DAGGER = "†"
@@ -151,31 +153,33 @@ def _seeds(arm: StudyArm) -> Cell:
     return Cell(text, {"evaluated": evaluated, "diverged": arm.diverged, "runs": runs}, evaluated)
 
 
-def _estimates(arm: StudyArm) -> list[LipschitzEstimate]:
-    return [run.estimate for run in arm.group.runs if run.estimate]
+def _estimates(arm: StudyArm) -> dict[RunFolder, LipschitzEstimate]:
+    """By run, L as this arm was given it."""
+    return {run: found for run in arm.group.runs if (found := run.estimate_of(arm.name))}
 
 
 def constant(arm: StudyArm) -> Cell:
     estimates = _estimates(arm)
     if not estimates:
         return NOTHING
-    cell = _range([estimate.constant for estimate in estimates])
-    identified = all(estimate.identified for estimate in estimates)
-    trusted = all(standing(run.estimate, run.arms).trusted for run in arm.group.runs if run.estimate)
+    cell = _range([estimate.constant for estimate in estimates.values()])
+    identified = all(estimate.identified for estimate in estimates.values())
+    trusted = all(standing(estimate, run.arms).trusted for run, estimate in estimates.items())
     value = cell.value if isinstance(cell.value, dict) else {}
     facts = {"identified": identified, "trusted": trusted}
     return Cell(cell.text if trusted else f"{cell.text} ?", value | facts, cell.order)
 
 
 def _method(arm: StudyArm) -> Cell:
-    """How L was found, and (M, N) where the method has them."""
+    """How L was found, (M, N) where the method has them, and whether the seeds share it."""
+    shared = len(arm.group.runs) > 1 and is_shared(arm.group.experiment, arm_named(arm.name).estimator or OWN)
     words = dict.fromkeys(
         f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
         if "M" in estimate.details
         else estimate.method
-        for estimate in _estimates(arm)
+        for estimate in _estimates(arm).values()
     )
-    return _text(", ".join(words))
+    return _text(", ".join([*words, *(["one for all seeds"] if shared and words else [])]))
 
 
 def _accuracy(arm: StudyArm, on: str) -> Cell:
