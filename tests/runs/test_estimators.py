@@ -7,7 +7,7 @@ import pytest
 from excite.console import Console
 from excite.errors import InputError
 from excite.runs import load
-from excite.runs.estimators import check, estimator_of, options_of
+from excite.runs.estimators import check, estimator_of, every_name, options_of, own_name
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 
@@ -27,6 +27,15 @@ def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
     assert load(str(tiny), overrides=["lipschitz=local"]).lipschitz == {"method": "local"}
 
 
+def test_comparing_shows_the_presets_too(tiny: Path) -> None:
+    measuring = ["edge", "epochs", "local", "curvature"]
+    assert set(every_name(load(str(tiny)))) == set(measuring)
+    experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=paper"])
+    assert own_name(experiment) == "paper"
+    assert every_name(experiment)[:4] == ["paper", "authors", "stated", "shared"]
+    assert set(every_name(experiment)[4:]) == set(measuring)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -36,6 +45,7 @@ def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
         ('lipschitz={method="epochs",n_points=20}', "needs at least 20"),
         ('lipschitz={method="epochs",protocol="authors"}', r"no gradients .* record\.input_gradients = true"),
         ('lipschitz={method="stated",constant=0.0}', "must be positive"),
+        ('lipschitz={method="stated",constant=-3.5}', r"must be positive and finite, not -3\.5\. .* state L = 1/η"),
         ('lipschitz={method="stated"}', 'needs "constant"'),
         ('lipschitz={method="curvature"}', "no curvatures"),
         ('arms=["poe@guess"]', "no estimator"),

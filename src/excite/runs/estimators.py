@@ -26,6 +26,18 @@ def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
     raise unknown("estimator", name, [*experiment.estimators, *ESTIMATORS])
 
 
+def own_name(experiment: Experiment) -> str:
+    """What the experiment's own way is called: a preset's name if it is one, else its method's."""
+    presets = (name for name, options in experiment.estimators.items() if options == experiment.lipschitz)
+    return next(presets, str(experiment.lipschitz["method"]))
+
+
+def every_name(experiment: Experiment) -> list[str]:
+    """Of each way to know L: the experiment's own, its presets, and the estimators that measure something."""
+    measuring = (name for name, kind in ESTIMATORS.items() if kind.needs != "nothing")
+    return list(dict.fromkeys([own_name(experiment), *experiment.estimators, *measuring]))
+
+
 def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
     options = options_of(experiment, name)
     if not isinstance(options.get("method"), str):

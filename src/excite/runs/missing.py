@@ -1,7 +1,9 @@
 """What a command needs of a run folder, or an error that says which command makes it: nothing is trained unasked."""
 
 from excite.errors import DivergedError, InputError
-from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate
+from excite.runs.arms import OWN
+from excite.runs.estimators import every_name, own_name
 from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
@@ -21,24 +23,21 @@ def needed_trace(run: RunFolder, arm: str) -> Trace:
     return trace
 
 
-def needed_estimate(run: RunFolder) -> LipschitzEstimate:
-    """L by the run's own method."""
-    if run.estimate is None:
-        method = run.experiment.lipschitz["method"]
+def needed_estimate(run: RunFolder, name: str = OWN) -> LipschitzEstimate:
+    """L by the run's own method, or by another one that an arm was given."""
+    stored = run.estimates.get(name)
+    if stored is None or stored.estimate is None:
+        method, flags = name or run.experiment.lipschitz["method"], "--compare --train" if name else "--train"
         raise InputError(
-            f"{run.path} holds no estimate of L. `excite estimate {run.path} --train` makes one by {method}, "
+            f"{run.path} holds no estimate of L. `excite estimate {run.path} {flags}` makes one by {method}, "
             "with the trainings that this needs."
         )
-    return run.estimate
+    return stored.estimate
 
 
 def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
-    """L by every estimator that measures something, as the run has it; where it has none, why, or how to make it."""
-    own = run.experiment.lipschitz["method"]
+    """L by the run's own way and by every other, as the run has it; where it has none, why, or how to make it."""
+    own = own_name(run.experiment)
     stored = {name or own: answer.estimate or answer.problem for name, answer in run.estimates.items()}
     command = f"not estimated in this run; `excite estimate {run.path} --compare --train` does it"
-    return {
-        name: stored.get(name, command)
-        for name, kind in ESTIMATORS.items()
-        if kind.needs != "nothing" or name in stored
-    }
+    return {name: stored.get(name, command) for name in every_name(run.experiment)}

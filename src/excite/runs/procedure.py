@@ -154,13 +154,13 @@ class Run:
 
     def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
         """L by several estimators; where one has no answer, why."""
-        own = self.experiment.lipschitz["method"]
+        own = estimators.own_name(self.experiment)
         found = {name: self._estimate(OWN if name == own else name) for name in names}
         return {name: stored.estimate or stored.problem for name, stored in found.items()}
 
     def estimates(self) -> dict[str, LipschitzEstimate | str]:
-        """L by every estimator that measures something."""
-        return self.compare(name for name, kind in ESTIMATORS.items() if kind.needs != "nothing")
+        """L by the experiment's own way and by every other."""
+        return self.compare(estimators.every_name(self.experiment))
 
     def show(self) -> None:
         """Keep what a report shows beside the arms: L by every estimator that reads the trace, and a few images."""
