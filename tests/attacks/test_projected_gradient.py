@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks import pgd
+from excite.attacks import create, pgd
 from excite.attacks.ball import Norm, distance
 from excite.attacks.losses import LossName
 from excite.errors import InputError
@@ -98,6 +98,20 @@ def test_leaving_the_batch_keeps_the_verdicts(
         verdicts.append((convnet(x_adv).argmax(1) == labels).tolist())
     assert verdicts[0] == verdicts[1]
     assert 0 < sum(verdicts[0]) < len(labels)
+
+
+def test_an_evaluation_may_count_the_last_iterate(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    attack = create("pgd", eps=0.01, step=0.03, steps=8, keep="last")  # steps so long that it passes good points by
+    assert str(attack).endswith("last iterate")
+    right = {}
+    for keep in ("last", "best"):
+        found = create("pgd", eps=0.01, step=0.03, steps=8, keep=keep)(convnet, images, labels, None)
+        right[keep] = (convnet(found).argmax(1) == labels).tolist()
+    twin = plain_pgd(convnet, images, labels, eps=0.01, step=0.03, steps=8, norm="linf")
+    assert right["last"] == (convnet(twin).argmax(1) == labels).tolist()
+    assert all(last for last, best in zip(right["last"], right["best"], strict=True) if best)
+    with pytest.raises(InputError, match="several restarts"):
+        create("pgd", eps=0.01, step=0.03, random_start=True, restarts=2, keep="last")
 
 
 @settings(max_examples=1000)

@@ -78,14 +78,18 @@ def test_a_row_has_the_papers_epochs_batch_size_and_attack(name: str) -> None:
     assert experiment.arms == ("baseline", "poe", "largest")
     assert len(experiment.sweep["seed"]) == 5
     attack = str(next(iter(look_up(experiment).attacks.values())))
-    expected = "PGD-20, L∞ ε = 1/255, step 0.000392157" if row.table == 1 else "AutoAttack (standard), L∞ ε = 8/255"
+    expected = (
+        "PGD-20, L∞ ε = 1/255, step 0.000392157, last iterate"
+        if row.table == 1
+        else "AutoAttack (standard), L∞ ε = 8/255"
+    )
     assert attack == expected
 
 
 # Tables 1 and 2 of paper.tex: L, (M, N), epochs, batch size, and section V's rates, decays and attacks.
 RESNET = {"kind": "step", "rate": 0.1, "milestones": [81, 122]}
 DENSENET = {"kind": "step", "rate": 0.1, "milestones": [150, 225]}
-PGD_20 = {"kind": "pgd", "eps": "1/255", "step": "0.1/255", "steps": 20}
+PGD_20 = {"kind": "pgd", "eps": "1/255", "step": "0.1/255", "steps": 20, "keep": "last"}  # as advertorch does
 AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
 PAPER = {
     "table-1-cifar10-resnet20": ("cifar10", "resnet20", 3.526, 200, 100, 164, 5000, RESNET, PGD_20),

@@ -52,10 +52,9 @@ def pgd(
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    PGD(eps, step, steps, norm, random_start, restarts, loss)  # refuses options that make no sense
-    lookup("value of keep", dict.fromkeys(get_args(Keep)), keep)
-    if keep != "best" and (restarts > 1 or early_stop):
-        raise InputError(f'keep="{keep}" says nothing about several restarts or examples that stop; pass "best".')
+    PGD(eps, step, steps, norm, random_start, restarts, loss, keep)  # refuses options that make no sense
+    if keep != "best" and early_stop:
+        raise InputError(f'keep="{keep}" says nothing about examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_inputs(x, y)
@@ -139,7 +138,7 @@ def full_precision(logits: Tensor) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class PGD(Attack):
-    """`pgd` with its options set, for verdicts: fooled examples leave the batch."""
+    """`pgd` with its options set, for verdicts: fooled examples leave the batch unless another iterate is to count."""
 
     eps: float
     step: float
@@ -148,10 +147,14 @@ class PGD(Attack):
     random_start: bool = False
     restarts: int = 1
     loss: LossName = "cross_entropy"
+    keep: Keep = "best"
 
     def __post_init__(self) -> None:
         check_ball(self.eps, self.norm)
         lookup("loss", LOSSES, self.loss)
+        lookup("value of keep", dict.fromkeys(get_args(Keep)), self.keep)
+        if self.keep != "best" and self.restarts > 1:
+            raise InputError(f'keep="{self.keep}" says nothing about several restarts; pass "best".')
         if not self.step >= 0 or self.steps < 0 or self.restarts < 1:
             raise InputError(
                 f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={self.step:g}, steps={self.steps}, "
@@ -163,10 +166,12 @@ class PGD(Attack):
             )
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        return pgd(model, x, y, **dataclasses.asdict(self), early_stop=True, generator=generator)
+        early = self.keep == "best"
+        return pgd(model, x, y, **dataclasses.asdict(self), early_stop=early, generator=generator)
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
-        return pgd(model, x, y, **dataclasses.asdict(self), start=start, early_stop=True, generator=generator)
+        early = self.keep == "best"
+        return pgd(model, x, y, **dataclasses.asdict(self), start=start, early_stop=early, generator=generator)
 
     def at(self, eps: float) -> "PGD":
         """The step grows and shrinks with the ball."""
@@ -176,8 +181,10 @@ class PGD(Attack):
         return self.restarts * (2 * self.steps + 1)
 
     def stronger(self, *, starts: int = 2) -> "PGD":
-        """Twice the steps, random starts, the margin loss."""
-        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, restarts=starts, loss="margin")
+        """Twice the steps, random starts, the margin loss, the best iterate."""
+        return dataclasses.replace(
+            self, steps=2 * self.steps, random_start=True, restarts=starts, loss="margin", keep="best"
+        )
 
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
@@ -188,5 +195,6 @@ class PGD(Attack):
             *(["random start"] if self.random_start else []),
             *([f"{self.restarts} restarts"] if self.restarts > 1 else []),
             *([f"{self.loss} loss"] if self.loss != "cross_entropy" else []),
+            *([f"{self.keep.replace('_', ' ')} iterate"] if self.keep != "best" else []),
         ]
         return ", ".join(words)
