@@ -149,10 +149,9 @@ def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent
     expected = np.take_along_axis(np.array(cells["constants"]), best, axis=2)[:, :, 0]
     assert np.asarray(ours.collections[0].get_array()).ravel() == pytest.approx(expected.ravel())
     identified = np.take_along_axis(np.array(cells["identified"]), best, axis=2).ravel()
-    assert 0 < identified.sum() < identified.size
     stars = ["" if sure else "*" for sure in identified]
     assert written(ours) == [f"{value:.3g}{star}" for value, star in zip(expected.ravel(), stars, strict=True)]
-    assert ours.get_title().endswith("* not identified, a bound")
+    assert ours.get_title().endswith("* not identified, a bound") != identified.all()
     sure = "L =" if estimate.identified else "L is NOT identified, bounded by"
     assert f"{sure} {estimate.constant:.3g} (thick frame)" in figure.get_suptitle()
     chosen = cells["p_values"][cells["n_maxima"].index(estimate.details["M"])]
