@@ -125,7 +125,7 @@ class Run:
             train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)
 
         ranks.together(partial(self._once, files.outcome_file), make)
-        ranks.from_first(partial(self._once, files.certificate_file, partial(certify, files)))
+        ranks.from_first(partial(once, files.certificate_file, partial(certify, files)))
         if files.problem:
             raise DivergedError(files.problem)
 
