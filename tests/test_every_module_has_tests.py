@@ -37,6 +37,7 @@ ELSEWHERE = {
     "report/tables/test_study_table.py": ("how its cells are written", "formats records study_columns text"),
     "test_extensions.py": ("every stage, from the command to the page", "procedure attack estimate"),
     "runs/test_same_again.py": ("one L for several seeds", "share"),
+    "runs/stages/test_certify.py": ("what it stores, and what the page shows of it", "certified certificates"),
     "runs/stages/test_illustrate.py": ("what it stores", "illustration"),
     "test_console.py": ("what a stage says goes to the console", "console"),
     "sweeps/engines/test_engines.py": ("every engine gives the same: one table", "local on_ray worker"),

@@ -112,7 +112,7 @@ class Run:
         if not files.trained:
             ranks.from_first(self.parts.prepare)
             if chosen.estimator is not None:
-                if estimators.estimator_of(self.experiment, chosen.estimator).needs == "trace":
+                if self._reads_own_trace(chosen.estimator):
                     self.train("baseline", ranks)
                 ranks.from_first(partial(self.estimate, chosen.estimator))
             if chosen.rates is not None:
@@ -144,13 +144,21 @@ class Run:
                 Run.open(leader.path, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
             else:
-                if estimators.estimator_of(self.experiment, name).needs == "trace":
+                if self._reads_own_trace(name):
                     self.train("baseline")
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
         stored = StoredEstimate.load(file)
         if name and stored.options != dict(estimators.options_of(self.experiment, name)):
             raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
         return stored
+
+    def _reads_own_trace(self, estimator: str) -> bool:
+        """Whether an L is still to be estimated from the trace of this run's baseline, not taken over from another."""
+        if self.files.estimate_file(estimator).exists():
+            return False
+        if estimators.is_shared(self.experiment, estimator) and leader_of(self.files) is not None:
+            return False
+        return estimators.estimator_of(self.experiment, estimator).needs == "trace"
 
     def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
         """L by several estimators; where one has no answer, why."""
