@@ -13,9 +13,8 @@ def test_a_recording_counts_what_estimators_can_use() -> None:
         steps=np.arange(3),
         slopes=np.ones(5),
         curvatures=np.array([1.0, np.nan, 2.0, 0.0]),
-        facts={"gradient": "probe"},
     )
     found = Recording.of(trace)
-    assert (found.moments, found.gradient, found.slopes, found.curvatures) == (3, "probe", 5, 2)
+    assert (found.moments, found.input_gradients, found.slopes, found.curvatures) == (3, False, 5, 2)
     assert found.says == "The trace holds"
     assert Recording(3).says == "The run will record"
