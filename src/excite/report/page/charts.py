@@ -8,7 +8,7 @@ from typing import Any
 from excite.quantities import pixels
 
 WIDTH, HEIGHT = 420, 250
-LEFT, RIGHT, TOP, BOTTOM = 48, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 48, 22, 12, 40
 MARKED_POINTS = 30  # longer lines carry no marks
 ROW = 26
 APART = 52  # two ticks below the plot are no nearer than this
