@@ -302,7 +302,7 @@ def attacked_and_checked(model: nn.Module, attack: Attack, images: int) -> tuple
     """CPU seconds until the last batch is judged, and after it."""
     moments = [time.process_time()]
     x, y = test_images(images)
-    result = evaluate(model, x, y, {"attack": attack}, progress=lambda *_: moments.append(time.process_time()))
+    result = evaluate(model, x, y, {"attack": attack}, on_progress=lambda *_: moments.append(time.process_time()))
     return result, moments[-1] - moments[0], time.process_time() - moments[-1]
 
 
