@@ -108,6 +108,10 @@ def test_an_estimate_far_from_what_short_trainings_gave_is_not_trusted() -> None
     assert str(standing(far, [], measured)) == (
         "no: its 2/L = 10 is not within 0.05 to 0.2, where short trainings stop converging"
     )
+    bound = LipschitzEstimate(0.1, (0.0, 0.1), "edge", False, "every rate that was tried converged")
+    assert str(standing(near, [], bound)) == (
+        "no: its 2/L = 0.0667 is not above 20, where short trainings stop converging"
+    )
 
 
 def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(write_run: WriteRun) -> None:

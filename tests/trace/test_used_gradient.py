@@ -1,5 +1,7 @@
 """What was done to a gradient between the backward pass and the step is noticed, and named."""
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -49,6 +51,17 @@ def test_a_gradient_is_touched_if_it_is_not_what_one_backward_pass_left(
     passes.close()
     model(torch.ones(2, 3)).sum().backward()
     assert passes.times <= 2  # it no longer looks
+
+
+def test_watching_keeps_no_parameter_alive() -> None:
+    model = nn.Linear(3, 2)
+    passes = BackwardPasses(list(model.parameters()))
+    model(torch.ones(2, 3)).sum().backward()
+    assert passes.times == 1
+    watched = weakref.ref(model.weight)
+    del model, passes
+    gc.collect()
+    assert watched() is None
 
 
 def test_standing_elsewhere_ends_where_it_began_even_after_an_error() -> None:

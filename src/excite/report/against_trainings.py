@@ -37,7 +37,8 @@ def standing(
     if converged:
         return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
     if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):
-        low, high = (2 / bound for bound in reversed(measured.interval))
-        words = f"its 2/L = {edge:.3g} is not within {low:.3g} to {high:.3g}, where short trainings stop converging"
+        smallest, largest = measured.interval
+        reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
+        words = f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
         return Standing(False, words)
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")

@@ -4,6 +4,7 @@ Optimizers whose steps have no gradient of their own, closures that are none, gr
 accumulated between the backward pass and the step.
 """
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -54,8 +55,14 @@ class BackwardPasses:
         self._parameters = parameters
         self._times: Counter[int] = Counter()
         self._lengths: dict[int, Tensor] = {}
+        own = weakref.ref(self)  # torch holds hooks where no garbage collector looks: one that holds us stays for good
+
+        def note(parameter: Tensor) -> None:
+            if (passes := own()) is not None:
+                passes._note(parameter)
+
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._note)  # type: ignore[no-untyped-call]
+            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
             for parameter in parameters
         ]
 
