@@ -9,7 +9,9 @@ TOOLS  := $(VENV)/.tools
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all bench docs lint clean
+MINUTES ?= 120
+
+.PHONY: help setup run test test-all soak bench docs lint clean
 
 help: ## list every target
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -24,6 +26,9 @@ test: lint ## ruff, mypy, the contract of imports, and every test that needs no 
 
 test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
 	EXCITE_FETCH_DATA=1 $(PYTEST)
+
+soak: $(TOOLS) ## train, estimate and attack for two hours (MINUTES=10 for ten minutes): memory and open files stay flat
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.soak --minutes $(MINUTES)
 
 lint: $(TOOLS) ## ruff, mypy and the contract of imports only
 	$(BIN)/ruff check .
