@@ -241,7 +241,7 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("figure-1", "an estimate of L. `excite estimate RUN` makes one"),
+        ("figure-1", "an estimate of L. `excite estimate RUN --train` makes one"),
         ("figure-2", "at two constant rates or more. Try `excite sweep figure-2-relu-small`"),
         ("figure-3", "--set record.attacked_examples=100"),
         ("figure-4", "two batch sizes or more"),

@@ -207,8 +207,11 @@ def test_json_holds_the_numbers_in_full(three_seeds: list[RunFolder]) -> None:
     assert (row["paper"], row["paper_deviation"], row["mark"]) == (28.72, 1.3, "best")
 
 
-def test_several_radii_give_a_median_with_its_interval_or_its_deviation(write_run: Write, evaluated: Evaluated) -> None:
+def test_several_radii_give_a_median_with_its_interval_or_its_deviation(
+    write_run: Write, evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At 0, 1, 2/255 of 100 images 90, 60 and `standing` are right: half of them at 1 + 10 / (60 − standing)."""
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(standing: int, seed: int) -> RunFolder:
         curve = Curve((1 / 255, 2 / 255), np.repeat([3, 2, 1, 0], [standing, 60 - standing, 30, 10]))
