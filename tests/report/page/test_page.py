@@ -189,7 +189,7 @@ def test_several_seeds_and_settings_on_one_page(small_run: RunFolder, tmp_path: 
     runs = [RunFolder(tmp_path / folder) for folder in ("a/seed-0", "a/seed-1", "b")]
     html = page(runs)
     structure(html)
-    assert re.search(r"[Oo]ver 2 settings, 1/L [^<;]* in \d[^<;]*; 2/L [^<;]* in \d", html)  # helped, hurt …: as it came
+    assert re.search(r"[Oo]ver 2 settings, 1/L [^<;]* in \d[^<;]*; 2/L [^<;]* in \d", html)  # as it came
     assert html.count("<h3>training.batch_size 16</h3>") == 3
     assert 'title="a/seed-0/poe/evaluation.json, a/seed-1/poe/evaluation.json"' in html
     assert write_page(runs) == tmp_path.resolve() / "report.html"
