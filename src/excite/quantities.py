@@ -39,6 +39,11 @@ def check_number(name: str, value: object) -> None:
 
 
 def pixels(eps: float) -> str:
-    """8/255 rather than 0.03137: how the field reads ε."""
+    """8/255 rather than 0.03137: how the field reads ε. What is short as it is, such as 0.2, stays so.
+
+    >>> pixels(8 / 255), pixels(0.2), pixels(0.1)
+    ('8/255', '0.2', '0.1')
+    """
     steps = eps * 255
-    return f"{round(steps)}/255" if eps > 0 and abs(steps - round(steps)) < 1e-6 and steps > 0.5 else f"{eps:g}"
+    whole = steps > 0.5 and abs(steps - round(steps)) < 1e-6 and eps != round(eps, 1)
+    return f"{round(steps)}/255" if whole else f"{eps:g}"
