@@ -180,10 +180,10 @@ class PGD(Attack):
     def passes(self, classes: int) -> float:  # noqa: ARG002
         return self.restarts * (2 * self.steps + 1)
 
-    def stronger(self, *, starts: int = 2) -> "PGD":
-        """Twice the steps, random starts, the margin loss, the best iterate."""
+    def stronger(self) -> "PGD":
+        """Twice the steps, two random starts, the margin loss, the best iterate."""
         return dataclasses.replace(
-            self, steps=2 * self.steps, random_start=True, restarts=starts, loss="margin", keep="best"
+            self, steps=2 * self.steps, random_start=True, restarts=2, loss="margin", keep="best"
         )
 
     def __str__(self) -> str:

@@ -54,9 +54,8 @@ class Attack(abc.ABC):
         del start
         return self(model, x, y, generator)
 
-    def stronger(self, *, starts: int = 2) -> "Attack | None":
-        """Clearly more of the same, from so many starting points, to see whether this was enough."""
-        del starts
+    def stronger(self) -> "Attack | None":
+        """Clearly more of the same, to see whether this was enough."""
         return None
 
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import FastModel
-from excite.attacks.losses import margin
 from excite.attacks.projected_gradient import PGD
 from excite.attacks.protocol import Attack
 from excite.attacks.square import Square
@@ -19,8 +18,6 @@ from excite.evaluation.result import AttackResult, Flag
 
 EXAMPLES = 64
 SQUARE_QUERIES = 200
-AT_RISK = 8  # examples, those nearest to another class: unless some of them fall, the others are spared
-FIRST_QUERIES = 100
 A_POINT = 0.01
 IMAGES = 4  # dimensions: Square moves squares, of which a row of numbers has none
 A_FEW = 3  # examples: fewer may be chance
@@ -233,29 +230,19 @@ def _does_not_fall(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
 def check_attack(
     model: nn.Module, x: Tensor, y: Tensor, *, attack: Attack, share: float, generator: torch.Generator
 ) -> list[Flag]:
-    """What more attacking shows on examples that withstood `attack`; `share` is the share of all that did.
-
-    The nearest to another class go first, and meet half of it: unless one of them falls to Square, or three to the
-    stronger attack, the others are spared.
-    """
+    """What more attacking shows on examples that withstood `attack`; `share` is the share of all that did."""
     if not attack.eps or attack.norm is None:
         return []
-    with torch.no_grad():
-        at_risk = margin(model(x), y).argsort(descending=True)[:AT_RISK]
 
-    def drop(brief: Attack, whole: Attack, suspicious: int) -> tuple[int, float]:
-        if _fooled(model, x[at_risk], y[at_risk], brief, generator) < suspicious:
-            return 0, 0.0
-        fooled = _fooled(model, x, y, whole, generator)
+    def drop(more: Attack) -> tuple[int, float]:
+        fooled = _fooled(model, x, y, more, generator)
         return fooled, share * fooled / len(x)
 
     flags = []
     if x.dim() == IMAGES and all(stage.follows_gradients for _, stage in attack.stages):
-        brief, whole = (Square(attack.eps, attack.norm, queries=n) for n in (FIRST_QUERIES, SQUARE_QUERIES))
-        flags.append(black_box(*drop(brief, whole, suspicious=1)))
-    once, twice = attack.stronger(starts=1), attack.stronger()
-    if once is not None and twice is not None:
-        flags.append(_stronger(*drop(once, twice, suspicious=A_FEW)))
+        flags.append(black_box(*drop(Square(attack.eps, attack.norm, queries=SQUARE_QUERIES))))
+    if stronger := attack.stronger():
+        flags.append(_stronger(*drop(stronger)))
     return [flag for flag in flags if flag is not None]
 
 

@@ -139,7 +139,7 @@ class Run:
     def _estimate(self, name: str) -> StoredEstimate:
         file = self.files.estimate_file(name)
         if not file.exists():
-            leader = leader_of(self.files) if estimators.is_shared(self.experiment, name) else None
+            leader = self._leader(name)
             if leader is not None:
                 Run.open(leader.path, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
@@ -153,12 +153,12 @@ class Run:
         return stored
 
     def _reads_own_trace(self, estimator: str) -> bool:
-        """Whether an L is still to be estimated from the trace of this run's baseline, not taken over from another."""
-        if self.files.estimate_file(estimator).exists():
-            return False
-        if estimators.is_shared(self.experiment, estimator) and leader_of(self.files) is not None:
-            return False
-        return estimators.estimator_of(self.experiment, estimator).needs == "trace"
+        """Whether an L comes from the trace of this run's baseline; one that is taken over does not."""
+        return self._leader(estimator) is None and estimators.estimator_of(self.experiment, estimator).needs == "trace"
+
+    def _leader(self, estimator: str) -> RunFolder | None:
+        """The run whose L this one takes over, if the study shares it and another one estimates it."""
+        return leader_of(self.files) if estimators.is_shared(self.experiment, estimator) else None
 
     def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
         """L by several estimators; where one has no answer, why."""
