@@ -12,7 +12,7 @@ from pathlib import Path
 
 from excite.files import write_text
 from excite.report.figures import draw
-from excite.report.tables.study_table import study_table
+from excite.report.tables.run_tables import study_table
 from excite.runs.collection import by_seed, collect
 
 KEPT = (

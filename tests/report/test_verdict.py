@@ -10,7 +10,7 @@ from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import table
-from excite.report.against_trainings import standing
+from excite.report.trainings import standing
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder

@@ -17,8 +17,7 @@ def show(as_json: bool, value: Any, text: str) -> None:
 def show_results(folder: Path, as_json: bool) -> None:
     """One run: its table, its page, and for machines everything it found."""
     from excite.report.page.page import write_page
-    from excite.report.tables.run_table import table
-    from excite.report.tables.study_table import study_table
+    from excite.report.tables.run_tables import study_table, table
     from excite.report.verdict import verdict
     from excite.runs.collection import by_seed
     from excite.runs.folder import RunFolder
@@ -34,8 +33,8 @@ def show_results(folder: Path, as_json: bool) -> None:
 def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
     """Many runs: their table, their page, how the sweep went."""
     from excite.report.page.page import PAGE, write_page
-    from excite.report.tables.study_table import study_table
-    from excite.report.tables.text import prose
+    from excite.report.tables.formats import prose
+    from excite.report.tables.run_tables import study_table
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect
 

@@ -29,9 +29,8 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     import webbrowser
 
     from excite.report.page.page import PAGE, write_page
-    from excite.report.tables.run_table import table
-    from excite.report.tables.study_table import study_table
-    from excite.report.tables.text import prose
+    from excite.report.tables.formats import prose
+    from excite.report.tables.run_tables import study_table, table
     from excite.report.verdict import conclude
     from excite.runs.collection import by_seed, collect
 
@@ -83,7 +82,7 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 def list_(device: str | None, as_json: bool) -> None:
     """List experiments with their cost on this machine, and every other name: data, models, attacks, estimators …"""
     from excite.report.figures import FIGURES
-    from excite.report.tables.text import terminal_width
+    from excite.report.tables.formats import terminal_width
     from excite.runs.assemble import usable_device
     from excite.sweeps.listing import list_everything
 

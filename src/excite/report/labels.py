@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from excite.runs.experiment import Experiment, flattened
-from excite.runs.folder import ArmFolder
+from excite.runs.folder import ArmFolder, RunFolder
 
 POE = "PoE: persistency of excitation, which the paper's theorem promises at rates up to 1/L."
 
@@ -31,13 +31,17 @@ def objective(experiment: Experiment) -> str:
     return given if isinstance(given, str) else str(given["kind"])
 
 
+def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
+    """A panel's title: network and data, and what else sets its runs apart from the other panels'."""
+    experiments = [group[0].experiment for group in groups]
+    names = [f"{network(experiment)}, {data_set(experiment)}" for experiment in experiments]
+    apart_from_others = zip(names, apart(experiments), strict=True)
+    return [f"{name}\n{words}" if words else name for name, words in apart_from_others]
+
+
 def arm_title(arms: Sequence[ArmFolder]) -> str:
     """What an arm is called, over its seeds: 2/L at which a training diverged is not "largest convergent"."""
-    return short_title(arms[0]) if any(arm.problem for arm in arms) else arms[0].title
-
-
-def short_title(arm: ArmFolder) -> str:
-    return arm.short_title
+    return arms[0].short_title if any(arm.problem for arm in arms) else arms[0].title
 
 
 def duration(seconds: float) -> str:

@@ -8,8 +8,8 @@ from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.paired import paired_difference
-from excite.report.against_trainings import standing
-from excite.report.labels import duration, short_title
+from excite.report.labels import duration
+from excite.report.trainings import standing
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
@@ -107,10 +107,9 @@ def conclude(groups: Sequence[Group]) -> Verdict:
 def compare_arms(group: Group, on: str | None = None) -> tuple[Finding, ...]:
     """Every arm against the baseline of the same seed: on `"clean"` or an attack, by default the first."""
     attack = on or next(iter(group.experiment.attacks), "clean")
-    names = dict.fromkeys(arm.name for run in group.runs for arm in run.arms if arm.name != BASELINE)
-    has_baseline = any(arm.name == BASELINE for run in group.runs for arm in run.arms)
-    if not has_baseline:
+    if BASELINE not in group.arm_names:
         return ()
+    names = [name for name in group.arm_names if name != BASELINE]
     controls = [name for name in names if arm_named(name).control]
     return tuple(
         replace(found, unbeaten=_unbeaten(group, found, controls)) if found.effect in HELPFUL else found
@@ -127,13 +126,13 @@ def _unbeaten(group: Group, helped: Finding, controls: Sequence[str]) -> tuple[s
 
 
 def _title(group: Group, name: str) -> str:
-    return short_title(next(arm for run in group.runs for arm in run.arms if arm.name == name))
+    return group.arms(name)[0].short_title
 
 
 def distrusted(group: Group) -> tuple[str, ...]:
     """The trust checks that warned, each with the arm it warned of."""
     flagged = {
-        f"“{flag.name}” ({short_title(arm)})": None
+        f"“{flag.name}” ({arm.short_title})": None
         for run in group.runs
         for arm in run.arms
         if arm.evaluation

@@ -1,6 +1,6 @@
-"""Several runs belong together: which folders an experiment gets, which were found, which differ in the seed only."""
+"""Runs that belong together: which folders an experiment gets, which were found, which differ in one thing only."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import msgspec
 
 from excite.errors import InputError
 from excite.runs.experiment import Experiment, with_values, without_plan
-from excite.runs.folder import RunFolder, run_folders_in
+from excite.runs.folder import ArmFolder, RunFolder, run_folders_in
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,15 @@ class Group:
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(run.experiment.seed for run in self.runs)
+
+    @property
+    def arm_names(self) -> list[str]:
+        """Of every arm that some seed trained, in the order they come."""
+        return list(dict.fromkeys(arm.name for run in self.runs for arm in run.arms))
+
+    def arms(self, name: str) -> list[ArmFolder]:
+        """The arm of this name, of every seed at which it was trained."""
+        return [arm for run in self.runs for arm in run.arms if arm.name == name]
 
 
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
@@ -66,3 +75,23 @@ def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
 def seedless(experiment: Experiment) -> Experiment:
     """What runs of one study have in common."""
     return msgspec.structs.replace(without_plan(experiment), seed=0)
+
+
+def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
+    """Runs that are the same once `key` has taken out what may differ; what a run is for and its seed may always."""
+    found: dict[bytes, list[RunFolder]] = {}
+    for run in runs:
+        experiment = msgspec.structs.replace(key(run.experiment), name="", summary="", seed=0, arms=(), sweep={})
+        plain = experiment.to_json() | {"lipschitz": None, "record": None}
+        found.setdefault(msgspec.json.encode(plain, order="sorted"), []).append(run)
+    return list(found.values())
+
+
+def without_rate(experiment: Experiment) -> Experiment:
+    training = experiment.training
+    schedule = {key: value for key, value in training.schedule.items() if key != "rate"}
+    return msgspec.structs.replace(experiment, training=msgspec.structs.replace(training, schedule=schedule))
+
+
+def without_batch_size(experiment: Experiment) -> Experiment:
+    return msgspec.structs.replace(experiment, training=msgspec.structs.replace(experiment.training, batch_size=1))

@@ -8,9 +8,10 @@ import numpy as np
 
 from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
-from excite.report.alike import same_but, titles, without_rate
 from excite.report.figures import style
 from excite.report.figures.runs import needs, trace
+from excite.report.labels import titles
+from excite.runs.collection import same_but, without_rate
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from excite.report.alike import same_but, titles, without_rate
 from excite.report.figures import style
 from excite.report.figures.runs import needs
+from excite.report.labels import titles
+from excite.runs.collection import same_but, without_rate
 from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:

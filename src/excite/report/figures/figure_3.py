@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from excite.report.alike import same_but, titles
 from excite.report.figures import style
 from excite.report.figures.runs import needs
+from excite.report.labels import titles
+from excite.runs.collection import same_but
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

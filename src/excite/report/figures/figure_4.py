@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from excite.excitation import acuteness
-from excite.report.alike import same_but, titles, without_batch_size
 from excite.report.figures import style
 from excite.report.figures.runs import needs, trace
+from excite.report.labels import titles
+from excite.runs.collection import same_but, without_batch_size
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

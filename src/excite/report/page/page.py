@@ -16,15 +16,20 @@ from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
 from excite.report import labels
-from excite.report.against_trainings import Standing, standing
-from excite.report.confounders import Confounders, confounders
-from excite.report.page import circumstances, repeat
-from excite.report.page.certificates import certificates
-from excite.report.page.charts import DotChart, LineChart
-from excite.report.page.plots import accuracy_dots, arm_styles, learning_curves, radius_curves, rate_curves
+from excite.report.page import origin
+from excite.report.page.charts import (
+    DotChart,
+    LineChart,
+    accuracy_dots,
+    arm_styles,
+    learning_curves,
+    radius_curves,
+    rate_curves,
+)
 from excite.report.tables.formats import Cell
+from excite.report.tables.run_tables import Row, StudyTable, study_table
 from excite.report.tables.study_columns import Column
-from excite.report.tables.study_table import Row, StudyTable, study_table
+from excite.report.trainings import Confounders, Standing, certificates, confounders, standing
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import arm_named
 from excite.runs.circumstances import STAGES
@@ -139,9 +144,9 @@ def page(runs: Sequence[RunFolder]) -> str:
         style=style,
         script=script,
         title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
-        summary=" ".join(dict.fromkeys(repeat.summary(group.experiment) for group in groups)),
-        facts=_facts(groups) | circumstances.in_short(runs),
-        places=circumstances.places(runs),
+        summary=" ".join(dict.fromkeys(origin.summary(group.experiment) for group in groups)),
+        facts=_facts(groups) | origin.in_short(runs),
+        places=origin.places(runs),
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
@@ -230,8 +235,8 @@ def _setting(group: Group, title: str, styles: dict[str, int], base: Path) -> Se
         dots=accuracy_dots(group, styles),
         curves=learning_curves(group, styles),
         radii=radius_curves(group, styles),
-        commands=repeat.commands(group),
-        toml=repeat.toml(group.experiment),
+        commands=origin.commands(group),
+        toml=origin.toml(group.experiment),
         files=[_label(run, base) for run in group.runs],
     )
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from excite.lipschitz import LipschitzEstimate
-from excite.report.against_trainings import standing
-from excite.report.tables.text import prose, text_table
+from excite.report.tables.formats import prose, text_table
+from excite.report.trainings import standing
 from excite.runs.folder import ArmFolder
 
 COLUMNS = ["method", "L", "interval", "1/L", "2/L", "p", "to be trusted"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
-from excite.report.tables.text import prose, text_table
+from excite.report.tables.formats import prose, text_table
 from excite.trace import Trace
 
 ROUNDING = 1e-9

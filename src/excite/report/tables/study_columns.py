@@ -11,10 +11,9 @@ from excite.evaluation.curve import MedianRadius
 from excite.evaluation.paired import paired_difference
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
-from excite.report.against_trainings import standing
-from excite.report.confounders import Confounders, confounders
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.report.trainings import Confounders, confounders, standing
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
 from excite.runs.estimators import is_shared
@@ -73,13 +72,12 @@ class StudyArm:
 
 
 def arms_of(group: Group, apart: str) -> list[StudyArm]:
-    trained = dict.fromkeys(result.name for run in group.runs for result in run.arms)
     published = published_row(group.experiment)
-    found = []
-    for name in trained:
-        results = tuple(result for run in group.runs for result in run.arms if result.name == name)
-        found.append(StudyArm(name, labels.arm_title(results), group, apart, results, published))
-    return found
+    return [
+        StudyArm(name, labels.arm_title(arms), group, apart, tuple(arms), published)
+        for name in group.arm_names
+        if (arms := group.arms(name))
+    ]
 
 
 def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], Cell]]:

@@ -6,9 +6,9 @@ from dataclasses import asdict
 import pytest
 
 from excite.evaluation import Evaluation
-from excite.report.confounders import Confounders, confounders, mean_of
 from excite.report.page.page import page
-from excite.report.tables.study_table import study_table
+from excite.report.tables.run_tables import study_table
+from excite.report.trainings import Confounders, confounders, mean_of
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder
 from excite.training.history import EpochMetrics, append

@@ -1,0 +1,146 @@
+"""What trainings say beside their accuracy: whether L stands, whether the theorem held, what else differed."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from statistics import fmean
+from typing import Any
+
+from excite.lipschitz.estimate import LipschitzEstimate
+from excite.report import labels
+from excite.runs.certified import Certified
+from excite.runs.folder import ArmFolder, RunFolder
+from excite.training.history import EpochMetrics
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Whether an estimate is to be trusted, and why not."""
+
+    trusted: bool
+    words: str
+
+    def __str__(self) -> str:
+        return f"{'yes' if self.trusted else 'no'}: {self.words}"
+
+
+def standing(
+    estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None
+) -> Standing:
+    """What the data say by themselves, unless a training of the run has shown that 2/L is off.
+
+    `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is off, too.
+    """
+    trained = [arm for arm in arms if not arm.arm.control]  # whose batches may be of another size than L's
+    edge = estimate.learning_rate(2)
+    diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
+    if diverged:
+        return Standing(False, f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high")
+    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else edge
+    converged = [arm.rate for arm in trained if not arm.problem and arm.rate > highest * (1 + ROUNDING)]
+    if converged:
+        return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
+    if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):
+        smallest, largest = measured.interval
+        reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
+        words = f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
+        return Standing(False, words)
+    return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
+
+
+@dataclass(frozen=True)
+class CertificateRow:
+    """One arm of one run: its certificate, and the L that Assumption 1 is held against."""
+
+    run: str
+    arm: str
+    found: Certified
+    constant: float | None  # L
+    source: str
+
+    @property
+    def smooth(self) -> bool | None:
+        """Whether no recorded slope refutes Assumption 1; None where there is no L or no slope."""
+        if self.constant is None or self.found.largest_slope is None:
+            return None
+        return self.found.largest_slope <= self.constant
+
+
+def certificates(runs: Sequence[tuple[RunFolder, str]]) -> list[CertificateRow]:
+    """A row per arm that has one, each with what its run is called."""
+    rows = []
+    for run, label in runs:
+        for arm in run.arms:
+            if arm.certified:
+                estimate = run.estimate_of(arm.name)
+                source = f"{label}/" if label else ""
+                rows.append(
+                    CertificateRow(
+                        run=label,
+                        arm=labels.arm_title([arm]),
+                        found=arm.certified,
+                        constant=estimate.constant if estimate else None,
+                        source=f"{source}{arm.name}/{arm.certificate_file.name}",
+                    )
+                )
+    return rows
+
+
+@dataclass(frozen=True)
+class Confounders:
+    """Of one training, or the means of several: what is known to matter by itself, and how far it came.
+
+    None where it is not known, as of trainings that older versions wrote down.
+    """
+
+    batch_size: float  # B
+    rate_per_image: float  # η¹/B
+    rate_times_decay: float  # η¹·λ
+    steps: float | None
+    steps_after_drop: float | None  # past the schedule's last drop; None where it never drops
+    final_rate: float | None
+    final_loss: float | None  # mean over the batches of the last epoch
+    train_accuracy: float | None  # at the end, a share
+
+
+def confounders(run: RunFolder, arm: ArmFolder) -> Confounders:
+    training, epochs = run.experiment.training, arm.epochs
+    batch_size = arm.batch_size or training.batch_size
+    last = epochs[-1] if epochs else None
+    after = _epochs_after_drop(epochs)
+    return Confounders(
+        batch_size=batch_size,
+        rate_per_image=arm.rate / batch_size,
+        rate_times_decay=arm.rate * training.weight_decay,
+        steps=arm.steps,
+        steps_after_drop=None if after is None or arm.steps is None else arm.steps * after / len(epochs),
+        final_rate=last.rate if last else None,
+        final_loss=last.loss if last and math.isfinite(last.loss) else None,
+        train_accuracy=arm.train_accuracy,
+    )
+
+
+def mean_of(several: Sequence[Confounders]) -> Confounders:
+    """Over seeds, of those that are known.
+
+    >>> one, other = (Confounders(32, 0.1, 0.0, steps, None, 0.1, 1.0, None) for steps in (10, 30))
+    >>> mean_of([one, other]).steps, mean_of([one, other]).train_accuracy
+    (20.0, None)
+    """
+    means: dict[str, Any] = {}
+    for field in fields(Confounders):
+        known = [value for one in several if (value := getattr(one, field.name)) is not None]
+        means[field.name] = fmean(known) if known else None
+    return Confounders(**means)
+
+
+def _epochs_after_drop(epochs: Sequence[EpochMetrics]) -> int | None:
+    """With the last rate, if another one came before it."""
+    drops = [
+        number
+        for number in range(1, len(epochs))
+        if not math.isclose(epochs[number].rate, epochs[number - 1].rate, rel_tol=1e-9)
+    ]
+    return len(epochs) - drops[-1] if drops else None
