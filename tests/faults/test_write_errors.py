@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,14 @@ import torch
 
 from excite.errors import ExciteError
 from excite.files import append_line, read_json, read_lines, write_bytes, write_json
+from excite.report.page.page import write_page
+from excite.runs.experiment import from_values
+from excite.runs.procedure import Run
+from excite.runs.verify import verify
 from excite.training import checkpoints
+from tests.contents import contents
+from tests.faults.conftest import EXPERIMENT, Quiet
+from tests.faults.disk import Disk
 
 Refuse = Callable[[pytest.MonkeyPatch, int], None]
 
@@ -95,3 +103,40 @@ def test_a_line_that_cannot_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(ExciteError, match="run the same command again"):
             append_line(tmp_path / "metrics.jsonl", {"epoch": 2})
     assert read_lines(tmp_path / "metrics.jsonl")[0] == {"epoch": 1}
+
+
+def whole_run(folder: Path) -> None:
+    """Every stage, and every kind of file that a run has."""
+    values = EXPERIMENT | {"arms": ["baseline", "poe", "grid:2"], "record": {"best_every": 1, "held_out_examples": 10}}
+    write_page(Run(folder, from_values(values), console=Quiet(), device="cpu").all())
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it looks up there which file is synced")
+@pytest.mark.parametrize("share", [0.02, pytest.param(1.0, marks=pytest.mark.slow)])
+def test_every_step_of_every_kind_of_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    counting = Disk()
+    with counting.watched(monkeypatch, tmp_path):
+        whole_run(tmp_path / "whole")
+    whole = contents(tmp_path / "whole")
+    kinds = {kind for _, kind in counting.asked}
+    faults = [(fault, number) for fault in sorted(counting.asked) for number in (errno.ENOSPC, errno.EIO)]
+    rng = random.Random(0)  # noqa: S311
+    chosen = rng.sample(faults, round(share * len(faults)))
+    for tried, (fault, number) in enumerate(chosen):
+        folder = tmp_path / f"refused-{tried}"
+        disk = Disk(fault, nth=rng.randrange(counting.asked[fault]), number=number)
+        with (
+            disk.watched(monkeypatch, tmp_path),
+            pytest.raises(ExciteError, match="run the same command again") as told,
+        ):
+            whole_run(folder)
+        assert (disk.refused, told.value.exit_code) == (1, 1), fault
+        assert os.strerror(number) in str(told.value), fault
+        if (folder / "experiment.json").exists():
+            assert not verify(folder).problems, fault
+        whole_run(folder)
+        assert contents(folder) == whole, fault
+    print(
+        f"{len(chosen)} of {len(chosen)} refused writes ({len(kinds)} kinds of files; ENOSPC, EIO) left what was "
+        "there, said so, and ended with identical files"
+    )

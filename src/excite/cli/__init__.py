@@ -3,10 +3,13 @@
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import FrameType
 
 import click
 
@@ -53,6 +56,9 @@ for _command in COMMANDS:
     cli.add_command(_command)
 
 
+_KEPT = "; finished stages are kept, the same command goes on from there."
+
+
 class _Stderr(logging.Handler):
     """Writes to what stderr is at the time: a progress bar stands in for it while it is shown."""
 
@@ -63,14 +69,14 @@ class _Stderr(logging.Handler):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: logs go to stderr, errors become one line there and an exit code."""
     try:
-        with _only_first_speaks():
+        with _only_first_speaks(), _terminated_in_order():
             logger = logging.getLogger("excite")
             logger.setLevel(logging.INFO)
             if not logger.handlers:
                 logger.addHandler(_Stderr())
             sys.exit(cli(arguments, prog_name="excite", standalone_mode=False))
     except click.exceptions.Abort:
-        click.echo("Interrupted; finished stages are kept, the same command goes on from there.", err=True)
+        click.echo(f"Interrupted{_KEPT}", err=True)
         sys.exit(130)
     except click.ClickException as error:
         error.show()
@@ -87,6 +93,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f" {error.filename}" if error.filename else ""
         click.echo(f"error: The operating system refused{where}: {error.strerror or error}.", err=True)
         sys.exit(ExciteError.exit_code)
+
+
+@contextlib.contextmanager
+def _terminated_in_order() -> Iterator[None]:
+    """On SIGTERM end as on Ctrl-C: locks are given back, other processes stopped, half-written files removed."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        click.echo(f"Terminated{_KEPT}", err=True)
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _is_first() -> bool:

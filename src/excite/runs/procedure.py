@@ -5,7 +5,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from excite.console import Placed, Speaker
-from excite.errors import DivergedError, ExciteError, InputError
+from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
 from excite.files import write_json
@@ -179,7 +179,7 @@ class Run:
         if shown and self.experiment.attacks and (files.illustration is None or files.illustration.arms != shown):
             try:
                 self._keeping(files.illustration_file, lambda: illustrate(self.parts, files))
-            except ExciteError as error:
+            except (InputError, CorruptFileError) as error:  # but not a disk that refuses
                 self.console.say(f"The page will show no images: {error}")
 
     def trace(self, arm: str = "baseline") -> Trace:
