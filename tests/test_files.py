@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from excite.errors import CorruptFileError, ExciteError
-from excite.files import atomic, read_json, sha256, write_json, write_text
+from excite.files import atomic, clear_away, read_json, sha256, write_json, write_text
 
 
 def test_json_and_back(tmp_path: Path) -> None:
@@ -41,3 +41,15 @@ def test_broken_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "facts.json").write_text("{")
     with pytest.raises(CorruptFileError, match="not valid JSON"):
         read_json(tmp_path / "facts.json")
+
+
+def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
+    (tmp_path / ".facts.json.killed.part").write_text("half")
+    (tmp_path / ".other.json.killed.part").write_text("half")
+    with atomic(tmp_path / "facts.json") as living:
+        living.write_text("{}")
+        write_json(tmp_path / "facts.json", {"by": "another"})
+        clear_away(tmp_path.rglob(".*.part"))
+        assert [part.name for part in tmp_path.glob(".*.part")] == [living.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["facts.json"]
+    assert (tmp_path / "facts.json").read_text() == "{}"

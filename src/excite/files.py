@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +27,8 @@ def atomic(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success fsync it, rename it to `path`, fsync the folder."""
     with _told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
+        clear_away(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
+        temporary, held = _held_temporary(path)
     try:
         with _told(path):
             yield temporary
@@ -38,6 +39,25 @@ def atomic(path: Path) -> Iterator[Path]:
             _fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+        os.close(held)
+
+
+def clear_away(parts: Iterable[Path]) -> None:
+    """Remove temporary files that nobody holds any more: their writers were killed."""
+    for part in parts:
+        with contextlib.suppress(OSError), part.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def _held_temporary(path: Path) -> tuple[Path, int]:
+    """A new file beside `path`, and the descriptor whose lock tells others that its writer lives."""
+    while True:
+        held, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        if Path(name).exists():
+            return Path(name), held
+        os.close(held)  # cleared away before it was held
 
 
 @contextlib.contextmanager

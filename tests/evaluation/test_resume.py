@@ -1,6 +1,7 @@
 """A killed evaluation goes on where it was and ends with the same verdicts."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from excite import attacks
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
 
+BATCH = 2  # of 48 images
 
-def run(journal: Path | None, result: Path) -> None:
+
+def run(journal: Path | None, result: Path, workers: int | None = None) -> None:
     """What each process does: always the same model, the same examples, the same attacks."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -33,34 +36,46 @@ def run(journal: Path | None, result: Path) -> None:
         "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True, restarts=3),
         "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=20),
     }
-    evaluate(model, x, y, several, batch_size=4, checks=False, journal=journal).save(result)
+    evaluate(model, x, y, several, batch_size=BATCH, checks=False, journal=journal, workers=workers).save(result)
     torch.set_num_threads(threads)
 
 
-def run_until_killed(journal: Path, result: Path, rng: np.random.Generator) -> None:
-    """Start a process, let it get a few batches further, then kill it at no particular moment."""
-    target = batches_done(journal) + int(rng.integers(1, 4))
-    process = subprocess.Popen([sys.executable, __file__, str(journal), str(result)])
+def run_until_killed(journal: Path, result: Path, rng: np.random.Generator, workers: int | None) -> None:
+    """Start a process, let it get a few batches further, then kill it at no particular moment.
+
+    Of one with workers, sometimes kill a worker first: it starts another one.
+    """
+    target = batches_done(journal) + int(rng.integers(1, 3))
+    process = subprocess.Popen([sys.executable, __file__, str(journal), str(result), str(workers or 1)])
     while process.poll() is None and batches_done(journal) < target:
         time.sleep(0.002)
+    if workers and rng.random() < 0.5:
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
     time.sleep(rng.uniform(0, 0.05))
     process.send_signal(signal.SIGKILL)
     process.wait()
+
+
+def children(process: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def batches_done(journal: Path) -> int:
     if not journal.exists():
         return 0
     states: dict[str, dict[str, Any]] = json.loads(journal.read_text())["attacks"]
-    return sum(len(state["batches_done"]) + 12 * len(state["stages"]) for state in states.values())
+    return sum(len(state["batches_done"]) + 48 // BATCH * len(state["stages"]) for state in states.values())
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_sigkill_changes_no_verdict(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "workers"),
+    [(1, None), pytest.param(20, None, marks=pytest.mark.slow), pytest.param(20, 2, marks=pytest.mark.slow)],
+)
+def test_sigkill_changes_no_verdict(tmp_path: Path, kills: int, workers: int | None) -> None:
     journal, resumed, whole = tmp_path / "journal.json", tmp_path / "resumed.json", tmp_path / "whole.json"
     rng = np.random.default_rng(kills)
     for _ in range(kills):
-        run_until_killed(journal, resumed, rng)
+        run_until_killed(journal, resumed, rng, workers)
     assert batches_done(journal) > 0
     assert not resumed.exists()
     run(journal, resumed)
@@ -72,6 +87,7 @@ def test_sigkill_changes_no_verdict(tmp_path: Path, kills: int) -> None:
         if name != "clean":
             assert [s.standing for s in one.attacks[name].stages] == [s.standing for s in two.attacks[name].stages]
             assert one.attacks[name].cost.backwards == two.attacks[name].cost.backwards
+    print(f"the same verdicts after {kills} kills of an evaluation by {workers or 1} processes")
 
 
 PGD = {"pgd": attacks.create("pgd", eps=0.1, step=0.05)}
@@ -120,4 +136,4 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, 
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]))
+    run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

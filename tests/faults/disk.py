@@ -1,11 +1,10 @@
-"""A disk that counts what is asked of it, and refuses once: at a step of the writing of a kind of file."""
+"""A disk that refuses, one after the other, every step of the writing of every kind of file."""
 
 import contextlib
 import os
 import re
 import tempfile
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +23,25 @@ def kind(path: Path) -> str:
 
 
 class Disk:
-    """Counts, by step and kind of file; where `fault` is given, its `nth` time is an OSError with that `number`."""
+    """Knows every step that it was asked for; refuses each of the `refusals` once where `when` agrees, one in each go.
 
-    def __init__(self, fault: Fault | None = None, *, nth: int = 0, number: int = 0) -> None:
-        self.asked: Counter[Fault] = Counter()
-        self.refused = 0
-        self._fault, self._nth, self._number = fault, nth, number
+    A refusal is a step, a kind of file, and the number of the OSError.
+    """
+
+    def __init__(self, refusals: set[tuple[Fault, int]] | None = None, when: Callable[[], bool] = lambda: True) -> None:
+        self.asked: set[Fault] = set()
+        self.refused: list[tuple[Fault, int]] = []  # in this go
+        self._refusals, self._when = refusals or set(), when
         self._renamed: dict[Path, Path] = {}  # by folder, the last file that got its name there
 
     def ask(self, step: str, path: Path) -> None:
         here = (step, kind(path))
-        self.asked[here] += 1
-        if here == self._fault and self.asked[here] == self._nth + 1:
-            self.refused += 1
-            raise OSError(self._number, os.strerror(self._number))
+        self.asked.add(here)
+        wanted = sorted(refusal for refusal in self._refusals if refusal[0] == here)
+        if wanted and not self.refused and self._when():
+            self._refusals.remove(wanted[0])
+            self.refused.append(wanted[0])
+            raise OSError(wanted[0][1], os.strerror(wanted[0][1]))
 
     @contextlib.contextmanager
     def watched(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:

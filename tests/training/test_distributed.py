@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import runpy
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +125,40 @@ def test_all_processes_diverge_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_started_again_and_the_run_ends_the_same(tmp_path: Path) -> None:
-    arguments = ("-m", "excite", "train", "mnist-sample", "--set", "training.epochs=6", "--out")
+@pytest.mark.parametrize("kills", [10])
+def test_killed_processes_are_started_again_and_the_run_ends_the_same(tmp_path: Path, kills: int) -> None:
+    rng = random.Random(0)  # noqa: S311
+    arguments = ("-m", "excite", "train", "mnist-sample", "--set", "training.epochs=24", "--out")
     finished(torchrun(*arguments, tmp_path / "whole"))
-    process = torchrun(*arguments, tmp_path / "killed", restarts=2)
-    deadline = time.monotonic() + 300
-    while len(read(tmp_path / "killed" / "baseline")) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(_process_of(process.pid, rank=1), signal.SIGKILL)
+    process = torchrun(*arguments, tmp_path / "killed", restarts=kills)
+    for _ in range(kills):
+        before = epochs_done(tmp_path / "killed")
+        wait_for(partial(further_than, before, tmp_path / "killed"), process)
+        time.sleep(rng.uniform(0, 0.3))
+        os.kill(_process_of(process.pid, rank=rng.randrange(2)), signal.SIGKILL)
     assert "exitcode: -9" in finished(process)[1]
     assert same(saved(tmp_path / "whole" / "baseline"), saved(tmp_path / "killed" / "baseline"))
     losses = [[line.loss for line in read(tmp_path / folder / "baseline")] for folder in ("whole", "killed")]
     assert losses[0] == losses[1]
+    print(f"recovered from {kills} of {kills} killed ranks, with identical weights")
+
+
+def epochs_done(run: Path) -> int:
+    """By the checkpoint, which is there after the epoch's line: a killed run goes back to it."""
+    facts = run / "baseline" / "checkpoint.json"
+    return int(json.loads(facts.read_text())["position"]["epoch"]) if facts.exists() else 0
+
+
+def further_than(epochs: int, run: Path) -> bool:
+    return epochs_done(run) > epochs
+
+
+def wait_for(condition: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.slow

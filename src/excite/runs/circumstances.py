@@ -11,11 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from filelock import FileLock
-
 import excite
 from excite.errors import ExciteError
 from excite.files import expected, read_json, write_json
+from excite.runs.once import turn
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +103,7 @@ def here(device: "torch.device") -> Circumstances:
 
 def _add(folder: Path, stage: StageDone) -> None:
     path = folder / STAGES
-    with FileLock(path.with_name(f".{STAGES}.lock")):  # the arms of a sweep end at the same time
+    with turn(path):  # the arms of a sweep end at the same time
         before = [asdict(each) for each in read_stages(folder)]
         write_json(path, {"stages": [*before, asdict(stage)]})
 

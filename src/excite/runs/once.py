@@ -1,7 +1,7 @@
 """A stage is a file that one process makes while the others wait for it."""
 
-import glob
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -15,6 +15,14 @@ def once(file: Path, make: Callable[[], object], *, say: Callable[[str], None] =
     """
     if file.exists():
         return
+    with turn(file, say=say):
+        if not file.exists():
+            make()
+
+
+@contextlib.contextmanager
+def turn(file: Path, *, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """While the block runs, no other process has its turn at `file`; say so where that means waiting."""
     lock = _lock(file)
     try:
         lock.acquire(timeout=0)
@@ -22,10 +30,7 @@ def once(file: Path, make: Callable[[], object], *, say: Callable[[str], None] =
         say(f"{file}: another process is at it; waiting.")
         lock.acquire()
     try:
-        if not file.exists():
-            for stale in file.parent.glob(f".{glob.escape(file.name)}.*.part"):  # of a writer that was killed
-                stale.unlink(missing_ok=True)
-            make()
+        yield
     finally:
         lock.release()
 

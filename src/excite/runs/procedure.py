@@ -8,7 +8,7 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
-from excite.files import write_json
+from excite.files import clear_away, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs import estimators
 from excite.runs.arms import OWN, arm_named
@@ -16,7 +16,7 @@ from excite.runs.assemble import Parts, assemble, usable_device
 from excite.runs.circumstances import kept
 from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder, StoredEstimate
-from excite.runs.once import once
+from excite.runs.once import once, turn
 from excite.runs.stages.attack import attack
 from excite.runs.stages.certify import certify
 from excite.runs.stages.estimate import estimate
@@ -43,6 +43,7 @@ class Run:
             estimators.check(experiment, experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
+        clear_away(folder.rglob(".*.part"))
         if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
             check_recording(self.parts)  # settings that never run are the first thing to say
             raise InputError(
@@ -176,9 +177,14 @@ class Run:
         if files.arm("baseline").trace() is not None:
             self.compare(name for name, kind in ESTIMATORS.items() if kind.needs == "trace")
         shown = tuple(arm.name for arm in shown_arms(files))
-        if shown and self.experiment.attacks and (files.illustration is None or files.illustration.arms != shown):
+        if not shown or not self.experiment.attacks:
+            return
+        with turn(files.illustration_file, say=self.console.say):
+            now = self.files
+            if now.illustration is not None and now.illustration.arms == shown:
+                return
             try:
-                self._keeping(files.illustration_file, lambda: illustrate(self.parts, files))
+                self._keeping(files.illustration_file, lambda: illustrate(self.parts, now))
             except (InputError, CorruptFileError) as error:  # but not a disk that refuses
                 self.console.say(f"The page will show no images: {error}")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
-from excite.runs.folder import RunFolder, run_folders_in
+from excite.runs.folder import ArmFolder, RunFolder, run_folders_in
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,10 @@ def _check_tensors(path: Path) -> None:
     from excite.trace import Trace
     from excite.training import checkpoints
 
+    arm = ArmFolder(path.parent)
     if path.name.startswith("weights-"):
-        checkpoints.check(path.parent)
+        if arm.trained or arm.has_checkpoint:  # weights that were written last do not count yet
+            checkpoints.check(path.parent)
     else:
         Trace.load(path)
 

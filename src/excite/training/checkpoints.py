@@ -54,8 +54,7 @@ def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
 def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     write_bytes(weights, safetensors.torch.save(dict(tensors)))
     write_json(weights.parent / FACTS, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
-    killed_while_writing = weights.parent.glob(".weights-*.part")
-    for stale in {*weights.parent.glob("weights-*.safetensors"), *killed_while_writing} - {weights}:
+    for stale in {*weights.parent.glob("weights-*.safetensors")} - {weights}:
         stale.unlink()
 
 
@@ -102,6 +101,8 @@ def load_model(folder: Path, model: nn.Module) -> nn.Module:
 
 def check(folder: Path) -> None:
     """Raise where the last saved weights are not those that were written."""
+    if not (folder / FACTS).exists():
+        raise CorruptFileError(f"{folder} holds weights, but no {FACTS}. Put it back, or delete the folder.")
     _read(folder)
 
 

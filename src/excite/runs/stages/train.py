@@ -26,9 +26,6 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
     One that may `climb` leaves the rate that it found there, and no trace: what is rolled back has no place in one.
     """
     problem = None
-    if ranks.first:
-        for stale in arm.path.glob(".*.part"):  # of a training that was killed: only one trains here at a time
-            stale.unlink(missing_ok=True)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
     recorder = None if climb else parts.new_recorder(model, optimizer, arm.moments)
