@@ -1,4 +1,4 @@
-"""Write a file so that a reader sees the old contents or the new, never a part, and JSON so that edits show."""
+"""Write a file so that a reader sees the old contents or the new, never a part; JSON so that edits show; each once."""
 
 import contextlib
 import errno
@@ -8,9 +8,11 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from excite.errors import CorruptFileError, ExciteError
 
@@ -190,3 +192,49 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def once(file: Path, make: Callable[[], object], *, say: Callable[[str], None] = lambda _: None) -> None:
+    """Call `make`, which leaves `file` behind, unless the file is there.
+
+    Of several processes that want the file one makes it and the others wait. The lock is the operating system's: that
+    of a process that died is free.
+    """
+    if file.exists():
+        return
+    with turn(file, say=say):
+        if not file.exists():
+            make()
+
+
+@contextlib.contextmanager
+def turn(file: Path, *, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """While the block runs, no other process has its turn at `file`; say so where that means waiting."""
+    lock = _lock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        say(f"{file}: another process is at it; waiting.")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def being_made(file: Path) -> bool:
+    """Whether some process is at it now."""
+    if file.exists() or not file.parent.exists():
+        return False
+    lock = _lock(file)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def _lock(file: Path) -> FileLock:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(file.with_name(f".{file.name}.lock"))

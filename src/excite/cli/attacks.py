@@ -5,15 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from excite.cli.opening import console, open_run
 from excite.cli.options import (
     NUMBER,
     NUMBERS,
     SHARE,
     Output,
     arm_option,
+    console,
     device_option,
     json_option,
+    open_run,
     refuse_ignored,
     run_argument,
     shard_options,

@@ -4,15 +4,17 @@ from pathlib import Path
 
 import click
 
-from excite.cli.opening import open_run, read_run, run_of
 from excite.cli.options import (
     SHARE,
     arm_option,
     device_option,
     json_option,
+    open_run,
     out_option,
+    read_run,
     refuse_ignored,
     run_argument,
+    run_of,
     set_option,
     verbosity_options,
 )

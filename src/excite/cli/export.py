@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.opening import read_run
-from excite.cli.options import Output, arm_option, json_option, refuse_ignored, run_argument
+from excite.cli.options import Output, arm_option, json_option, read_run, refuse_ignored, run_argument
 from excite.cli.output import show
 
 

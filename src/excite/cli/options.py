@@ -1,17 +1,25 @@
-"""Arguments and options that several commands share."""
+"""What a command is given: the options that several share, and the run folder that it names."""
 
+import logging
 import math
 import os
 import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from excite.errors import InputError
 from excite.quantities import number
+
+if TYPE_CHECKING:
+    from excite.console import Console
+    from excite.runs import Experiment
+    from excite.runs.folder import RunFolder
+    from excite.runs.procedure import Run
+
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -144,7 +152,7 @@ def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> 
 
 
 def verbosity_options(command: Command) -> Command:
-    """-q and -v, which `opening.console` heeds."""
+    """-q and -v, which `console` heeds."""
     quiet = click.option(
         *("-q", "--quiet"), is_flag=True, expose_value=False, callback=_verbosity, help="Only the answer, and errors."
     )
@@ -164,3 +172,57 @@ def refuse_ignored(parameters: Collection[str], cure: str) -> None:
     ]
     if given:
         raise click.UsageError(f"{' and '.join(given)} would be ignored: {cure}.", context)
+
+
+def console() -> "Console":
+    """Where progress goes, as much of it as -q and -v ask for."""
+    from excite.console import Console
+
+    wanted = str(click.get_current_context().meta.get(VERBOSITY))
+    levels = {"quiet": logging.ERROR, "verbose": logging.DEBUG}
+    logging.getLogger("excite").setLevel(levels.get(wanted, logging.INFO))
+    return Console(quiet=wanted == "quiet")
+
+
+def described(
+    experiment: str, changes: tuple[str, ...], out: Path | None, estimator: str | None = None, suffix: str = ""
+) -> "tuple[Experiment, Path]":
+    """The experiment of this name, of this file or of this run folder, and the folder to run it in."""
+    from excite.runs import catalogue, load
+    from excite.runs.folder import RunFolder
+
+    if estimator is not None:
+        changes, suffix = (f"lipschitz={estimator}", *changes), f"-{estimator}{suffix}"
+    there = RunFolder(Path(experiment))
+    if experiment not in catalogue() and there.exists:
+        if changes:
+            raise click.UsageError(
+                f"{experiment} has its experiment: --set and --estimator need a name or a file, and a new --out."
+            )
+        return there.experiment, out or there.path
+    description = load(experiment, overrides=changes)
+    return description, out or Path("runs") / f"{description.name}{suffix}"
+
+
+def run_of(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
+    """The run of an experiment, in a folder that is made where it is not there."""
+    from excite.runs.procedure import Run
+
+    description, folder = described(experiment, changes, out)
+    return Run(folder, description, console=console(), device=device)
+
+
+def open_run(folder: Path, device: str | None) -> "Run":
+    """The run in a folder, to go on with."""
+    from excite.runs.procedure import Run
+
+    return Run.open(folder, console=console(), device=device)
+
+
+def read_run(folder: Path) -> "RunFolder":
+    """The run in a folder, to read only."""
+    from excite.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    _ = run.experiment  # a folder that is no run's says so
+    return run

@@ -4,17 +4,19 @@ from pathlib import Path
 
 import click
 
-from excite.cli.opening import console, described, run_of
 from excite.cli.options import (
     Output,
     arm_option,
     arms_option,
+    console,
+    described,
     device_option,
     estimator_option,
     experiment_argument,
     json_option,
     out_option,
     refuse_ignored,
+    run_of,
     seeds_option,
     set_option,
     verbosity_options,

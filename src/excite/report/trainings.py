@@ -8,8 +8,8 @@ from typing import Any
 
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.report import labels
-from excite.runs.certified import Certified
 from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.stored import Certified
 from excite.training.history import EpochMetrics
 
 ROUNDING = 1e-9

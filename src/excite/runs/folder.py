@@ -2,7 +2,7 @@
 
 import math
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,8 @@ from excite.errors import InputError
 from excite.files import expected, read_json, write_json
 from excite.lipschitz.estimate import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.certified import Certified
-from excite.runs.circumstances import StageDone, read_stages
 from excite.runs.experiment import Experiment, from_recorded
-from excite.runs.illustration import Illustration
+from excite.runs.stored import Certified, Illustration, StageDone, StoredEstimate, read_stages
 from excite.training import history
 from excite.training.history import EpochMetrics
 
@@ -356,31 +354,6 @@ class RunFolder:
             "arms": [arm.to_json() for arm in self.arms],
             "stages": [asdict(stage) for stage in self.stages],
         }
-
-
-@dataclass(frozen=True)
-class StoredEstimate:
-    """L and what finding it took, or why the estimator has no answer."""
-
-    estimate: LipschitzEstimate | None
-    problem: str
-    seconds: float
-    options: dict[str, Any] = field(default_factory=dict)  # as the experiment said
-
-    @classmethod
-    def load(cls, path: Path) -> "StoredEstimate":
-        with expected(path):
-            value = read_json(path)
-            found = value["estimate"]
-            estimate = None if found is None else LipschitzEstimate.from_json(found)
-            return cls(estimate, value.get("problem", ""), float(value["seconds"]), value.get("options", {}))
-
-    def save(self, path: Path) -> None:
-        estimate = self.estimate.to_json() if self.estimate else None
-        write_json(
-            path,
-            {"estimate": estimate, "seconds": self.seconds, "problem": self.problem, "options": self.options},
-        )
 
 
 def run_folders_in(folder: Path) -> list[RunFolder]:

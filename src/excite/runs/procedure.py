@@ -8,23 +8,20 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
-from excite.files import clear_away, write_json
+from excite.files import clear_away, once, turn, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs import estimators
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import Parts, assemble, usable_device
-from excite.runs.circumstances import kept
 from excite.runs.experiment import Experiment, differences, without_plan
-from excite.runs.folder import RunFolder, StoredEstimate
-from excite.runs.once import once, turn
-from excite.runs.stages.attack import attack
-from excite.runs.stages.certify import certify
-from excite.runs.stages.estimate import estimate
+from excite.runs.folder import RunFolder
+from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
 from excite.runs.stages.illustrate import illustrate, shown_arms
-from excite.runs.stages.share import leader_of, share
+from excite.runs.stages.judge import attack, certify
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import check_recording, train
+from excite.runs.stored import StoredEstimate, kept
 from excite.trace import Trace
 from excite.training.distributed import ALONE, Ranks
 

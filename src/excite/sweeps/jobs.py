@@ -17,7 +17,7 @@ from excite.runs.estimators import estimator_of, is_shared, is_wanted
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.runs.stages.share import leader_of
+from excite.runs.stages.estimate import leader_of
 
 ESTIMATE_L = "L"  # the task that is not an arm; L@stated is by a preset
 RETRIES = 2  # of a job whose process was killed

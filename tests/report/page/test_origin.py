@@ -15,10 +15,10 @@ from excite.files import read_json, write_json
 from excite.report.page.origin import commands, in_short, places, toml, toml_value
 from excite.report.page.page import page
 from excite.runs import load
-from excite.runs.circumstances import STAGES, here
 from excite.runs.collection import by_seed
 from excite.runs.experiment import from_values, without_plan
 from excite.runs.folder import EXPERIMENT, RunFolder
+from excite.runs.stored import STAGES, here
 
 
 def test_a_run_says_its_machine_versions_threads_date_and_total_time(small_run: RunFolder) -> None:

@@ -29,7 +29,8 @@ from excite.report.tables.records import FIELDS
 from excite.report.tables.run_tables import StudyTable, study_table
 from excite.runs import load
 from excite.runs.collection import by_seed
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder, StoredEstimate
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.stored import StoredEstimate
 from excite.training.history import EpochMetrics, append
 
 DOCS = Path(__file__).parents[3] / "docs" / "tables.md"

@@ -16,8 +16,8 @@ from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.runs.assemble import assemble
 from excite.runs.folder import RunFolder
-from excite.runs.illustration import Illustration
 from excite.runs.stages.illustrate import attacked_examples, choose, png
+from excite.runs.stored import Illustration
 
 
 def pixels(uri: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

@@ -1,18 +1,24 @@
-"""What is measured after every epoch leaves the training as it was."""
+"""What an arm's training leaves, and the best of its weights."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
 
 from excite.console import Console
-from excite.errors import InputError
+from excite.data import load as load_data
+from excite.errors import InputError, InterruptedRunError
 from excite.evaluation import evaluate
 from excite.runs import load
-from excite.runs.assemble import assemble
+from excite.runs.arms import arm_named
+from excite.runs.assemble import Parts, assemble
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.runs.stages.train import epoch_accuracies
+from excite.runs.stages.train import epoch_accuracies, keep_best
+from excite.runs.verify import verify
 
 
 def test_the_first_attack_on_the_first_test_images(tiny: Path) -> None:
@@ -61,3 +67,95 @@ def test_an_attack_is_needed(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="attacked_examples needs an attack"):
         Run(tmp_path / "run", experiment, console=Console())
     assert not (tmp_path / "run").exists()
+
+
+SMALL = ["data.train_examples=60", "data.test_examples=40", "record.slopes_per_epoch=0", "training.epochs=3"]
+KEEPING = [*SMALL, "record.best_every=1", "record.held_out_examples=40"]
+
+
+def rows(parts: Parts) -> tuple[set[bytes], set[bytes]]:
+    assert parts.held_out is not None
+    return tuple({image.numpy().tobytes() for image in split.images} for split in (parts.train, parts.held_out))  # type: ignore[return-value]
+
+
+def test_held_out_images_are_not_trained_on(tiny: Path) -> None:
+    without, with_best = (assemble(load(str(tiny), overrides=changes)) for changes in (SMALL, KEEPING))
+    trained_on, held_out = rows(with_best)
+    assert len(held_out) == 40
+    assert not trained_on & held_out
+    assert torch.equal(with_best.train.images, without.train.images)  # there were enough others
+
+
+def test_of_all_images_some_are_taken_out(tiny: Path) -> None:
+    everything = load_data("mnist-sample").train
+    parts = assemble(load(str(tiny), overrides=[*KEEPING, f"data.train_examples={len(everything)}"]))
+    trained_on, held_out = rows(parts)
+    assert (len(parts.train), not trained_on & held_out) == (len(everything) - 40, True)
+
+
+def test_the_best_epoch_is_kept_and_attacked(tiny: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path, load(str(tiny), overrides=KEEPING), console=Console())
+    run.finish("baseline")
+    arm = RunFolder(tmp_path).arm("baseline")
+    measured = [epoch.extra["held_out_accuracy"] for epoch in arm.epochs]
+    assert arm.best_epoch == 1 + measured.index(max(measured))  # the first of equals
+    model = arm.best.load_into(run.parts.new_model())
+    assert run.parts.held_out is not None
+    x, y = run.parts.held_out.floats(), run.parts.held_out.labels
+    assert evaluate(model, x, y, run.parts.attacks, checks=False).worst.value == max(measured)
+    assert arm.best.evaluation is not None
+    assert len(arm.best.evaluation.correct) == len(run.parts.test)
+    assert verify(tmp_path).problems == ()
+    next(arm.best.path.glob("weights-*")).write_bytes(b"something else")
+    assert verify(tmp_path).problems
+
+
+def test_looking_for_the_best_does_not_change_the_training(tiny: Path, tmp_path: Path) -> None:
+    with_best = load(str(tiny), overrides=KEEPING)
+    without = load(str(tiny), overrides=SMALL)
+    weights = []
+    for name, experiment in (("with", with_best), ("without", without)):
+        run = Run(tmp_path / name, experiment, console=Console())
+        run.train("baseline")
+        weights.append(run.files.arm("baseline").load_into(run.parts.new_model()).state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_a_stopped_training_keeps_the_same_best(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = load(str(tiny), overrides=KEEPING)
+    Run(tmp_path / "whole", experiment, console=Console()).train("baseline")
+    looks = iter(range(10))
+
+    def interrupt_once(*arguments: object) -> dict[str, float]:
+        found = keep_best(*arguments)  # type: ignore[arg-type]
+        if next(looks) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return found
+
+    monkeypatch.setattr("excite.runs.stages.train.keep_best", interrupt_once)
+    with pytest.raises(InterruptedRunError):
+        Run(tmp_path / "stopped", experiment, console=Console()).train("baseline")
+    Run(tmp_path / "stopped", experiment, console=Console()).train("baseline")
+    one, other = (RunFolder(tmp_path / name).arm("baseline") for name in ("whole", "stopped"))
+    assert one.best_epoch == other.best_epoch
+    assert [epoch.extra for epoch in one.epochs] == [epoch.extra for epoch in other.epochs]
+    assert next(one.best.path.glob("weights-*")).read_bytes() == next(other.best.path.glob("weights-*")).read_bytes()
+
+
+def test_bad_settings(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="leaves none"):
+        assemble(load(str(tiny), overrides=["record.best_every=1", "record.held_out_examples=100000"]))
+    with pytest.raises(InputError, match="best_every needs an attack"):
+        Run(tmp_path / "run", load(str(tiny), overrides=[*KEEPING, "attacks={}"]), console=Console())
+
+
+def test_a_control_trains_in_its_own_batches(tiny: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path, load(str(tiny), overrides=SMALL), console=Console())
+    own = run.experiment.training.batch_size
+    name = arm_named(f"batch:{own // 2}").name
+    run.train("baseline")
+    run.train(name)
+    baseline, control = run.files.arm("baseline"), run.files.arm(name)
+    assert (baseline.batch_size, control.batch_size) == (own, own // 2)
+    assert control.rate == baseline.rate
+    assert 0 <= (control.train_accuracy or -1) <= 1

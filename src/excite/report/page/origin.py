@@ -15,10 +15,10 @@ from excite.report.labels import duration
 from excite.report.verdict import spent
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import arm_named
-from excite.runs.circumstances import Circumstances, StageDone
 from excite.runs.collection import Group
 from excite.runs.experiment import flattened, without_plan
 from excite.runs.folder import RunFolder
+from excite.runs.stored import Circumstances, StageDone
 
 
 @dataclass(frozen=True)

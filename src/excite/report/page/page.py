@@ -32,11 +32,10 @@ from excite.report.tables.study_columns import Column
 from excite.report.trainings import Confounders, Standing, certificates, confounders, standing
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import arm_named
-from excite.runs.circumstances import STAGES
 from excite.runs.collection import Group, by_seed
 from excite.runs.experiment import flattened
 from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
-from excite.runs.illustration import Illustration
+from excite.runs.stored import STAGES, Illustration
 from excite.training.history import METRICS
 
 PAGE = "report.html"

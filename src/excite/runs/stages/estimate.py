@@ -1,7 +1,8 @@
-"""L by one estimator, from what it needs: the baseline's trace, short trainings, or nothing."""
+"""L by one estimator, from what it needs: the baseline's trace, short trainings, nothing; or another seed's L."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,8 +12,10 @@ from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
 from excite.lipschitz.optimizers import described
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
+from excite.runs.collection import seedless
 from excite.runs.estimators import estimator_of, options_of
-from excite.runs.folder import RunFolder, StoredEstimate
+from excite.runs.folder import RunFolder
+from excite.runs.stored import StoredEstimate
 
 
 def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) -> None:
@@ -57,3 +60,20 @@ def short_trainings(parts: Parts, chosen: Estimator[Any], on_progress: OnProgres
     first_rate = parts.schedule(0)
     optimizer = described(parts.new_optimizer(parts.new_model(), first_rate))
     return ShortTrainings(losses_at, parts.whole_training, first_rate, optimizer)
+
+
+def leader_of(run: RunFolder) -> RunFolder | None:
+    """The run beside this one whose L it takes over, where they share L; none if this one estimates it."""
+    beside = [other for path in sorted(run.path.parent.iterdir()) if (other := RunFolder(path)).exists]
+    same = [other for other in beside if seedless(other.experiment) == seedless(run.experiment)]
+    leader = min(same, key=lambda other: other.experiment.seed, default=run)
+    return None if leader.path.name == run.path.name else leader
+
+
+def share(leader: RunFolder, run: RunFolder, name: str) -> None:
+    """Leave the leader's L in the folder, and say whose it is."""
+    stored = StoredEstimate.load(leader.estimate_file(name))
+    estimate = stored.estimate and replace(
+        stored.estimate, basis=f"shared by the study, estimated in {leader.path.name}: {stored.estimate.basis}"
+    )
+    replace(stored, estimate=estimate, seconds=0.0).save(run.estimate_file(name))

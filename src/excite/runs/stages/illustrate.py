@@ -15,7 +15,7 @@ from excite.files import write_json
 from excite.randomness import seeded
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder, RunFolder
-from excite.runs.illustration import Attacked, Example, Illustration, Prediction
+from excite.runs.stored import Attacked, Example, Illustration, Prediction
 
 SHOWN = 4
 

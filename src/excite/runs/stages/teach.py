@@ -15,11 +15,11 @@ from excite.data.self_training.labelling import check_shape
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
 from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
 from excite.errors import InputError
+from excite.files import once
 from excite.objectives import OBJECTIVES
 from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
-from excite.runs.once import once
 from excite.runs.stages.pseudo_label import label_with
 from excite.runs.stages.train import epoch_accuracies
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 
-from excite.runs.once import being_made
+from excite.files import being_made
 from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked
 
 SECONDS_BETWEEN_LOOKS = 0.05

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from excite.errors import CorruptFileError
-from excite.runs.circumstances import STAGES, here, kept, read_stages
+from excite.runs.stored import STAGES, here, kept, read_stages
 
 CPU = torch.device("cpu")
 
