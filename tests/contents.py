@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import safetensors.torch
-from excite.runs.circumstances import STAGES
+from excite.runs.stored import STAGES
 
 from excite.trace import Trace
 

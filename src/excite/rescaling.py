@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.registry import named_options
 from excite.schedules import ScheduledRate
 

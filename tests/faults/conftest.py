@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from excite.errors import ExciteError
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.assemble import assemble
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from excite.files import write_json
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs import load
 from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.trace import Trace

@@ -8,7 +8,7 @@ import pytest
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.paired import paired_difference
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
 from excite.report.trainings import standing
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict

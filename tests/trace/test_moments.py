@@ -1,12 +1,13 @@
-"""Distances between moments are those of the vectors, also where they nearly coincide, wherever they are kept."""
+"""Distances between moments are those of their vectors; a sketch keeps them in the mean."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from excite.trace.moments import Moments, squared_distance
+from excite.trace.moments import CountSketch, Moments, Whole, project, project_gradient, squared_distance
 
 
 @settings(max_examples=50)
@@ -47,3 +48,69 @@ def test_long_vectors_are_summed_in_chunks() -> None:
         == squared_distance(a, np.zeros_like(a))
         == pytest.approx(float(np.sum(a.astype(np.float64) ** 2)), rel=1e-12)
     )
+
+
+def tensors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7,), (40, 3, 3, 3), (300, 50)]
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def test_whole_is_the_concatenation_in_logical_order() -> None:
+    values = tensors()
+    values[1] = values[1].to(memory_format=torch.channels_last)
+    assert torch.equal(project(Whole(values), values), torch.cat([value.flatten() for value in values]))
+
+
+def test_missing_gradients_count_as_zeros() -> None:
+    values = tensors()
+    vector = project(Whole(values), [None, values[1], None])
+    assert vector[:7].abs().sum() == 0
+    assert torch.equal(vector[7 : 7 + 1080], values[1].flatten())
+
+
+def test_a_sketch_is_linear_and_seeded() -> None:
+    values = tensors()
+    sketch = CountSketch(values, entries=256, seed=4)
+    both = project(sketch, [2 * a + 3 * a.square() for a in values])
+    apart = 2 * project(sketch, values) + 3 * project(sketch, [a.square() for a in values])
+    torch.testing.assert_close(both, apart, rtol=1e-5, atol=1e-3)
+    assert torch.equal(project(sketch, values), project(CountSketch(values, entries=256, seed=4), values))
+    assert not torch.equal(project(sketch, values), project(CountSketch(values, entries=256, seed=5), values))
+
+
+@pytest.mark.parametrize("kind", ["dense", "a few large entries", "one layer"])
+def test_squared_lengths_are_right_on_average_with_the_stated_spread(kind: str) -> None:
+    values = tensors()
+    if kind == "a few large entries":
+        values[2].view(-1)[::1024] *= 100
+    if kind == "one layer":
+        values = [torch.zeros_like(values[0]), torch.zeros_like(values[1]), values[2]]
+    length = float(sum(value.double().square().sum() for value in values))
+    entries = 512
+    ratios = torch.tensor(
+        [
+            float(project(CountSketch(values, entries=entries, seed=seed), values).square().sum()) / length
+            for seed in range(200)
+        ]
+    )
+    spread = (2 / entries) ** 0.5
+    assert abs(float(ratios.mean()) - 1) < 4 * spread / 200**0.5
+    assert float(ratios.std()) < 1.3 * spread
+
+
+@pytest.mark.parametrize("kind", ["whole", "sketch"])
+def test_a_gradient_is_taken_without_touching_grad(kind: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    parameters = list(model.parameters())
+    x = torch.randn(5, 4)
+    parameters[0].grad = torch.ones_like(parameters[0])
+    projection = Whole(parameters) if kind == "whole" else CountSketch(parameters, entries=16)
+    vector = project_gradient(projection, parameters, lambda: model(x).square().sum())
+    expected = torch.autograd.grad(model(x).square().sum(), parameters)
+    torch.testing.assert_close(vector, project(projection, expected))
+    assert torch.equal(parameters[0].grad, torch.ones_like(parameters[0]))
+    assert all(parameter.grad is None for parameter in parameters[1:])
+    (unhooked,) = torch.autograd.grad(model(x).square().sum(), parameters[:1])
+    assert torch.equal(unhooked, expected[0])

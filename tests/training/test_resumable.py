@@ -1,12 +1,15 @@
-"""Signals wait for the step under way; what resumes is the loop, in test_loop.py."""
+"""A stopped training goes on as if it had not stopped; one that has lost its way is told from one that learns."""
 
+import math
 import os
 import signal
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from excite.training.resumable import stop_requests
+from excite.training.resumable import diagnose, stop_requests
 
 
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
@@ -37,3 +40,27 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"),
+    [
+        ([0.5, math.nan], "became nan"),
+        ([math.inf], "became inf"),
+        ([3.0], "above its initial value 2.3"),
+        ([0.5, 2.31], "back at 2.31"),
+        ([0.5, 2.27], "back at 2.27"),
+    ],
+)
+def test_lost_runs_are_named(losses: list[float], message: str) -> None:
+    assert message in (diagnose(losses, 2.3) or "")
+
+
+@pytest.mark.parametrize("losses", [[2.3], [2.31, 2.305, 2.3], [2.2, 2.29], [0.5, 1.5], [1.0, 0.1]])
+def test_slow_and_noisy_runs_are_not(losses: list[float]) -> None:
+    assert diagnose(losses, 2.3) is None
+
+
+@given(st.lists(st.floats(0.0, 0.97), min_size=1), st.floats(1e-6, 1e6))
+def test_below_the_initial_loss_nothing_is_wrong(shares: list[float], initial: float) -> None:
+    assert diagnose([share * initial for share in shares], initial) is None

@@ -10,6 +10,7 @@ from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
 from excite.data.sources.known import (
     DATASETS,
     DatasetStatus,
+    data_directory,
     fetch,
     find,
     from_tensors,
@@ -19,7 +20,6 @@ from excite.data.sources.known import (
     register,
     verify,
 )
-from excite.data.sources.store import data_directory
 from excite.randomness import derive_seed
 
 __all__ = [

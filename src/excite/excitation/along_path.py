@@ -11,7 +11,7 @@ from excite.errors import InputError
 from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
 from excite.lipschitz.epochs import secants
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]

@@ -7,9 +7,8 @@ from excite.errors import InputError
 from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
 from excite.lipschitz.epochs import Epochs
-from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.local import Local
-from excite.lipschitz.protocol import Estimator, Recording, ShortTrainings
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
 from excite.registry import build
 from excite.trace import Trace

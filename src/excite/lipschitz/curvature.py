@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.protocol import Estimator, Needs, Recording
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, Recording
 from excite.trace import Trace
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_briefly
 from excite.lipschitz.dose_response import DoseResponse
-from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.optimizers import described
-from excite.lipschitz.protocol import Estimator, Needs, ShortTrainings
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
 from excite.registry import named_options
 
 if TYPE_CHECKING:

@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.extremes.algorithm_1 import Algorithm1
-from excite.lipschitz.extremes.blocks import secant_maxima, unmatched_maxima
-from excite.lipschitz.extremes.heat_map import Protocol
-from excite.lipschitz.protocol import Recording
+from excite.lipschitz.extremes.heat_map import Protocol, secant_maxima, unmatched_maxima
+from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5

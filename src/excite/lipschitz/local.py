@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
 from excite.lipschitz.extremes.algorithm_1 import Algorithm1
-from excite.lipschitz.extremes.blocks import local_maxima
-from excite.lipschitz.protocol import Recording
+from excite.lipschitz.extremes.heat_map import local_maxima
+from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.trace import Trace
 
 BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # in shares of the slopes: M blocks this small are not all the same

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.schedules import Schedule
 
 GROWTH = math.sqrt(2)  # from rung to rung

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from excite.lipschitz.estimate import LipschitzEstimate
+    from excite.lipschitz.protocol import LipschitzEstimate
 
 WELL, ILL, CURVE = "#2a7f62", "#b5403a", "#6b6f76"
 

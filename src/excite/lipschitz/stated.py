@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.protocol import Estimator, Needs
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import labels
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.runs.stored import Certified

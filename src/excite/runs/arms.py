@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from excite.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from excite.lipschitz.estimate import LipschitzEstimate
+    from excite.lipschitz.protocol import LipschitzEstimate
 
 OWN = ""  # the experiment's own way to estimate L
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
 from excite.files import expected, read_json, write_json
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.stored import Certified, Illustration, StageDone, StoredEstimate, read_stages

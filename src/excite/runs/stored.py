@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import excite
 from excite.errors import ExciteError
 from excite.files import expected, read_json, turn, write_json
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 
 if TYPE_CHECKING:
     import torch

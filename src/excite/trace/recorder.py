@@ -16,12 +16,20 @@ from torch.utils.hooks import RemovableHandle
 from excite.errors import InputError
 from excite.registry import with_named_options
 from excite.trace.hessian import largest_curvature
-from excite.trace.moments import Moments
+from excite.trace.moments import (
+    SKETCH_ENTRIES,
+    CountSketch,
+    Moments,
+    Projection,
+    Whole,
+    dense,
+    project,
+    project_gradient,
+)
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.their_loop import caveat, check_optimizer
 from excite.trace.trace import Trace
-from excite.trace.vectors import SKETCH_ENTRIES, CountSketch, Projection, Whole, dense, project, project_gradient
 
 Gradient = Literal["epoch_mean", "probe"]
 Storage = Literal["auto", "exact", "sketch"]

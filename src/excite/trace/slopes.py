@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from excite.randomness import random_state, set_random_state, undisturbed
+from excite.trace.moments import Projection, project, project_gradient
 from excite.trace.their_loop import BackwardPasses, loss_of, objection, own_gradients, standing_at
-from excite.trace.vectors import Projection, project, project_gradient
 
 Complain = Callable[[str, str], None]  # (kind, text) of what is wrong with a loop
 

@@ -150,7 +150,7 @@ def test_a_listed_data_set_verifies(full_dataset: Get) -> None:
     mnist = full_dataset("mnist")
     published = DATASETS["mnist"]
     assert isinstance(published, Published)
-    assert data.verify("mnist") == mnist.fingerprint() == published.description.fingerprint
+    assert data.verify("mnist") == mnist.fingerprint() == published.fingerprint
 
 
 def test_a_users_own_tensors_count_their_classes() -> None:

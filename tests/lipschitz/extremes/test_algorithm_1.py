@@ -11,8 +11,8 @@ from scipy.stats import weibull_min
 
 from excite.errors import InputError
 from excite.lipschitz.epochs import Epochs
-from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.extremes.blocks import Draw, local_maxima, secant_maxima, unmatched_maxima
+from excite.lipschitz.extremes.heat_map import Draw, local_maxima, secant_maxima, unmatched_maxima
+from excite.lipschitz.protocol import LipschitzEstimate
 
 Floats = NDArray[np.float64]
 

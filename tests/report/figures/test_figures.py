@@ -15,7 +15,7 @@ from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.excitation import acuteness, certify
 from excite.lipschitz import estimate_lipschitz
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
 from excite.report.tables.published import FIGURE_5_CONSTANTS
 from excite.runs.collection import collect

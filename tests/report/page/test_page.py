@@ -14,7 +14,7 @@ import pytest
 
 from excite.files import write_json
 from excite.lipschitz import ESTIMATORS
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import write_page
 from excite.report.page.page import page
 from excite.report.verdict import verdict

@@ -1,4 +1,4 @@
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import estimates_table
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import excitation_facts, excitation_table
 from excite.trace import Trace
 

@@ -20,7 +20,7 @@ from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.curve import Curve
 from excite.evaluation.paired import paired_difference
 from excite.files import write_json
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
 from excite.report import table as run_table
 from excite.report.page.page import page

@@ -11,8 +11,8 @@ from torch import Tensor
 from excite.data.dataset import Split
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.self_training.rst_pickle import load_pseudo_labelled
+from excite.data.sources.known import data_directory
 from excite.data.sources.npz import label_name, load_images, open_npz
-from excite.data.sources.store import data_directory
 from excite.errors import InputError, unknown
 from excite.registry import named_options
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from excite.data.dataset import Split
 from excite.data.sources.archives import tar_reader
-from excite.data.sources.description import Description, OfficialFile, ReadFile, Splits
+from excite.data.sources.description import OfficialFile, ReadFile, Splits
 from excite.data.sources.kinds import Published
 from excite.data.sources.places import NpmPackage
 from excite.errors import CorruptFileError
@@ -67,7 +67,7 @@ def parse_sheet(png: bytes) -> Tensor:
     return torch.from_numpy(rows.transpose(0, 2, 1).reshape(-1, *_IMAGE_SHAPE))
 
 
-_CIFAR10_DESCRIPTION = Description(
+CIFAR10 = Published(
     name="cifar10",
     about="animals and vehicles, colour",
     num_classes=10,
@@ -87,7 +87,7 @@ _CIFAR10_DESCRIPTION = Description(
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
 )
 
-_CIFAR100_DESCRIPTION = Description(
+CIFAR100 = Published(
     name="cifar100",
     about="a hundred kinds of things, colour",
     num_classes=100,
@@ -103,5 +103,3 @@ _CIFAR100_DESCRIPTION = Description(
     ),
     decode=decode_cifar100,
 )
-
-CIFAR10, CIFAR100 = Published(_CIFAR10_DESCRIPTION), Published(_CIFAR100_DESCRIPTION)

