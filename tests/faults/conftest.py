@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from excite import data
+from excite.data import Dataset, PseudoLabels, load_extra, load_unlabelled
+from excite.data.sources.description import Description
+from excite.data.sources.mnist import decode_idx_files
+from excite.data.sources.store import read_stored, stored_file, write_stored
 from excite.errors import ExciteError
+from excite.evaluation import Evaluation, evaluate
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.runs.assemble import assemble
+from excite.runs.assemble import Parts, assemble
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
@@ -27,6 +34,26 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
+EVERY_FILE: dict[str, Any] = EXPERIMENT | {  # every kind that a run has
+    "training": EXPERIMENT["training"] | {"epochs": 3},
+    "record": {"best_every": 2, "held_out_examples": 10},
+    "arms": ["baseline", "poe", "grid:2"],
+}
+
+
+HIDDEN = "mnist-sample-1k+4k"
+CACHED = Description(
+    name="cached",
+    about="a few digits",
+    num_classes=10,
+    input_shape=(1, 28, 28),
+    train_images=30,
+    test_images=10,
+    files=(),
+    decode=decode_idx_files,
+)
+
+
 class Quiet:
     """A console that says nothing."""
 
@@ -38,9 +65,26 @@ class Quiet:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the journal of an attack, pseudo-labels and a data set's cache beside what its stages leave."""
     folder = tmp_path_factory.mktemp("faults") / "run"
-    Run(folder, from_values(EXPERIMENT), console=Quiet(), device="cpu").all()
+    run = Run(folder, from_values(EVERY_FILE), console=Quiet(), device="cpu")
+    run.all()
+    judged(run.parts, run.files)
+    images = load_unlabelled(HIDDEN)
+    three = torch.arange(3)
+    labels = PseudoLabels(three, three, three / 3, HIDDEN, images.fingerprint(), {"arm": "baseline"})
+    labels.save(run.files.pseudo_labels_file)
+    digits = data.load("mnist-sample")
+    few = Dataset(CACHED.name, digits.train.subset(30), digits.test.subset(10), 10)
+    write_stored(stored_file(folder, CACHED.name), few)
     return folder
+
+
+def judged(parts: Parts, run: RunFolder) -> Evaluation:
+    """The baseline's evaluation as far as its journal tells it, which is to the end once it was there."""
+    baseline = run.arm("baseline")
+    model = baseline.load_into(parts.new_model()).eval()
+    return evaluate(model, parts.test.floats(), parts.test.labels, parts.attacks, journal=baseline.journal_file)
 
 
 @pytest.fixture
@@ -52,19 +96,25 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def told(finished: Path) -> Callable[[Path], str]:
     """All that the files of a run say to those who rely on them, as one text."""
-    model = assemble(RunFolder(finished).experiment, device="cpu").new_model()
+    parts = assemble(RunFolder(finished).experiment, device="cpu")
+    model = parts.new_model()
 
     def tell(path: Path) -> str:
         folder = RunFolder(path)
         says: list[Any] = [folder.to_json(), folder.illustration and folder.illustration.to_json()]
+        says.append(judged(parts, folder).to_json()["attacks"])
+        says.append(load_extra(folder.pseudo_labels_file).labels.tolist())
+        says.append(read_stored(stored_file(path, CACHED.name), CACHED).fingerprint())
         for name, stored in folder.estimates.items():
             found: LipschitzEstimate | None = stored.estimate
             says.append([name, found and found.to_json(), stored.problem])
         for arm in folder.arms:
             trace = arm.trace()
+            says.append([arm.certified and arm.certified.to_json(), arm.arm.rates and arm.best_of_grid])
             says.append([arm.name, str(trace), None if trace is None else trace.squared_gradient_distances.tolist()])
-            weights = arm.load_into(model).state_dict()
-            says.append({key: float(value.double().sum()) for key, value in weights.items()})
+            for trained in (arm, arm.best):
+                weights = trained.load_into(model).state_dict()
+                says.append({key: float(value.double().sum()) for key, value in weights.items()})
         return json.dumps(says, sort_keys=True)
 
     return tell

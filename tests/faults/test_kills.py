@@ -31,18 +31,23 @@ class Killable:
         values |= {key: values[key] | change if isinstance(change, dict) else change for key, change in changes.items()}
         self.folder, self.experiment = folder, folder / "experiment.toml"
         self.experiment.write_text(tomli_w.dumps(values), encoding="utf-8")
+        process = self.begun("whole")
         began = time.monotonic()
-        assert self.start("whole").end()[0] == 0
+        assert process.end()[0] == 0
         self.seconds, self.whole = time.monotonic() - began, contents(folder / "whole")
 
     def start(self, out: str, **limits: int) -> Excite:
         return Excite("run", self.experiment, "--out", self.folder / out, "--device", "cpu", **limits)
 
-    def stopped(self, out: str, number: signal.Signals, after: float) -> tuple[int, float] | None:
-        """Its exit code and how long it took to end; None where the run was over before the signal came."""
+    def begun(self, out: str) -> Excite:
         process = self.start(out)
         while process.alive and not (self.folder / out).exists():
             time.sleep(0.01)
+        return process
+
+    def stopped(self, out: str, number: signal.Signals, after: float) -> tuple[int, float] | None:
+        """Its exit code and how long it took to end; None where the run was over before the signal came."""
+        process = self.begun(out)
         time.sleep(after)
         heard, began = process.send(number), time.monotonic()
         code, said = process.end()

@@ -37,6 +37,7 @@ ONCE = {f"{arm}/{stage}.json": 1 for arm in ("baseline", "poe") for stage in ("o
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_two_runners(experiment: Path, tmp_path: Path, times: int) -> None:
     rng = random.Random(0)  # noqa: S311
+    assert Excite("run", experiment, "--out", tmp_path / "first").end()[0] == 0  # with what starts all of them
     began = time.monotonic()
     assert Excite("run", experiment, "--out", tmp_path / "whole").end()[0] == 0
     seconds, whole = time.monotonic() - began, contents(tmp_path / "whole")

@@ -19,7 +19,7 @@ from excite.runs.procedure import Run
 from excite.runs.verify import verify
 from excite.training import checkpoints
 from tests.contents import contents
-from tests.faults.conftest import EXPERIMENT, Quiet
+from tests.faults.conftest import EVERY_FILE, Quiet
 from tests.faults.disk import Disk
 
 Refuse = Callable[[pytest.MonkeyPatch, int], None]
@@ -107,8 +107,7 @@ def test_a_line_that_cannot_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def whole_run(folder: Path) -> None:
     """Every stage, and every kind of file that a run has."""
-    values = EXPERIMENT | {"arms": ["baseline", "poe", "grid:2"], "record": {"best_every": 1, "held_out_examples": 10}}
-    write_page(Run(folder, from_values(values), console=Quiet(), device="cpu").all())
+    write_page(Run(folder, from_values(EVERY_FILE), console=Quiet(), device="cpu").all())
 
 
 def until_refused(disk: Disk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:

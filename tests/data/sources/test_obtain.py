@@ -8,6 +8,8 @@ import io
 import json
 import os
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tarfile
@@ -29,12 +31,16 @@ from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
 
 class Server:
-    """Answers with `files` after `delay` seconds, promising `missing_bytes` more than it sends; notes every request."""
+    """Answers with `files` after `delay` seconds, promising `missing_bytes` more than it sends; notes every request.
+
+    Of the file that it `resets` it sends half, then the connection breaks.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.delay = 0.0
         self.missing_bytes = 0
+        self.resets = ""
         self.asked: list[str] = []
         self.address = ""
 
@@ -54,6 +60,11 @@ def server() -> Iterator[Server]:
             self.send_response(200)
             self.send_header("Content-Length", str(len(state.files[name]) + state.missing_bytes))
             self.end_headers()
+            if name == state.resets:
+                self.wfile.write(state.files[name][: len(state.files[name]) // 2])
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.connection.close()
+                return
             self.wfile.write(state.files[name])
 
         def log_message(self, format: str, *args: object) -> None:
@@ -139,7 +150,7 @@ def test_where_only_md5_is_known_files_are_checked_by_it(
     read_stored(obtain(unknown, tmp_path), unknown)
 
 
-@pytest.mark.parametrize("how", ["cut short", "connection closed early", "other contents", "not found"])
+@pytest.mark.parametrize("how", ["cut short", "closed early", "reset", "other contents", "a page", "not found"])
 def test_a_wrong_download_is_never_kept_and_the_next_source_tried(
     how: str, online: Description, server: Server, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -147,8 +158,12 @@ def test_a_wrong_download_is_never_kept_and_the_next_source_tried(
     server.files = dict(small_files)
     if how == "cut short":
         server.files[name] = small_files[name][:-100]
-    elif how == "connection closed early":
+    elif how == "closed early":
         server.missing_bytes = 100
+    elif how == "reset":
+        server.resets = name
+    elif how == "a page":
+        server.files[name] = b"<!doctype html><title>Sign in</title>"
     elif how == "other contents":
         server.files[name] = small_files["t10k-images-idx3-ubyte.gz"]
     else:
