@@ -17,7 +17,7 @@ from excite.evaluation import Evaluation
 from excite.files import read_json, write_json
 from excite.runs.assemble import look_up
 from excite.runs.experiment import flattened, from_values, load, with_values
-from excite.runs.folder import StoredEstimate
+from excite.runs.stored import StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
 MANY = 100
