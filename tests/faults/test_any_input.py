@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from excite.runs.illustration import Illustration
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +16,7 @@ from excite.evaluation import Evaluation
 from excite.files import read_json, write_json
 from excite.runs.assemble import look_up
 from excite.runs.experiment import flattened, from_values, load, with_values
-from excite.runs.stored import StoredEstimate
+from excite.runs.stored import Illustration, StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
 MANY = 100
