@@ -40,7 +40,7 @@ bench: $(TOOLS) ## every benchmark, as ratios against a peer in the same run (an
 	$(PIP) -e '.[bench]'
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/estimator.py
-	$(BIN)/python benchmarks/attacks.py speed
+	$(BIN)/python -m benchmarks.attacks speed
 	$(BIN)/python benchmarks/adversarial_training.py steps
 
 docs: $(READY) ## build the site into docs/_build/html, warnings are errors

@@ -1,0 +1,37 @@
+"""How much faster is the whole of AutoAttack than the package, where images fall at once and where most withstand?"""
+
+import time
+
+import torch
+
+from benchmarks.attacks.direct import direct_autoattack
+from benchmarks.attacks.networks import resnet18, robust_resnet8, test_images
+from benchmarks.attacks.timing import print_ratios
+from excite import attacks
+from excite.evaluation import evaluate
+
+
+def main(only: str) -> None:
+    """The whole of AutoAttack, where images fall at once and where most withstand."""
+    for name, model, eps, count in (
+        ("ResNet-18, not robust,", resnet18, 8 / 255, 16),
+        ("ResNet-18, not robust,", resnet18, 4 / 255, 16),
+        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 40),
+    ):
+        title = f"{name} AutoAttack standard at {255 * eps:g}/255, {count} images"
+        if only not in title:
+            continue
+        network, (x, y) = model(), test_images(count)
+        began = time.process_time()
+        theirs = direct_autoattack(None, eps=eps)(network, x, y)
+        halfway = time.process_time()
+        attack = attacks.create("autoattack", eps=eps)
+        ours = evaluate(network, x, y, {"attack": attack}, batch_size=count, checks=False)
+        ended = time.process_time()
+        print_ratios(title, {"pyautoattack": halfway - began, "ours": ended - halfway})
+        with torch.no_grad():
+            different = int(((network(theirs).argmax(1) == y) != ours.outcomes("attack")).sum())
+        print(
+            f"  {ours.clean.correct} right, {ours.worst.correct} withstand; verdicts that differ: {different}",
+            flush=True,
+        )

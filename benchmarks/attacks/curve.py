@@ -1,0 +1,44 @@
+"""What do four radii in one evaluation cost, beside four evaluations?"""
+
+import time
+from functools import partial
+
+from benchmarks.attacks.networks import test_images, trained
+from benchmarks.attacks.timing import print_ratios
+from excite import attacks
+from excite.evaluation import evaluate
+
+
+def main(only: str) -> None:
+    """Radii at which most fall, and radii at which most withstand; beside four evaluations, and the dearest of them."""
+    model, count = trained("resnet20", epochs=2), 200
+    x, y = test_images(count)
+    for title, radii in (
+        ("ResNet-20 falls early, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
+        ("ResNet-20 withstands long, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
+    ):
+        effort = {"members": ("apgd-ce", "apgd-t"), "iterations": 20}
+        for kind, attack in (
+            ("PGD-20", attacks.create("pgd", eps=radii[-1], step=radii[-1] / 8)),
+            ("APGD-CE + APGD-T, 20 iterations", attacks.create("autoattack", eps=radii[-1], **effort)),
+        ):
+            if only not in f"{title}, {kind}":
+                continue
+            judge = partial(evaluate, model, x, y, batch_size=100, checks=False)
+            seconds, apart = [], []
+            for eps in radii:
+                began = time.process_time()
+                apart.append(judge({"attack": attack.at(eps)}).outcomes("attack"))
+                seconds.append(time.process_time() - began)
+            began = time.process_time()
+            together = judge({"attack": attack}, eps=radii).curves["attack"]
+            spent = time.process_time() - began
+            print_ratios(f"{title}, {kind}", {"four evaluations": sum(seconds), "a curve": spent})
+            print(f"  {spent / max(seconds):.2f} times the dearest of the four")
+            verdicts = [together.robust(eps) for eps in radii]
+            print(f"  of {count} withstand {[int(v.sum()) for v in verdicts]}, apart {[int(v.sum()) for v in apart]}")
+            fewer, more = (
+                [int((a & ~b).sum()) for a, b in pairs]
+                for pairs in (zip(apart, verdicts, strict=True), zip(verdicts, apart, strict=True))
+            )
+            print(f"  withstand apart but not here {fewer}, here but not apart {more}", flush=True)

@@ -1,0 +1,66 @@
+"""The networks that are attacked, and the images.
+
+Those of ours are trained at their first use, for a few minutes, and kept beside the data.
+"""
+
+import collections
+import importlib.util
+from pathlib import Path
+
+import pyautoattack
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite import data, models
+from excite.objectives import Objective, standard_loss
+from excite.objectives.pgd_at import PGDAT
+from excite.training import descend
+
+
+def resnet18() -> nn.Module:
+    folder = Path(pyautoattack.__file__).parent / "examples"
+    spec = importlib.util.spec_from_file_location("pyautoattack_resnet", folder / "resnet.py")
+    assert spec is not None
+    assert spec.loader is not None
+    definition = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(definition)
+    model: nn.Module = definition.ResNet18()
+    model.load_state_dict(torch.load(folder / "model_test.pt", weights_only=True, map_location="cpu"))
+    return model.eval()
+
+
+def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> nn.Module:
+    """A small network of ours after a few passes over 10,000 images; adversarially, if the objective is."""
+    torch.manual_seed(0)
+    model = models.create(name)
+    kind = "plain" if objective is standard_loss else "robust"
+    kept = data.data_directory() / "benchmarks" / f"{name}-{epochs}-{kind}.pt"
+    if kept.exists():
+        model.load_state_dict(torch.load(kept, weights_only=True))
+        return model.eval()
+    train = data.load("cifar10").train
+    x, y = train.floats()[:10_000], train.labels[:10_000]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for _ in range(epochs):
+        order = torch.split(torch.randperm(len(x)), 128)
+        collections.deque(descend(model, ((x[batch], y[batch]) for batch in order), objective, optimizer), maxlen=0)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), kept)
+    return model.eval()
+
+
+def robust_resnet8() -> nn.Module:
+    """By one-step adversarial training within 4/255."""
+    return trained("resnet8", epochs=3, objective=PGDAT(eps=4 / 255, step=5 / 255, steps=1, random_start=True))
+
+
+def test_images(count: int) -> tuple[Tensor, Tensor]:
+    test = data.load("cifar10").test
+    return test.floats()[:count], test.labels[:count]
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor, *, times: int = 1) -> None:
+    images = x.detach().requires_grad_()
+    for _ in range(times):
+        torch.autograd.grad(cross_entropy(model(images), y, reduction="sum"), images)
