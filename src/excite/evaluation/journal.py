@@ -13,45 +13,13 @@ from torch import Tensor
 from excite.attacks.protocol import Attack
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation.batch import Task, Verdict
-from excite.evaluation.outcomes import pack_rows, unpack_rows
-from excite.evaluation.result import Cost, Flag, Stage
-from excite.evaluation.shards import Engine
+from excite.evaluation.outcomes import pack, pack_rows, unpack, unpack_rows
+from excite.evaluation.progress import beginning
+from excite.evaluation.result import Cost, Flag
 from excite.files import read_json, write_json
 
 OnProgress = Callable[[int, int], None]
 LAST = (2**31, 0, 0)  # the address of what no batch said: after all of them
-
-
-@dataclasses.dataclass
-class Progress:
-    """How far one attack has come: stage by stage, batch by batch of the examples standing when the stage began."""
-
-    rungs: int
-    fell_at: Tensor  # see `Curve`
-    stage_began_with: Tensor
-    done: set[int] = dataclasses.field(default_factory=set)  # batches of the stage
-    stage_cost: Cost = dataclasses.field(default_factory=Cost)
-    stages: list[Stage] = dataclasses.field(default_factory=list)
-
-    @classmethod
-    def beginning(cls, correct: Tensor, rungs: int) -> "Progress":
-        fell_at = correct.long() * (rungs + 1)
-        return cls(rungs, fell_at, fell_at.clone())
-
-    def batches(self, batch_size: int) -> tuple[Tensor, ...]:
-        """The examples of each batch of the stage."""
-        standing = (self.stage_began_with > 1).nonzero().squeeze(1)
-        return torch.split(standing, batch_size) if len(standing) else ()
-
-    def take(self, task: Task, verdict: Verdict) -> None:
-        self.fell_at[torch.tensor(task.examples)] = torch.tensor(verdict.fell_at)
-        self.done.add(task.number)
-        self.stage_cost += verdict.cost
-
-    def finish_stage(self, name: str) -> None:
-        self.stages.append(Stage(name, int((self.fell_at > self.rungs).sum()), self.stage_cost))
-        self.stage_began_with = self.fell_at.clone()
-        self.done, self.stage_cost = set(), Cost()
 
 
 class Journal:
@@ -63,7 +31,7 @@ class Journal:
     def __init__(self, path: Path | None, *, key: str, correct: Tensor, attacks: Mapping[str, Attack]) -> None:
         self._path = path
         self._key = key
-        self.progress = {name: Progress.beginning(correct, len(attack.rungs)) for name, attack in attacks.items()}
+        self.progress = {name: beginning(name, attack, correct) for name, attack in attacks.items()}
         self._flags: dict[tuple[int, int, int], tuple[Flag, ...]] = {}
         self.checked = False
         self.cost_of_checks = Cost()
@@ -92,14 +60,15 @@ class Journal:
         return {
             "evaluation": self._key,
             "attacks": {
-                name: {
-                    "standing": pack_rows(progress.fell_at, progress.rungs),
-                    "stage_began_with": pack_rows(progress.stage_began_with, progress.rungs),
-                    "batches_done": sorted(progress.done),
-                    "stage_cost": dataclasses.asdict(progress.stage_cost),
-                    "stages": [dataclasses.asdict(stage) for stage in progress.stages],
-                }
-                for name, progress in self.progress.items()
+                name: [
+                    {
+                        "judged": pack(stage.judged),
+                        "standing": pack_rows(stage.fell_at, stage.rungs),
+                        "cost": dataclasses.asdict(stage.cost),
+                    }
+                    for stage in stages
+                ]
+                for name, stages in self.progress.items()
             },
             "flags": [
                 [address, [dataclasses.asdict(flag) for flag in flags]] for address, flags in self._flags.items()
@@ -116,17 +85,11 @@ class Journal:
                     f"{path} belongs to another evaluation (another model, other examples, attacks, batch size or "
                     "seed). Delete it to start again, or resume from a file of its own."
                 )
-            for name, saved in value["attacks"].items():
-                progress = self.progress[name]
-                correct = progress.fell_at > 0
-                self.progress[name] = Progress(
-                    rungs=progress.rungs,
-                    fell_at=torch.from_numpy(unpack_rows(saved["standing"], correct)),
-                    stage_began_with=torch.from_numpy(unpack_rows(saved["stage_began_with"], correct)),
-                    done=set(saved["batches_done"]),
-                    stage_cost=Cost(**saved["stage_cost"]),
-                    stages=[Stage(s["name"], s["standing"], Cost(**s["cost"])) for s in saved["stages"]],
-                )
+            for name, stages in self.progress.items():
+                for stage, saved in zip(stages, value["attacks"][name], strict=True):
+                    fell_at = unpack_rows(saved["standing"], stage.before.fell_at > 0)
+                    stage.judged = torch.from_numpy(unpack(saved["judged"], len(fell_at)))
+                    stage.found, stage.cost = torch.from_numpy(fell_at), Cost(**saved["cost"])
             for address, flags in value["flags"]:
                 self.add_flags(tuple(address), [Flag(**flag) for flag in flags])
             self.checked = value["checked"]
@@ -138,47 +101,37 @@ class Journal:
 
 
 class Agenda:
-    """What remains. The batches of a stage have no order; the next stage regroups those that withstood, so it waits."""
+    """What remains: batches that are known, in the order in which one process alone would judge them."""
 
-    def __init__(self, attacks: Mapping[str, Attack], journal: Journal, batch_size: int) -> None:
-        self._attacks, self._journal, self._batch_size = attacks, journal, batch_size
-        self.waiting: list[Task] = []
-        for name in attacks:
-            self._open_stage(name)
+    def __init__(self, journal: Journal, batch_size: int, on_progress: OnProgress | None) -> None:
+        self._journal, self._batch_size, self._on_progress = journal, batch_size, on_progress
+        self._listed: set[tuple[int, int, int]] = set()
+        self._waiting: list[Task] = []
+        for name in journal.progress:
+            self._list(name)
 
-    def work_off(self, engine: Engine, on_progress: OnProgress | None) -> None:
-        running = 0
-        while self.waiting or running:
-            while self.waiting and running < engine.capacity:
-                engine.submit(heapq.heappop(self.waiting))
-                running += 1
-            task, verdict = engine.collect()
-            running -= 1
-            state = self._journal.progress[task.attack]
-            state.take(task, verdict)
-            self._journal.add_flags(task.address, verdict.flags)
-            batches = state.batches(self._batch_size)
-            examples = sum(len(batch) for number, batch in enumerate(batches) if number in state.done)
-            if len(state.done) == len(batches):
-                self._close_stage(task.attack)
-                self._open_stage(task.attack)
-            self._journal.write()
-            if on_progress is not None:
-                on_progress(examples, sum(map(len, batches)))
+    def next(self) -> Task | None:
+        """The first batch that nobody judges yet; none also where all others wait for verdicts."""
+        return heapq.heappop(self._waiting) if self._waiting else None
 
-    def _open_stage(self, name: str) -> None:
-        """Put the open batches of the attack's next stage that has any on the list; a stage without any is over."""
-        state, number = self._journal.progress[name], list(self._attacks).index(name)
-        while (stage := len(state.stages)) < len(self._attacks[name].stages):
-            for batch, examples in enumerate(state.batches(self._batch_size)):
-                if batch not in state.done:
-                    fell_at = tuple(state.fell_at[examples].tolist())
-                    heapq.heappush(self.waiting, Task(number, stage, batch, name, tuple(examples.tolist()), fell_at))
-            if len(state.done) < len(state.batches(self._batch_size)):
-                return
-            self._close_stage(name)
+    def take(self, task: Task, verdict: Verdict) -> None:
+        stages = self._journal.progress[task.attack]
+        stages[task.stage].take(task, verdict)
+        self._journal.add_flags(task.address, verdict.flags)
+        self._list(task.attack)
+        self._journal.write()
+        if self._on_progress is not None:
+            told = next((stage for stage in stages[: task.stage] if not stage.finished), stages[task.stage])
+            self._on_progress(int(told.judged.sum()), len(told.entering))
 
-    def _close_stage(self, name: str) -> None:
-        state = self._journal.progress[name]
-        stage_name, _ = self._attacks[name].stages[len(state.stages)]
-        state.finish_stage(stage_name or name)
+    def _list(self, name: str) -> None:
+        """Those batches of an attack that are known by now."""
+        attack = list(self._journal.progress).index(name)
+        for number, stage in enumerate(self._journal.progress[name]):
+            fell_at = stage.before.fell_at
+            for batch, examples in enumerate(stage.batches(self._batch_size)):
+                address = attack, number, batch
+                if address not in self._listed and not bool(stage.judged[examples[0]]):
+                    self._listed.add(address)
+                    fell_before = tuple(fell_at[examples].tolist())
+                    heapq.heappush(self._waiting, Task(*address, name, tuple(examples.tolist()), fell_before))

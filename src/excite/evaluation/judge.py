@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,9 @@ from excite.evaluation import inputs, trust
 from excite.evaluation.batch import Judge, device_of, right_answers
 from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress
-from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.evaluation.shards import EngineName, Shards, engine_for
+from excite.evaluation.progress import Progress
+from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag
+from excite.evaluation.shards import EngineName, Shards, engines
 from excite.quantities import check_whole
 from excite.randomness import seeded
 from excite.registry import named_options
@@ -56,8 +58,8 @@ def evaluate(
     Rows of numbers in [0, 1] are judged as images are, without the checks that need images; text has no ball around it:
     attack its embeddings.
 
-    `workers` processes of this machine judge the batches, each with one thread, or with one GPU if the model lies on
-    one; the engine "ray" has them judged by the cluster at `address`, or by a Ray of its own on this machine. Take a
+    `workers` processes, this one among them, judge the batches, each with one thread, or with one GPU if the model lies
+    on one; the engine "ray" has them judged by the cluster at `address`, or by a Ray of its own on this machine. Take a
     batch size that leaves each of them several batches.
 
     Args:
@@ -84,23 +86,21 @@ def evaluate(
     shards = Shards(workers, engine, address)
     shards.check(len(x))
     left_in_train_mode = trust.train_mode(model)
+    batches = len(known) * math.ceil(len(x) / batch_size)
     with eval_mode(model), _gradients_kept(model):
-        began = time.perf_counter()
-        correct, not_finite = _clean(model, x, y, batch_size)
-        cost = Cost(time.perf_counter() - began, forwards=len(x))
-        examples = _hash([x, y])
-        if not known:
-            return Evaluation(correct=correct.numpy(), attacks={}, flags=(), cost=cost, examples=examples)
-        order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
-        weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
-        diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
-        judge = Judge(model, x, y, known, seed=seed, fast=fast)
-        agenda = Agenda(known, diary, batch_size)
-        if agenda.waiting:
-            with engine_for(judge, shards) as judges:
-                agenda.work_off(judges, on_progress)
-        ends = diary.progress
-        results = {name: _result(attack, ends[name].fell_at, ends[name].stages) for name, attack in known.items()}
+        with engines(shards, device_of(model, x), batches=batches) as hire:
+            began = time.perf_counter()
+            correct, not_finite = _clean(model, x, y, batch_size)
+            cost = Cost(time.perf_counter() - began, forwards=len(x))
+            examples = _hash([x, y])
+            if not known:
+                return Evaluation(correct=correct.numpy(), attacks={}, flags=(), cost=cost, examples=examples)
+            order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
+            weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
+            diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
+            judge = Judge(model, x, y, known, seed=seed, fast=fast)
+            hire(judge).work_off(Agenda(diary, batch_size, on_progress))
+        results = {name: _result(attack, diary.progress[name]) for name, attack in known.items()}
         if checks and not diary.checked:
             flags, diary.cost_of_checks = _distrust(judge, correct, results)
             diary.add_flags(LAST, [left_in_train_mode, trust.not_finite(not_finite, len(x)), *flags])
@@ -115,9 +115,11 @@ def evaluate(
     )
 
 
-def _result(attack: Attack, fell_at: Tensor, stages: Sequence[Stage]) -> AttackResult:
+def _result(attack: Attack, stages: Sequence[Progress]) -> AttackResult:
+    fell_at = stages[-1].fell_at
     curve = Curve(attack.radii, fell_at.numpy()) if isinstance(attack, Ladder) else None
-    return AttackResult(str(attack), (fell_at > len(attack.rungs)).numpy(), tuple(stages), curve)
+    robust = (fell_at > len(attack.rungs)).numpy()
+    return AttackResult(str(attack), robust, tuple(stage.result for stage in stages), curve)
 
 
 def _distrust(judge: Judge, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[Flag], Cost]:

@@ -12,7 +12,7 @@ import torch
 
 from excite.errors import InputError
 from excite.evaluation.batch import Judge, Task, Verdict, device_of
-from excite.evaluation.shards import RETRIES, opened, parcel
+from excite.evaluation.shards import RETRIES, Work, opened, parcel
 
 SECONDS_TO_ANSWER = 5
 
@@ -25,22 +25,22 @@ class OnRay:
 
         on_gpu = device_of(judge.model, judge.x).type == "cuda"
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self.capacity = workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 1)))
+        self._capacity = workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 1)))
         self._parcel = ray.put(parcel(judge, ray.cloudpickle.dumps))
         self._device = "cuda" if on_gpu else "cpu"
         self._judge = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=RETRIES)(_judge)
-        self._busy: dict[Any, Task] = {}
 
-    def submit(self, task: Task) -> None:
-        self._busy[self._judge.remote(self._parcel, task, self._device)] = task
-
-    def collect(self) -> tuple[Task, Verdict]:
+    def work_off(self, work: Work) -> None:
         import ray
 
-        (promise,), _ = ray.wait(list(self._busy), num_returns=1)
-        task = self._busy.pop(promise)
-        verdict: Verdict = ray.get(promise)
-        return task, verdict
+        busy: dict[Any, Task] = {}
+        while True:
+            while len(busy) < self._capacity and (task := work.next()) is not None:
+                busy[self._judge.remote(self._parcel, task, self._device)] = task
+            if not busy:
+                return
+            (promise,), _ = ray.wait(list(busy), num_returns=1)
+            work.take(busy.pop(promise), ray.get(promise))
 
 
 def _judge(contents: bytes, task: Task, device: str) -> Verdict:
