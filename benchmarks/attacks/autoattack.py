@@ -30,7 +30,8 @@ def main(only: str) -> None:
         ended = time.process_time()
         print_ratios(title, {"pyautoattack": halfway - began, "ours": ended - halfway})
         with torch.no_grad():
-            different = int(((network(theirs).argmax(1) == y) != ours.outcomes("attack")).sum())
+            right = (network(theirs).argmax(1) == y).numpy()
+        different = int((right != ours.outcomes("attack")).sum())
         print(
             f"  {ours.clean.correct} right, {ours.worst.correct} withstand; verdicts that differ: {different}",
             flush=True,

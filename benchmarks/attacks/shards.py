@@ -17,7 +17,7 @@ def main(only: str) -> None:
     model = trained("resnet20", epochs=2)
     effort = {"iterations": 10, "queries": 500}
     for title, count, batch, attack in (
-        ("PGD-20", 2000, 32, attacks.create("pgd", eps=EPS, step=STEP)),
+        ("PGD-20", 4000, 32, attacks.create("pgd", eps=EPS, step=STEP)),
         ("a tenth of AutoAttack standard", 96, 4, attacks.create("autoattack", eps=EPS, **effort)),
     ):
         if only not in title:
