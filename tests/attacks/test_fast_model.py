@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import linecache
 import pickle
 import weakref
 
@@ -281,3 +282,11 @@ def test_compiled_is_the_same_function(convnet: nn.Module, images: Tensor) -> No
     for ours, theirs in zip(logits_and_gradient(fast, images), logits_and_gradient(convnet, images), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert fast.folded
+
+
+def test_nothing_of_a_trace_is_kept_when_it_is_gone() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    before = set(linecache.cache)
+    for _ in range(3):
+        assert fast_inference(net).folded
+    assert set(linecache.cache) <= before

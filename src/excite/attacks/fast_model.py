@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import linecache
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx import graph_module
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 PROBES = 4
@@ -214,6 +216,7 @@ def _trace(model: nn.Module) -> _Folded | str:
             traced = fx.symbolic_trace(copy.deepcopy(model))
     except Exception as error:  # a stranger's forward may raise anything under tracing; the plain model still works
         return f"it cannot be traced ({_first_line(error)})"
+    _forget_source(traced)
     modules = dict(traced.named_modules())
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     pairs: dict[str, str] = {}
@@ -233,11 +236,19 @@ def _trace(model: nn.Module) -> _Folded | str:
         traced.graph.erase_node(node)
     traced.delete_all_unused_submodules()
     traced.recompile()
+    _forget_source(traced)
     for parameter in traced.parameters():
         parameter.requires_grad_(False)
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
     return _Folded(traced, pairs)
+
+
+def _forget_source(traced: fx.GraphModule) -> None:
+    """For tracebacks torch keeps the text of every trace, also when the trace is gone: thousands of them add up."""
+    key = type(traced).forward.__code__.co_filename
+    linecache.cache.pop(key, None)
+    graph_module._loader.eval_cache.pop(key, None)
 
 
 def _fused_weights(conv: nn.Module, batch_norm: nn.Module) -> tuple[nn.Parameter, nn.Parameter]:
