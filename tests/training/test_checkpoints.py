@@ -106,6 +106,9 @@ def test_only_the_newest_weights_stay(tmp_path: Path) -> None:
     for number in (1, 2):
         checkpoints.save(tmp_path / f"weights-{number}.safetensors", *stepped(number), {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.json", "weights-2.safetensors"]
+    (tmp_path / "weights-1.safetensors").touch()  # as of a process that was killed before it removed them
+    checkpoints.restore(tmp_path, *stepped(0))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint.json", "weights-2.safetensors"]
 
 
 def test_tied_weights_are_saved(tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ class Evaluation:
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> "Evaluation":
-        """What `to_json` gave; figures that do not fit the outcomes are an error."""
-        with expected("This evaluation"):
+    def from_json(value: Mapping[str, Any], what: object = "This evaluation") -> "Evaluation":
+        """What `to_json` gave; figures that do not fit the outcomes are an error, which names `what` holds them."""
+        with expected(what):
             total = value["total"]
             correct = unpack(value["clean"]["outcomes"], total)
             found = Evaluation(
@@ -194,8 +194,7 @@ class Evaluation:
 
     @staticmethod
     def load(path: Path) -> "Evaluation":
-        with expected(path):
-            return Evaluation.from_json(read_json(path))
+        return Evaluation.from_json(read_json(path), path)
 
     def __str__(self) -> str:
         lines = [f"clean {self.clean} on {len(self.correct)} examples"]

@@ -54,8 +54,12 @@ def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
 def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     write_bytes(weights, safetensors.torch.save(dict(tensors)))
     write_json(weights.parent / FACTS, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
+    _clear_all_but(weights)
+
+
+def _clear_all_but(weights: Path) -> None:
     for stale in {*weights.parent.glob("weights-*.safetensors")} - {weights}:
-        stale.unlink()
+        stale.unlink(missing_ok=True)
 
 
 def restore(
@@ -68,6 +72,8 @@ def restore(
     if not (folder / FACTS).exists():
         return None
     facts, tensors = _read(folder)
+    if rank == 0:
+        _clear_all_but(folder / facts["weights"])  # of a process that was killed before it could
     _load_model(model, tensors, folder)
     own = _with_prefix(tensors, f"rank{rank}." if rank else "")
     try:
