@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -186,3 +187,20 @@ def test_lists(tmp_path: Path) -> None:
     statuses = json.loads(call("data", "list", "--json", cwd=tmp_path)[0])
     assert {"mnist-sample", "mnist", "fashion-mnist", "cifar10", "cifar100"} <= {status["name"] for status in statuses}
     assert "mnist-sample" in call("data", "verify", "mnist-sample", cwd=tmp_path)[0]
+
+
+@pytest.mark.parametrize("arguments", [("run", "\x1b[31mred"), ("report", "no\x1b[31mwhere"), ("\x1b]0;title\x07",)])
+def test_a_terminal_is_not_told_what_to_do(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """Only a terminal would be: elsewhere click takes the codes out."""
+    said = b""
+
+    def listen(terminal: int) -> bytes:
+        nonlocal said
+        said += (heard := os.read(terminal, 4096))
+        return heard
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        pty.spawn([sys.executable, "-m", "excite", *arguments], listen)
+    assert b"\\x1b" in said
+    assert b"\x1b" not in said

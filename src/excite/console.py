@@ -11,6 +11,8 @@ from typing import Protocol
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from excite.errors import printable
+
 SECONDS_BETWEEN_LINES = 15.0
 SECONDS_BETWEEN_UPDATES = 0.1
 
@@ -34,6 +36,7 @@ class Console:
     def say(self, text: str) -> None:
         if self.quiet:
             return
+        text = printable(text)
         if self.rich.is_terminal:
             self.rich.print(text, markup=False)
         else:
@@ -42,6 +45,7 @@ class Console:
     @contextlib.contextmanager
     def task(self, title: str) -> Iterator[OnProgress]:
         """Yield a function to be told (done, total), as often as it likes."""
+        title = printable(title)
         started = time.perf_counter()
         if self.quiet:
             yield lambda _done, _total: None

@@ -56,3 +56,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     nearest = difflib.get_close_matches(name.lower(), known, n=1)
     suggestion = f'; did you mean "{nearest[0]}"?' if nearest else "."
     return InputError(f'There is no {kind} "{name}"{suggestion} Known: {", ".join(known)}.')
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal: what a stranger's name or file would do to it is shown instead of done.
+
+    >>> print(printable("a \x1b[31mred\x1b[0m ε\nline"))
+    a \x1b[31mred\x1b[0m ε
+    line
+    """
+    shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)

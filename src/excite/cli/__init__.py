@@ -1,6 +1,7 @@
 """The command line: one file per group of commands, no logic; torch is imported only by the commands that need it."""
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ import click
 
 import excite
 from excite.cli import attacks, completion, data, estimates, export, reports, runs, verify
-from excite.errors import DivergedError, ExciteError, InterruptedRunError
+from excite.errors import DivergedError, ExciteError, InterruptedRunError, printable
 
 COMMANDS: tuple[click.Command, ...] = (
     runs.run,
@@ -63,7 +64,7 @@ class _Stderr(logging.Handler):
     """Writes to what stderr is at the time: a progress bar stands in for it while it is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(self.format(record), err=True)
+        click.echo(printable(self.format(record)), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -79,19 +80,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"Interrupted{_KEPT}", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        click.echo(printable(said.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except ExciteError as error:
         concerns_all = isinstance(error, DivergedError | InterruptedRunError)
         if _is_first() or not concerns_all:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        click.echo(f"error: The operating system refused{where}: {error.strerror or error}.", err=True)
+        click.echo(printable(f"error: The operating system refused{where}: {error.strerror or error}."), err=True)
         sys.exit(ExciteError.exit_code)
 
 

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from excite.errors import printable
+
 if TYPE_CHECKING:
     from excite.sweeps.sweep import Sweep
 
 
 def show(as_json: bool, value: Any, text: str) -> None:
-    click.echo(json.dumps(value, indent=2, default=str) if as_json else text)
+    click.echo(json.dumps(value, indent=2, default=str) if as_json else printable(text))
 
 
 def show_results(folder: Path, as_json: bool) -> None:
@@ -25,7 +27,7 @@ def show_results(folder: Path, as_json: bool) -> None:
     run = RunFolder(folder)
     page = write_page(run)
     if not as_json:
-        click.echo(f"{table(run)}\nReport: {page}")
+        show(as_json, None, f"{table(run)}\nReport: {page}")
         return
     show(as_json, study_table(by_seed([run])).to_json(verdict(run)) | run.to_json() | {"report": str(page)}, "")
 
