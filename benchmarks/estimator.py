@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from excite import models
 from excite.lipschitz.epochs import secants
-from excite.lipschitz.extremes.heat_map import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
+from excite.lipschitz.extremes.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
 from excite.trace import Recorder
 from excite.trace.moments import Moments
 from excite.trace.trace import Trace

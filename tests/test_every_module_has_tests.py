@@ -10,7 +10,7 @@ PACKAGE, TESTS = Path(excite.__file__).parent, Path(__file__).parent
 
 # By the file that tests it: why there and not in a file of its name.
 ELSEWHERE = {
-    "attacks/test_auto_attack.py": ("members are compared with the package's in one table", "fab packaged square"),
+    "attacks/test_auto_attack.py": ("members are compared with the package's in one table", "packaged"),
     "attacks/test_registry.py": ("every attack keeps these promises: one table", "protocol"),
     "evaluation/test_curve.py": ("a ladder is only ever a curve's", "ladder"),
     "test_bad_input.py": ("what parses a command line is seen at the command line", "options attacks data"),

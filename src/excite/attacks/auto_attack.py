@@ -9,10 +9,9 @@ from torch import Tensor, nn
 
 from excite.attacks.auto_pgd import APGD
 from excite.attacks.ball import Norm
-from excite.attacks.fab import FAB
 from excite.attacks.fast_model import fast_inference
+from excite.attacks.packaged import FAB, Square
 from excite.attacks.protocol import Attack, Cascade, in_words
-from excite.attacks.square import Square
 from excite.errors import InputError
 from excite.registry import lookup, named_options
 

@@ -52,7 +52,9 @@ def pgd(
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    PGD(eps, step, steps, norm, random_start, restarts, loss, keep)  # refuses options that make no sense
+    check_pgd(
+        eps=eps, step=step, steps=steps, norm=norm, random_start=random_start, restarts=restarts, loss=loss, keep=keep
+    )
     if keep != "best" and early_stop:
         raise InputError(f'keep="{keep}" says nothing about examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
@@ -84,6 +86,31 @@ def pgd(
             if gradient is not None:
                 x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
     return found.images
+
+
+def check_pgd(
+    *,
+    eps: float,
+    step: float,
+    steps: int,
+    norm: str = "linf",
+    random_start: bool = False,
+    restarts: int = 1,
+    loss: str = "cross_entropy",
+    keep: str = "best",
+) -> None:
+    """Refuse options that make no sense."""
+    check_ball(eps, norm)
+    lookup("loss", LOSSES, loss)
+    lookup("value of keep", dict.fromkeys(get_args(Keep)), keep)
+    if keep != "best" and restarts > 1:
+        raise InputError(f'keep="{keep}" says nothing about several restarts; pass "best".')
+    if not step >= 0 or steps < 0 or restarts < 1:
+        raise InputError(
+            f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={step:g}, steps={steps}, restarts={restarts}."
+        )
+    if restarts > 1 and not random_start:
+        raise InputError(f"restarts={restarts} without a random start repeats one attack; pass random_start=True.")
 
 
 class _Found:
@@ -150,20 +177,7 @@ class PGD(Attack):
     keep: Keep = "best"
 
     def __post_init__(self) -> None:
-        check_ball(self.eps, self.norm)
-        lookup("loss", LOSSES, self.loss)
-        lookup("value of keep", dict.fromkeys(get_args(Keep)), self.keep)
-        if self.keep != "best" and self.restarts > 1:
-            raise InputError(f'keep="{self.keep}" says nothing about several restarts; pass "best".')
-        if not self.step >= 0 or self.steps < 0 or self.restarts < 1:
-            raise InputError(
-                f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={self.step:g}, steps={self.steps}, "
-                f"restarts={self.restarts}."
-            )
-        if self.restarts > 1 and not self.random_start:
-            raise InputError(
-                f"restarts={self.restarts} without a random start repeats one attack; pass random_start=True."
-            )
+        check_pgd(**dataclasses.asdict(self))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         early = self.keep == "best"

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import FastModel
+from excite.attacks.packaged import Square
 from excite.attacks.projected_gradient import PGD
 from excite.attacks.protocol import Attack
-from excite.attacks.square import Square
 from excite.evaluation.result import AttackResult, Flag
 
 EXAMPLES = 64

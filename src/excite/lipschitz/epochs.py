@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.algorithm_1 import Algorithm1
-from excite.lipschitz.extremes.heat_map import Protocol, secant_maxima, unmatched_maxima
+from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.trace import Trace
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.algorithm_1 import Algorithm1
-from excite.lipschitz.extremes.heat_map import local_maxima
+from excite.lipschitz.extremes.algorithm_1 import Algorithm1, local_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.trace import Trace
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.projected_gradient import PGD, full_precision, pgd
+from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
 
@@ -53,7 +53,7 @@ class PGDAT(Adversarial[Tensor]):
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        PGD(self.eps, self.step, self.steps)  # refuses what makes no sense
+        check_pgd(eps=self.eps, step=self.step, steps=self.steps)
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return pgd(

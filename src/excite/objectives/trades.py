@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.projected_gradient import PGD, full_precision, pgd
+from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.errors import InputError
 from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
@@ -60,7 +60,7 @@ class Trades(Adversarial[Tensor]):
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        PGD(self.eps, self.step, self.steps)  # refuses what makes no sense
+        check_pgd(eps=self.eps, step=self.step, steps=self.steps)
         if not self.beta >= 0:
             raise InputError(
                 f"beta={self.beta} would reward answers that differ; pass 0 or more. The released code has 6.0, where "

@@ -17,8 +17,7 @@ from excite.runs.experiment import Experiment, differences, without_plan
 from excite.runs.folder import RunFolder
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
-from excite.runs.stages.illustrate import illustrate, shown_arms
-from excite.runs.stages.judge import attack, certify
+from excite.runs.stages.judge import attack, certify, illustrate, shown_arms
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import check_recording, train
 from excite.runs.stored import StoredEstimate, kept
