@@ -16,7 +16,7 @@ from excite.report.page.origin import toml
 from excite.report.tables.published import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
-from excite.runs.estimators import check
+from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
 from excite.sweeps.speed import Network
 from excite.sweeps.sweep import combinations
@@ -158,7 +158,7 @@ def test_an_adversarial_row_trains_as_the_appendix_says(name: str) -> None:
 @pytest.mark.parametrize("name", catalogue())
 def test_every_way_to_estimate_l_fits_what_is_recorded(name: str) -> None:
     for choice in ([], *([f"lipschitz={preset}"] for preset in load(name).estimators)):
-        check(load(name, overrides=choice), ("poe", "largest"))
+        check_estimators(load(name, overrides=choice), ("poe", "largest"))
 
 
 @pytest.mark.parametrize(

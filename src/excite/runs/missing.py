@@ -3,7 +3,7 @@
 from excite.errors import DivergedError, InputError
 from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import OWN
-from excite.runs.estimators import every_name, own_name
+from excite.runs.experiment import every_name, own_name
 from excite.runs.folder import RunFolder
 from excite.trace import Trace
 

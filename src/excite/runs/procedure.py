@@ -10,10 +10,20 @@ from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
 from excite.files import clear_away, once, turn, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
-from excite.runs import estimators
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import Parts, assemble, usable_device
-from excite.runs.experiment import Experiment, differences, without_plan
+from excite.runs.experiment import (
+    Experiment,
+    check_estimators,
+    differences,
+    estimator_of,
+    every_name,
+    is_shared,
+    is_wanted,
+    options_of,
+    own_name,
+    without_plan,
+)
 from excite.runs.folder import RunFolder
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
@@ -36,7 +46,7 @@ class Run:
         self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
         if not self.files.exists:
             check_recording(self.parts)  # an experiment that cannot run leaves no folder
-            estimators.check(experiment, experiment.arms)
+            check_estimators(experiment, experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
         clear_away(folder.rglob(".*.part"))
@@ -67,11 +77,11 @@ class Run:
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
         """Every stage: train and attack each arm, by default the experiment's, and keep what a report shows."""
         chosen = [arm_named(arm).name for arm in arms or self.experiment.arms]
-        estimators.check(self.experiment, tuple(chosen))
+        check_estimators(self.experiment, tuple(chosen))
         self._plan = self._planned(chosen)
         for arm in chosen:
             self.finish(arm, shards)
-        if estimators.is_wanted(self.experiment):
+        if is_wanted(self.experiment):
             self.estimate()
         self.show()
         return self.files
@@ -145,27 +155,27 @@ class Run:
                     self.train("baseline")
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
         stored = StoredEstimate.load(file)
-        if name and stored.options != dict(estimators.options_of(self.experiment, name)):
+        if name and stored.options != dict(options_of(self.experiment, name)):
             raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
         return stored
 
     def _reads_own_trace(self, estimator: str) -> bool:
         """Whether an L comes from the trace of this run's baseline; one that is taken over does not."""
-        return self._leader(estimator) is None and estimators.estimator_of(self.experiment, estimator).needs == "trace"
+        return self._leader(estimator) is None and estimator_of(self.experiment, estimator).needs == "trace"
 
     def _leader(self, estimator: str) -> RunFolder | None:
         """The run whose L this one takes over, if the study shares it and another one estimates it."""
-        return leader_of(self.files) if estimators.is_shared(self.experiment, estimator) else None
+        return leader_of(self.files) if is_shared(self.experiment, estimator) else None
 
     def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
         """L by several estimators; where one has no answer, why."""
-        own = estimators.own_name(self.experiment)
+        own = own_name(self.experiment)
         found = {name: self._estimate(OWN if name == own else name) for name in names}
         return {name: stored.estimate or stored.problem for name, stored in found.items()}
 
     def estimates(self) -> dict[str, LipschitzEstimate | str]:
         """L by the experiment's own way and by every other."""
-        return self.compare(estimators.every_name(self.experiment))
+        return self.compare(every_name(self.experiment))
 
     def show(self) -> None:
         """Keep what a report shows beside the arms: L by every estimator that reads the trace, and a few images."""

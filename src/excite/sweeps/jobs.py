@@ -13,8 +13,7 @@ from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
 from excite.evaluation.shards import UNSHARED, Shards
 from excite.runs.arms import OWN, arm_named
-from excite.runs.estimators import estimator_of, is_shared, is_wanted
-from excite.runs.experiment import Experiment
+from excite.runs.experiment import Experiment, estimator_of, is_shared, is_wanted
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.estimate import leader_of

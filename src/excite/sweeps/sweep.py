@@ -13,8 +13,7 @@ from excite.console import Speaker
 from excite.errors import InputError
 from excite.registry import LONGEST_NAME
 from excite.runs.collection import check_not_a_run, seedless
-from excite.runs.estimators import is_wanted
-from excite.runs.experiment import Experiment, with_values
+from excite.runs.experiment import Experiment, is_wanted, with_values
 from excite.runs.procedure import Run
 from excite.sweeps.engines import Engine
 from excite.sweeps.jobs import Job, Outcome, earlier_outcome, jobs_of

@@ -11,8 +11,7 @@ from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
 from excite.runs.arms import arm_named
 from excite.runs.assemble import look_up
-from excite.runs.estimators import estimator_of, is_wanted
-from excite.runs.experiment import Experiment
+from excite.runs.experiment import Experiment, estimator_of, is_wanted
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
 
 WITHSTAND = 0.5  # the guess

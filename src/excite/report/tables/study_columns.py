@@ -16,7 +16,7 @@ from excite.report.tables.published import PublishedArm, PublishedRow, Stated, p
 from excite.report.trainings import Confounders, confounders, standing
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
-from excite.runs.estimators import is_shared
+from excite.runs.experiment import is_shared
 from excite.runs.folder import ArmFolder, RunFolder
 
 NOTHING = Cell("–", None)

@@ -13,7 +13,7 @@ from excite.lipschitz.optimizers import described
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
 from excite.runs.collection import seedless
-from excite.runs.estimators import estimator_of, options_of
+from excite.runs.experiment import estimator_of, options_of
 from excite.runs.folder import RunFolder
 from excite.runs.stored import StoredEstimate
 

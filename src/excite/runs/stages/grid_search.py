@@ -14,7 +14,7 @@ from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.files import write_json
 from excite.runs.assemble import Parts
-from excite.runs.estimators import estimator_of
+from excite.runs.experiment import estimator_of
 from excite.runs.folder import ArmFolder
 from excite.schedules import Schedule, rescale
 
