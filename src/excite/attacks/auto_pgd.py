@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from excite.attacks.ball import Norm, ascent, length, project
 from excite.attacks.fast_model import OUTPUT_TOLERANCE, fast_inference
 from excite.attacks.losses import cross_entropy, dlr, margin, targeted_dlr
-from excite.attacks.packaged import alone_with_seed
+from excite.attacks.packaged import MOST_TARGETS, alone_with_seed
 from excite.attacks.projected_gradient import loss_and_gradient
 from excite.attacks.protocol import Attack, AttackWarning, check_inputs, check_options, in_words
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
 
-MOST_TARGETS = 9
 MOMENTUM = 0.25
 ENOUGH_RISES = 0.75  # ρ in the paper: the share of steps on which the loss must have risen since the last checkpoint
 

@@ -8,12 +8,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.auto_pgd import MOST_TARGETS
 from excite.attacks.ball import Norm
 from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.protocol import Attack, check_inputs, check_options, in_words
 from excite.errors import InputError
 
+MOST_TARGETS = 9
+Variant = Literal["fab", "fab-t"]
 NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
 
 
@@ -84,9 +85,6 @@ class Square(Attack):
 
     def __str__(self) -> str:
         return f"SQUARE, {in_words(self.eps, self.norm)}"
-
-
-Variant = Literal["fab", "fab-t"]
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,13 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.2g} minutes" if seconds < 3600 else f"{seconds / 3600:.2g} hours"
 
 
-def apart(experiments: Sequence[Experiment]) -> list[str]:
-    """Per experiment, what else sets it apart from the others: `training.momentum 0.9`; nothing where they agree."""
+def apart(experiments: Sequence[Experiment], shown: Sequence[str] = SHOWN + SHOWN_OF_TRAINING) -> list[str]:
+    """Per experiment, what else than `shown` sets it apart from the others: `training.momentum 0.9`; or nothing."""
     flat = [flattened(experiment.to_json()) for experiment in experiments]
-    keys = dict.fromkeys(key for values in flat for key in values if not _shown(key))
+    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, shown))
     differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
     return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
 
 
-def _shown(key: str) -> bool:
-    return any(key == shown or key.startswith(f"{shown}.") for shown in SHOWN + SHOWN_OF_TRAINING)
+def _below(key: str, tables: Sequence[str]) -> bool:
+    return any(key == table or key.startswith(f"{table}.") for table in tables)

@@ -5,7 +5,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from excite.errors import InputError
 from excite.files import expected, read_json, write_json
@@ -26,11 +26,36 @@ EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", 
 ILLUSTRATION, ESTIMATES, BEST, CERTIFICATE = "illustration.json", "estimates", "best", "certificate.json"
 
 
+class _HasPath(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+def _inside(name: str) -> cached_property[Path]:
+    """What has this name in a folder."""
+
+    def place(folder: _HasPath) -> Path:
+        return folder.path / name
+
+    return cached_property(place)
+
+
 @dataclass(frozen=True, eq=False)
 class ArmFolder:
     """One arm of a run. What has been read is kept: look again with a new object."""
 
     path: Path
+
+    outcome_file = _inside(OUTCOME)
+    evaluation_file = _inside(EVALUATION)
+    journal_file = _inside("evaluation.journal")
+    trace_file = _inside("trace.safetensors")
+    metrics_file = _inside(history.METRICS)
+    checkpoint_file = _inside("checkpoint.json")
+    certificate_file = _inside(CERTIFICATE)
+    search_file = _inside("search.json")
+    moments = _inside("moments")  # the recorder's vectors, while it trains
+    trials = _inside("search")  # what the trials of a grid search have reached, while it searches
 
     @property
     def name(self) -> str:
@@ -49,38 +74,10 @@ class ArmFolder:
         return self.arm.short_title
 
     @property
-    def outcome_file(self) -> Path:
-        return self.path / OUTCOME
-
-    @property
-    def evaluation_file(self) -> Path:
-        return self.path / EVALUATION
-
-    @property
     def best_of_grid(self) -> float:
         """The rate that its grid search prefers."""
         with expected(self.search_file):
             return float(read_json(self.search_file)["winner"])
-
-    @property
-    def journal_file(self) -> Path:
-        return self.path / "evaluation.journal"
-
-    @property
-    def trace_file(self) -> Path:
-        return self.path / "trace.safetensors"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / history.METRICS
-
-    @property
-    def checkpoint_file(self) -> Path:
-        return self.path / "checkpoint.json"
-
-    @property
-    def certificate_file(self) -> Path:
-        return self.path / CERTIFICATE
 
     @cached_property
     def certified(self) -> Certified | None:
@@ -89,20 +86,6 @@ class ArmFolder:
             return None
         with expected(self.certificate_file):
             return Certified.from_json(read_json(self.certificate_file))
-
-    @property
-    def search_file(self) -> Path:
-        return self.path / "search.json"
-
-    @property
-    def moments(self) -> Path:
-        """The recorder's vectors, while it trains."""
-        return self.path / "moments"
-
-    @property
-    def trials(self) -> Path:
-        """What the trials of a grid search have reached, while it searches."""
-        return self.path / "search"
 
     @cached_property
     def _outcome(self) -> dict[str, Any]:
@@ -258,22 +241,13 @@ class RunFolder:
 
     path: Path
 
-    @property
-    def experiment_file(self) -> Path:
-        return self.path / EXPERIMENT
-
-    @property
-    def illustration_file(self) -> Path:
-        return self.path / ILLUSTRATION
+    experiment_file = _inside(EXPERIMENT)
+    illustration_file = _inside(ILLUSTRATION)
+    teacher = _inside("teacher")  # where a teacher is trained
 
     def estimate_file(self, estimator: str = OWN) -> Path:
         """L by the experiment's own estimator, or by another one that its name calls up."""
         return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
-
-    @property
-    def teacher(self) -> Path:
-        """Where a teacher is trained."""
-        return self.path / "teacher"
 
     @property
     def pseudo_labels_file(self) -> Path:

@@ -33,7 +33,6 @@ from excite.report.trainings import Confounders, Standing, certificates, confoun
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
-from excite.runs.experiment import flattened
 from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
 from excite.runs.stored import STAGES, Illustration
 from excite.training.history import METRICS
@@ -132,6 +131,7 @@ def page(runs: Sequence[RunFolder]) -> str:
     base = common_folder(runs)
     called = [(run, _label(run, base).rstrip("/")) for run in runs]
     styles = arm_styles(groups)
+    apart = labels.apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     assets = resources.files("excite.report.page")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     arms: dict[str, list[ArmFolder]] = {}
@@ -154,7 +154,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         searches=[found for name in arms if (found := arm_named(name)).rates],
         methods=ESTIMATORS,
         table=_table(study_table(groups), groups, base),
-        settings=[_setting(group, words, styles, base) for group, words in zip(groups, _apart(groups), strict=True)],
+        settings=[_setting(group, words, styles, base) for group, words in zip(groups, apart, strict=True)],
         drawn=MOST_DRAWN,
         trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
         estimates=list(_estimates(runs, base)),
@@ -213,17 +213,6 @@ def _curves(runs: Sequence[RunFolder], base: Path) -> Iterator[CurveRow]:
                     points=tuple((pixels(eps), f"{100 * accuracy.value:.1f}", accuracy) for eps, accuracy in points),
                     median=curve.median,
                 )
-
-
-def _apart(groups: Sequence[Group]) -> list[str]:
-    """What sets each setting apart from the others, in full."""
-    if len(groups) == 1:
-        return [""]
-    unimportant = ("seed", "summary", "arms")
-    flat = [flattened(group.experiment.to_json()) for group in groups]
-    keys = dict.fromkeys(key for values in flat for key in values if key not in unimportant)
-    differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
-    return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
 
 
 def _setting(group: Group, title: str, styles: dict[str, int], base: Path) -> Setting:

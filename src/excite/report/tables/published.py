@@ -5,7 +5,7 @@ and 2 (accuracies in %, mean ± deviation over 5 seeds) and Figure 5 (b); the lo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from excite.report.labels import objective
 from excite.runs import Experiment, load
@@ -59,117 +59,54 @@ def _subject(experiment: Experiment) -> tuple[str, str, str]:
     return experiment.data.name, experiment.model.name, objective(experiment)
 
 
-def _row(table: int, *arms: PublishedArm, L: float, MN: tuple[int, int], epochs: int, batch_size: int) -> PublishedRow:
-    return PublishedRow(table, L, *MN, epochs, batch_size, dict(zip(("baseline", "poe", "largest"), arms, strict=True)))
+# Per line an experiment, L, M, N, epochs, batch size | baseline | 1/L | 2/L, each clean and robust accuracy.
+TABLES = """
+table-1-cifar10-resnet20    3.526 200 100 164 5000 |81.55±2.6 24.69±2.3  |83.03±0.2 28.72±1.3  |81.92±1.3 31.9±3.1
+table-1-cifar10-resnet50    10.79 200 164 164 2000 |84.44±2 24.77±2.5    |84.29±2 27.35±2.4    |84.24±2.7 35.82±2.8
+table-1-cifar10-resnet110   11.85 200 164 164 1000 |83.77±0.5 28.81±2.5  |82.63±0.9 39.08±2.5  |84.62±0.4 34.22±2.8
+table-1-cifar10-densenet40  5.429 100 100 300 2000 |82.97±2.8 12.11±1.1  |85.75±2.4 14.81±0.8  |87.92±2.1 15.97±1.6
+table-1-cifar100-resnet50    8.75 200 164 164  256 |63.46±4.4 6.9±1.1    |63.59±4.1 7.56±1.1   |65.01±4 8.51±1.4
+table-1-cifar100-resnet110  14.48 200 164 164  256 |62.47±4.2 9.43±1.6   |60.94±4.1 12.52±1.9  |62.42±4.8 13.48±3.6
+table-1-cifar100-densenet40 10.47 100 100 300  256 |60±0.2 1.82±0.1      |60±0.5 2.11±0.1      |61.97±0.6 2±0.1
+table-2-trades              7.497  99  25  75  128 |84.81±0.29 52.12±0.09|84.51±0.19 52.56±0.26|83.44±0.15 52.27±0.04
+table-2-pgd-at               10.4  55 150 150  256 |85.98±0.09 42.66±0.08|86.21±0.32 43.03±0.13|86.35±0.11 42.98±0.16
+table-2-rst                 13.46 160 200 200  256 |89.48±0.05 59.38±0.14|89.5±0.15 59.6±0.11  |89.48±0.07 59.7±0.08
+"""
+# Clean and robust accuracy in the released AutoAttack logs.
+LOGS = """
+table-2-trades              | 84.44 52.17   | 84.36 52.19   | 83.24 52.32
+table-2-pgd-at              | 86.05 42.72   | 85.73 42.84   | 86.46 42.99
+table-2-rst                 | 89.5 59.4     | 89.68 59.46   | 89.46 59.66
+"""
+ARMS = ("baseline", "poe", "largest")
 
 
-def _arm(clean: float, clean_deviation: float, robust: float, robust_deviation: float, *logged: float) -> PublishedArm:
-    stated = Stated(clean, clean_deviation), Stated(robust, robust_deviation)
-    return PublishedArm(*stated, logged=(logged[0], logged[1]) if logged else None)
+def _parts(text: str) -> dict[str, list[list[str]]]:
+    """By the first word of each line, the words between its bars."""
+    lines = [[part.split() for part in line.split("|")] for line in text.strip().splitlines()]
+    return {first[0]: [first[1:], *others] for first, *others in lines}
 
 
-PUBLISHED: Mapping[str, PublishedRow] = {
-    "table-1-cifar10-resnet20": _row(
-        1,
-        _arm(81.55, 2.6, 24.69, 2.3),
-        _arm(83.03, 0.2, 28.72, 1.3),
-        _arm(81.92, 1.3, 31.9, 3.1),
-        L=3.526,
-        MN=(200, 100),
-        epochs=164,
-        batch_size=5000,
-    ),
-    "table-1-cifar10-resnet50": _row(
-        1,
-        _arm(84.44, 2.0, 24.77, 2.5),
-        _arm(84.29, 2.0, 27.35, 2.4),
-        _arm(84.24, 2.7, 35.82, 2.8),
-        L=10.79,
-        MN=(200, 164),
-        epochs=164,
-        batch_size=2000,
-    ),
-    "table-1-cifar10-resnet110": _row(
-        1,
-        _arm(83.77, 0.5, 28.81, 2.5),
-        _arm(82.63, 0.9, 39.08, 2.5),
-        _arm(84.62, 0.4, 34.22, 2.8),
-        L=11.85,
-        MN=(200, 164),
-        epochs=164,
-        batch_size=1000,
-    ),
-    "table-1-cifar10-densenet40": _row(
-        1,
-        _arm(82.97, 2.8, 12.11, 1.1),
-        _arm(85.75, 2.4, 14.81, 0.8),
-        _arm(87.92, 2.1, 15.97, 1.6),
-        L=5.429,
-        MN=(100, 100),
-        epochs=300,
-        batch_size=2000,
-    ),
-    "table-1-cifar100-resnet50": _row(
-        1,
-        _arm(63.46, 4.4, 6.9, 1.1),
-        _arm(63.59, 4.1, 7.56, 1.1),
-        _arm(65.01, 4.0, 8.51, 1.4),
-        L=8.75,
-        MN=(200, 164),
-        epochs=164,
-        batch_size=256,
-    ),
-    "table-1-cifar100-resnet110": _row(
-        1,
-        _arm(62.47, 4.2, 9.43, 1.6),
-        _arm(60.94, 4.1, 12.52, 1.9),
-        _arm(62.42, 4.8, 13.48, 3.6),
-        L=14.48,
-        MN=(200, 164),
-        epochs=164,
-        batch_size=256,
-    ),
-    "table-1-cifar100-densenet40": _row(
-        1,
-        _arm(60.0, 0.2, 1.82, 0.1),
-        _arm(60.0, 0.5, 2.11, 0.1),
-        _arm(61.97, 0.6, 2.0, 0.1),
-        L=10.47,
-        MN=(100, 100),
-        epochs=300,
-        batch_size=256,
-    ),
-    "table-2-trades": _row(
-        2,
-        _arm(84.81, 0.29, 52.12, 0.09, 84.44, 52.17),
-        _arm(84.51, 0.19, 52.56, 0.26, 84.36, 52.19),
-        _arm(83.44, 0.15, 52.27, 0.04, 83.24, 52.32),
-        L=7.497,
-        MN=(99, 25),
-        epochs=75,
-        batch_size=128,
-    ),
-    "table-2-pgd-at": _row(
-        2,
-        _arm(85.98, 0.09, 42.66, 0.08, 86.05, 42.72),
-        _arm(86.21, 0.32, 43.03, 0.13, 85.73, 42.84),
-        _arm(86.35, 0.11, 42.98, 0.16, 86.46, 42.99),
-        L=10.40,
-        MN=(55, 150),
-        epochs=150,
-        batch_size=256,
-    ),
-    "table-2-rst": _row(
-        2,
-        _arm(89.48, 0.05, 59.38, 0.14, 89.50, 59.40),
-        _arm(89.5, 0.15, 59.6, 0.11, 89.68, 59.46),
-        _arm(89.48, 0.07, 59.7, 0.08, 89.46, 59.66),
-        L=13.46,
-        MN=(160, 200),
-        epochs=200,
-        batch_size=256,
-    ),
-}
+def _stated(text: str) -> Stated:
+    mean, deviation = map(float, text.split("±"))
+    return Stated(mean, deviation)
+
+
+def _published() -> dict[str, PublishedRow]:
+    logs, rows = _parts(LOGS), {}
+    for name, (settings, *accuracies) in _parts(TABLES).items():
+        constant, (m, n, epochs, batch_size) = float(settings[0]), map(int, settings[1:])
+        arms = {
+            arm: PublishedArm(_stated(clean), _stated(robust))
+            for arm, (clean, robust) in zip(ARMS, accuracies, strict=True)
+        }
+        for arm, (clean, robust) in zip(ARMS, logs.get(name, [[]])[1:], strict=False):
+            arms[arm] = replace(arms[arm], logged=(float(clean), float(robust)))
+        rows[name] = PublishedRow(int(name[len("table-")]), constant, m, n, epochs, batch_size, arms)
+    return rows
+
+
+PUBLISHED = _published()
 
 # Figure 5 (b): L of ResNet-20 on CIFAR-10, a row per M and a column per N.
 FIGURE_5_MAXIMA = (25, 55, 105, 155, 200)
