@@ -70,23 +70,23 @@ def weights(run: Path) -> str:
     return str(json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["weights_sha256"])
 
 
-def undisturbed(tiny: Path, folder: Path, seed: int) -> str:
+def undisturbed(tiny: Path, folder: Path, seed: int, epochs: int = 30) -> str:
     """The weights that the same training ends with when nobody kills it."""
-    run = Run(folder, load(str(tiny), overrides=["training.epochs=30", f"seed={seed}"]), console=Console())
+    run = Run(folder, load(str(tiny), overrides=[f"training.epochs={epochs}", f"seed={seed}"]), console=Console())
     run.train("baseline")
     return weights(folder)
 
 
 def test_a_killed_job_goes_on_from_its_checkpoint(tiny: Path, tmp_path: Path, start: Start) -> None:
-    process = start("sweep", tiny, *LONG, "--workers", "1", "--out", "sweep")
+    process = start("sweep", tiny, *LONG, "--set", "training.epochs=12", "--workers", "1", "--out", "sweep")
     run = tmp_path / "sweep/seed-0"
     kill_at_work(run, process, times=1)
     stdout, stderr = process.communicate(timeout=240)
     assert process.returncode == 0, stderr
     assert "1 of 1 jobs done, 0 failed" in stdout
     assert len(workers(run / "baseline.log")) == 2
-    assert epochs_done(run) == 30
-    assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0)
+    assert epochs_done(run) == 12
+    assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0, epochs=12)
 
 
 @pytest.mark.slow
