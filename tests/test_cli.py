@@ -1,59 +1,25 @@
 """The command line as people meet it: its output and exit codes; a whole run and what is stopped in real processes."""
 
-import io
 import json
 import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import click
 import pytest
 
 import excite
-from excite.cli import cli, main
+from excite.cli import cli
+from tests.command_line import call, call_process, start
 
 SMALL = [
     *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
     *("--set", "training.batch_size=32", "--set", "lipschitz.steps=20"),
 ]
-
-
-def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "excite", *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "EXCITE_DATA": str(cwd / "data"), "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def call_process(*arguments: str | Path, cwd: Path, code: int = 0) -> tuple[str, str]:
-    process = start(*arguments, cwd=cwd)
-    stdout, stderr = process.communicate(timeout=240)
-    assert process.returncode == code, stderr
-    return stdout, stderr
-
-
-def call(*arguments: str | Path, cwd: Path, code: int = 0) -> tuple[str, str]:
-    """The same in this process, which has torch already."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(stdout), redirect_stderr(stderr):
-        patch.chdir(cwd)
-        patch.setenv("EXCITE_DATA", str(cwd / "data"))
-        patch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as end:
-            main([*map(str, arguments)])
-    assert (end.value.code or 0) == code, stderr.getvalue()
-    return stdout.getvalue(), stderr.getvalue()
 
 
 @pytest.fixture(scope="module")
