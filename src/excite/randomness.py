@@ -35,7 +35,8 @@ def generator(*address: int) -> torch.Generator:
 def seeded(*words: object) -> torch.Generator:
     """A generator whose draws depend on the words alone, in every process.
 
-    Addresses with names in them, such as an attack's, are hashed as they always were: verdicts on disk came from it.
+    Another hash than `derive_seed`'s, because either one for both would change digits: the order of the images and
+    the first weights came from that one, the verdicts on disk and those that journals go on with came from this one.
     """
     digest = sha256(repr(words).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
