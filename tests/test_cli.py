@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
