@@ -21,7 +21,7 @@ def expit(z: Array) -> Array:
 REACH = 14.0  # the threshold is sought within this many e-folds of the start, a factor of a million either way
 SPACING = 0.02  # of the thresholds on the grid, in e-folds
 SLOPES = np.geomspace(0.01, 0.8, 18)  # e-folds between 50% and 73% survival
-USUAL_SLOPE, SLOPE_FACTOR = 0.12, 2.0  # prior: log-normal, two thirds within this factor
+USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within this factor
 DECAY = 2.0  # prior of the threshold: it halves with every factor 4 = e^(2 ln 2) away from the start
 MISJUDGED = 0.01  # of verdicts, whatever the rate
 NEGLIGIBLE = 1e-9
@@ -32,7 +32,7 @@ class DoseResponse:
     """P(a training ends well | η) = 1 / (1 + (η / threshold)^(1/slope)), given what became of trainings so far.
 
     The prior is weak: the threshold is where the search starts, give or take factors of 4, and from half to nine tenths
-    of the trainings it is a factor 1.3 (in two cases of three 1.14 to 1.7). One in a hundred verdicts may be wrong
+    of the trainings it is a factor 1.25 (in two cases of three 1.16 to 1.4). One in a hundred verdicts may be wrong
     whatever the rate. Psychometrics measures the threshold of an ear this way.
 
     >>> heard = DoseResponse(start=0.1, rates=(0.1, 0.4, 1.6, 0.8, 0.6), survived=(True, True, False, False, True))
