@@ -200,6 +200,25 @@ def test_runs_too_short_to_learn_are_said() -> None:
     assert "make the short runs longer: raise steps, which an experiment calls lipschitz.steps" in str(estimate)
 
 
+@pytest.mark.parametrize(("steps", "enough"), [(50, False), (100, True)])
+def test_the_first_few_steps_of_a_long_training_pin_nothing_down(steps: int, enough: bool) -> None:
+    """A fifth of the loss after 50 steps tells less about a training than after 100."""
+
+    def falls(rate: float, _draw: int) -> Iterator[float]:
+        for number in count():
+            yield (2.4 - 0.5 * min(number / (0.75 * steps), 1)) if rate <= 0.3 else 2.4
+
+    estimate = find_edge(falls, budget=20 * steps, steps=steps)
+    assert estimate.interval[0] < 2 / 0.3 < estimate.interval[1]
+    assert estimate.identified == enough
+    assert ("at best 21% of the loss" in str(estimate)) != enough
+
+
+def test_the_careful_rate_also_holds_at_the_lower_end_of_the_interval() -> None:
+    estimate = find_edge(descent(4.0), budget=8 * STEPS)
+    assert estimate.details["careful_rate"] < 2 / estimate.interval[1]
+
+
 def test_nothing_converges() -> None:
     def hopeless(_rate: float, _draw: int) -> Iterator[float]:
         yield 2.3

@@ -27,6 +27,7 @@ LONGER = "make the short runs longer: raise steps, which an experiment calls lip
 HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
 CLEARLY = 1.02  # times as far down
+FEW, LITTLE = 75, 0.25  # steps, and of the initial loss: runs this short whose best has come no farther misjudge rates
 PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good enough to judge others by
 
 
@@ -85,8 +86,9 @@ def find_edge(
 
     The interval covers the luck of the seeds and of the search, and ±9% (a standard deviation) for what a short run
     cannot know about a whole training; docs/estimators.md has the evidence. Beside L, `details["careful_rate"]` is the
-    rate that 95% of trainings survive. L is identified when its interval is within a factor 2, rates on both sides of
-    the edge were seen, and the best run's loss fell by 5%.
+    rate that 95% of trainings survive even if the edge lies at the lower end of its interval. L is identified when its
+    interval is within a factor 2, rates on both sides of the edge were seen, and the best run's loss fell by 5%, or by
+    25% where runs have fewer than 75 steps.
 
     With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
     the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
@@ -182,7 +184,8 @@ def _conclude(
             f"At none of the rates {tried} did the loss fall within {steps} steps. "
             f"Start from a smaller rate, or {LONGER}."
         )
-    threshold, (low, high), careful = curve.threshold(), _interval(curve), curve.careful()
+    threshold, (low, high) = curve.threshold(), _interval(curve)
+    careful = curve.careful() * low / threshold  # also if the edge lies at the lower end of its interval
     details = _details(runs, curve) | {
         "threshold": threshold,
         "careful_rate": careful,
@@ -207,8 +210,9 @@ def _conclude(
             details=details,
         )
     doubts = []
-    if reference.way_down < HARDLY * abs(reference.best.initial):
-        doubts.append(f"all of them hardly learned: {LONGER}")
+    share = reference.way_down / abs(reference.best.initial)
+    if share < HARDLY or (steps < FEW and share < LITTLE):
+        doubts.append(f"all of them hardly learned, at best {share:.0%} of the loss: {LONGER}")
     if high > low * IDENTIFIED:
         doubts.append("that is too few to tell: raise the budget")
     basis += f"; 95% of trainings survive {careful:.3g}"
