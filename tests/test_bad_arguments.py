@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import excite
-from excite import attacks, data, objectives, schedules
+from excite import attacks, data, models, objectives, schedules
 from excite.errors import InputError
 from excite.training import train
 
@@ -29,6 +29,10 @@ def sized(width: int) -> nn.Module:
 
 def sgd(**options: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(model().parameters(), lr=0.1, **options)
+
+
+def sgd_of(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.1)
 
 
 def split(labels: Any = (0, 1, 0, 1)) -> data.Split:
@@ -127,6 +131,48 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: excite.Recorder(net := model(), torch.optim.LBFGS(net.parameters())),
         "train with SGD",
     ),
+    # another kind of thing
+    "a trace that is none": (lambda: excite.acuteness(3), "pass a Trace"),  # type: ignore[arg-type]
+    "no trace": (lambda: excite.estimate_lipschitz(None), "needs"),
+    "a method that is none": (lambda: excite.estimate_lipschitz(None, method=3), "Known"),  # type: ignore[arg-type]
+    "a path for a model": (lambda: excite.evaluate("net.pt", X, Y, "pgd", eps=0.1), "torch module"),  # type: ignore[arg-type]
+    "a class for a model": (lambda: excite.evaluate(nn.Linear, X, Y), "torch module"),  # type: ignore[arg-type]
+    "a name for a model": (lambda: attacks.pgd("lenet5", X, Y, eps=0.1, step=0.1), "torch module"),  # type: ignore[arg-type]
+    "no model to record": (lambda: excite.Recorder(3), "torch module"),  # type: ignore[arg-type]
+    "no optimizer": (lambda: excite.Recorder(model(), 3), "an optimizer of torch"),  # type: ignore[arg-type]
+    "less than no slopes": (lambda: excite.Recorder(net := model(), sgd_of(net), slopes_per_epoch=-1), "at least 0"),
+    "no scheduler": (lambda: excite.rescale_scheduler(3, 1.0), "a scheduler of torch"),  # type: ignore[type-var,arg-type]
+    "a number for an estimate": (
+        lambda: excite.rescale_scheduler(torch.optim.lr_scheduler.StepLR(sgd(), 1), 10.0),  # type: ignore[arg-type]
+        "a LipschitzEstimate",
+    ),
+    "no loss": (lambda: excite.find_learning_rate(model, BATCHES, 3), "output, target"),  # type: ignore[arg-type]
+    "no batches": (lambda: excite.find_learning_rate(model, [], cross_entropy), "batch"),
+    "no vectors": (lambda: excite.certificate(torch.zeros(0), torch.zeros(0), torch.zeros(0)), "no entries"),
+    "vectors of other lengths": (
+        lambda: excite.certificate(torch.zeros(3), torch.zeros(4), torch.zeros(3)),
+        "must agree",
+    ),
+    "a vector that is none": (lambda: excite.certificate(None, X, X), "a tensor"),  # type: ignore[arg-type]
+    "batches of text": (lambda: judge(batch_size="x"), "whole number"),
+    "batches of -1": (lambda: judge(batch_size=-1), "at least 1"),
+    "no images": (lambda: judge(X[:0], Y[:0]), "at least 1"),
+    "images of NaN": (lambda: judge(X * math.nan), "0, 1"),
+    "an evaluation that is not there": (lambda: excite.Evaluation.load("nowhere.json"), "Save one there"),
+    "a model of no classes": (lambda: models.create("lenet5", num_classes=0, input_shape=(1, 28, 28)), "class"),
+    "a model of tiny images": (lambda: models.create("lenet5", input_shape=(1, 2, 2)), "2"),
+    "a model by a number": (lambda: models.create(3), "Known"),  # type: ignore[arg-type]
+    "a data set by a number": (lambda: data.load(3), "Known"),  # type: ignore[arg-type]
+    "fewer labels than images": (lambda: data.from_tensors((255 * X).byte(), Y[:3], X, Y, name="mine"), "label"),
+    "a schedule of words": (lambda: schedules.step("fast", milestones=[1]), "rate"),  # type: ignore[arg-type]
+    "a rate of NaN": (lambda: schedules.constant(math.nan), "rate"),
+    "a factor below zero": (lambda: schedules.exponential(0.1, decay=-1), "decay"),
+    "no epochs": (lambda: schedules.cosine(0.1, epochs=0), "epochs"),
+    "no sizes to choose from": (lambda: excite.choose_batch_size({}, {}, 0.5), "batch size"),
+    "other sizes": (lambda: excite.choose_batch_size({32: 1.0}, {64: 0.5}, 0.5), "same"),
+    "a beta of NaN": (lambda: objectives.Trades(beta=math.nan), "beta"),
+    "no steps": (lambda: objectives.Trades(steps=-1), "steps"),
+    "an unknown benchmark": (lambda: excite.benchmark(model(), eps=0.1, dataset="imagenet"), "imagenet"),
     "another model's optimizer": (lambda: excite.Recorder(model(), sgd()), "none of this model's parameters"),
 }
 

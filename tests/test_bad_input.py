@@ -278,6 +278,14 @@ figure figure-2 nowhere | does not exist
 figure figure-2 empty | There is no run in
 figure figure-4 RUN | figure-4
 figure figure-1 RUN --out tiny.toml | is a file
+export | Missing argument
+export nowhere --to robustbench | does not exist
+export RUN | Missing option '--to'
+export RUN --to kaggle | 'robustbench'
+export RUN --to robustbench --arm best | There is no arm "best"
+export RUN --to robustbench --arm poe | poe
+export RUN --to robustbench --out tiny.toml | is a file
+export RUN --to tensorboard --arm poe | --arm would be ignored
 list --device gpu | cpu
 list extra | unexpected extra argument
 verify | Missing argument

@@ -53,7 +53,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     known = list(known)
     if not known:
         return InputError(f'There is no {kind} "{name}", nor any other: leave it out.')
-    nearest = difflib.get_close_matches(name.lower(), known, n=1)
+    nearest = difflib.get_close_matches(str(name).lower(), known, n=1)
     suggestion = f'; did you mean "{nearest[0]}"?' if nearest else "."
     return InputError(f'There is no {kind} "{name}"{suggestion} Known: {", ".join(known)}.')
 

@@ -38,6 +38,21 @@ def check_number(name: str, value: object) -> None:
         raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")
 
 
+def check_kind(name: str, value: object, attribute: str, wanted: str) -> None:
+    """Refuse an object of another kind than the `wanted` one, which is known by an `attribute`.
+
+    >>> check_kind("model", "lenet5", "parameters", "a torch module")
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: model is 'lenet5'; pass a torch module.
+    """
+    if not hasattr(value, attribute) or isinstance(value, type):
+        raise InputError(f"{name} is {str(value)[:80]!r}; pass {wanted}.")
+
+
+MODULE = "a torch module"
+
+
 def pixels(eps: float) -> str:
     """8/255 rather than 0.03137: how the field reads ε. What is short as it is, such as 0.2, stays so.
 

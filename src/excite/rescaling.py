@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLR
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.quantities import check_kind
 from excite.registry import named_options
 from excite.schedules import ScheduledRate
 
@@ -51,6 +52,10 @@ def rescale_scheduler(
     >>> optimizer.param_groups[0]["lr"]
     0.125
     """
+    check_kind("scheduler", scheduler, "optimizer", "a scheduler of torch")
+    check_kind(
+        "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
+    )
     _multiply(scheduler, estimate.learning_rate(multiple) / first_rate(scheduler, horizon=horizon))
     return scheduler
 

@@ -13,6 +13,7 @@ from excite.attacks.fast_model import fast_inference
 from excite.attacks.packaged import FAB, Square
 from excite.attacks.protocol import Attack, Cascade, in_words
 from excite.errors import InputError
+from excite.quantities import MODULE, check_kind
 from excite.registry import lookup, named_options
 
 Member = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
@@ -96,4 +97,5 @@ def autoattack(
     The batches are those of the package: each attack meets the survivors of the attacks before, regrouped.
     """
     attack = AutoAttack(eps, norm, version, members, seed=seed)
+    check_kind("model", model, "parameters", MODULE)
     return attack.run(fast_inference(model), x, y, None, batch_size=batch_size)

@@ -13,7 +13,7 @@ from excite.attacks.fast_model import FastModel, fast_inference
 from excite.attacks.losses import LOSSES, LossName
 from excite.attacks.protocol import Attack, check_ball, check_inputs, in_words
 from excite.errors import InputError
-from excite.quantities import pixels
+from excite.quantities import MODULE, check_kind, pixels
 from excite.registry import lookup, named_options
 
 Keep = Literal["best", "largest_loss", "last"]
@@ -59,6 +59,7 @@ def pgd(
         raise InputError(f'keep="{keep}" says nothing about examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
+    check_kind("model", model, "parameters", MODULE)
     check_inputs(x, y)
     x = x.detach()
     if len(x) == 0 or eps == 0:

@@ -27,7 +27,7 @@ from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress, Progress
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag
 from excite.evaluation.shards import EngineName, Shards, engines
-from excite.quantities import check_whole, number
+from excite.quantities import MODULE, check_kind, check_whole, number
 from excite.randomness import seeded
 from excite.registry import named_options
 
@@ -92,12 +92,14 @@ def evaluate(
     0.75
     """
     check_whole("seed", seed, least=0)
+    check_whole("batch_size", batch_size, least=1)
+    check_kind("model", model, "parameters", MODULE)
     known = as_attacks(attacks, eps)
     x, y = as_examples(model, x, y)
     journal = None if journal is None else Path(journal)
     check_inputs(x, y)
-    if len(x) == 0 or batch_size < 1:
-        raise InputError(f"{len(x)} examples in batches of {batch_size} give no verdict; pass at least 1 of each.")
+    if len(x) == 0:
+        raise InputError("0 examples give no verdict; pass at least 1.")
     shards = Shards(workers, engine, address)
     shards.check(len(x))
     left_in_train_mode = trust.train_mode(model)

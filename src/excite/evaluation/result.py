@@ -193,8 +193,10 @@ class Evaluation:
         write_json(path, self.to_json())
 
     @staticmethod
-    def load(path: Path) -> "Evaluation":
-        return Evaluation.from_json(read_json(path), path)
+    def load(path: Path | str) -> "Evaluation":
+        if not Path(path).exists():
+            raise InputError(f"There is no evaluation at {path}. Save one there: evaluate(…).save(path).")
+        return Evaluation.from_json(read_json(Path(path)), path)
 
     def __str__(self) -> str:
         lines = [f"clean {self.clean} on {len(self.correct)} examples"]

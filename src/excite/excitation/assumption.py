@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
+from excite.quantities import check_kind
 from excite.registry import named_options
 from excite.trace import Trace
 
@@ -55,6 +56,7 @@ def acuteness(trace: Trace) -> Acuteness:
     >>> acuteness(Trace(distances, distances, steps=np.array([1, 2, 3]))).fraction
     1.0
     """
+    check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
     if len(trace) < 3:
         raise InputError(
             f"The trace holds {len(trace)} moments; Assumption 2 needs 3, the last one being θ*. Record longer."

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.quantities import check_kind
 from excite.registry import named_options
 
 Angle = Literal["acute", "right", "obtuse"]
@@ -146,6 +147,10 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
     >>> str(certificate(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.8]), torch.zeros(2)))[:9]
     'Certified'
     """
+    for name, vector in (("theta", theta), ("theta_next", theta_next), ("theta_star", theta_star)):
+        check_kind(name, vector, "detach", "a tensor of all parameters")
+        if not vector.numel():
+            raise InputError(f"{name} has no entries; pass a tensor of all parameters.")
     now, after, goal = (vector.detach().reshape(-1) for vector in (theta, theta_next, theta_star))
     if not len(now) == len(after) == len(goal):
         raise InputError(f"θᵏ, θᵏ⁺¹ and θ* have {len(now)}, {len(after)} and {len(goal)} entries; they must agree.")

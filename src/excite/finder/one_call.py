@@ -88,6 +88,8 @@ def find_learning_rate(
     if weights not in ("fresh", "present"):
         raise InputError(f'weights="{weights}" is neither "fresh" nor "present".')
     check_whole("seed", seed, least=0)
+    if not callable(loss_fn):
+        raise InputError(f"loss_fn is {loss_fn!r}; pass a function (output, target) -> loss.")
     began = time.perf_counter()
     with _beginnings(model, loader, weights, isinstance(optimizer, Optimizer)) as beginning:
         trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
+from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import with_named_options
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import (
@@ -101,6 +102,10 @@ class Recorder:
         seed: int = 0,
         folder: Path | None = None,
     ) -> None:
+        check_kind("model", model, "parameters", MODULE)
+        if optimizer is not None:
+            check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
+        check_whole("slopes_per_epoch", slopes_per_epoch, least=0)
         self._model = model
         self._parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._check(optimizer, gradient, storage, slopes_per_epoch)

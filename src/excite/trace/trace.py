@@ -100,7 +100,8 @@ class Trace:
         write_bytes(path, save(arrays, metadata=metadata))
 
     @classmethod
-    def load(cls, path: Path) -> "Trace":
+    def load(cls, path: Path | str) -> "Trace":
+        path = Path(path)
         cure = f"Record {path} again, or restore it from a copy."
         if not path.exists():
             raise CorruptFileError(f"There is no trace at {path}. Train with a Recorder and save its trace there.")

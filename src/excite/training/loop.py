@@ -16,7 +16,7 @@ from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
 from excite.objectives import Objective, frozen
-from excite.quantities import check_whole
+from excite.quantities import MODULE, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
 from excite.registry import named_options
 from excite.schedules import Schedule, attach
@@ -115,6 +115,7 @@ def train(
     for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
+    check_kind("model", model, "parameters", MODULE)
     keep_freed_memory()
     _check_kinds(data, objective, optimizer)
     _check_optimizer(model, optimizer)

@@ -61,7 +61,7 @@ def names() -> list[str]:
 
 def find(name: str | Path) -> Known:
     """What is known of a data set by its name, or of a user's own by the path of an .npz file."""
-    if isinstance(name, Path) or name.endswith(".npz"):
+    if isinstance(name, Path) or str(name).endswith(".npz"):
         return InMemory(load_npz(Path(name).expanduser()))
     if name in DATASETS:
         return DATASETS[name]
