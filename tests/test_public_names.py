@@ -5,7 +5,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
-from inspect import isfunction
+from inspect import isfunction, signature
 from types import ModuleType
 
 import pytest
@@ -52,15 +52,42 @@ def test_a_wrong_name_suggests_the_right_one() -> None:
     assert error.value.obj is excite
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in excite.__all__ if name != "estimate_lipschitz" and isfunction(getattr(excite, name))]
-)
+def public() -> dict[str, object]:
+    """By dotted name: what is public of excite, and of every station."""
+    own = {name: getattr(excite, name) for name in excite.__all__}
+    return own | {
+        f"{station}.{name}": getattr(own[station], name)
+        for station in STATIONS
+        for name in getattr(own[station], "__all__", ())
+    }
+
+
+FORWARDING = ("estimate_lipschitz", "estimator", "create")  # whose options are those of what they name
+FUNCTIONS = {
+    name: function
+    for name, function in public().items()
+    if isfunction(function)
+    and name.rpartition(".")[2] not in FORWARDING
+    and any(each.kind is not each.VAR_POSITIONAL for each in signature(function).parameters.values())
+}
+CLASSES = [
+    *(excite.Recorder, excite.attacks.PGD, excite.attacks.AutoAttack, excite.trace.Probe),
+    *(excite.data.Split, excite.data.Dataset, excite.data.Mixture, excite.data.Unlabelled),
+    *(excite.lipschitz.ShortTrainings, excite.evaluation.Shards),
+    *(excite.models.LeNet5, excite.models.ResNet, excite.models.DenseNet, excite.models.WideResNet),
+    *excite.objectives.OBJECTIVES.values(),
+    *excite.lipschitz.ESTIMATORS.values(),
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_wrong_option_of_a_public_function_is_an_input_error(name: str) -> None:
-    with pytest.raises(InputError, match=f'There is no option of {name} "nonsense_option". Known: '):
-        getattr(excite, name)(nonsense_option=1)
+    own = FUNCTIONS[name].__name__
+    with pytest.raises(InputError, match=f'There is no option of {own} "nonsense_option". Known: '):
+        FUNCTIONS[name](nonsense_option=1)
 
 
-@pytest.mark.parametrize("kind", [excite.Recorder, *excite.objectives.OBJECTIVES.values()])
+@pytest.mark.parametrize("kind", CLASSES)
 def test_a_wrong_option_of_a_public_class_is_an_input_error(kind: type) -> None:
     with pytest.raises(InputError, match=f'There is no option of {kind.__name__} "nonsense_option"'):
         kind(nonsense_option=1)

@@ -14,7 +14,7 @@ from excite.attacks.packaged import FAB, Square
 from excite.attacks.protocol import Attack, Cascade, in_words
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind
-from excite.registry import lookup, named_options
+from excite.registry import lookup, named_options, with_named_options
 
 Member = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
 
@@ -41,6 +41,7 @@ VERSIONS: dict[str, list[tuple[Member, dict[str, int]]]] = {
 }
 
 
+@with_named_options
 @dataclass(frozen=True)
 class AutoAttack(Cascade):
     """The package's `standard`, `plus` or `rand` selection, or members of one's own choice, once each.

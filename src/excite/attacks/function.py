@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from excite.attacks.ball import Norm
 from excite.attacks.protocol import Attack, AttackFunction
 from excite.errors import InputError, unknown
+from excite.registry import named_options
 
 
+@named_options
 def as_attack(attack: Attack | AttackFunction) -> Attack:
     """`attack` itself, or what a plain function tells of itself, such as `partial(attacks.pgd, eps=…, step=…)`.
 

@@ -14,7 +14,7 @@ from excite.attacks.losses import LOSSES, LossName
 from excite.attacks.protocol import Attack, check_ball, check_inputs, in_words
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, pixels
-from excite.registry import lookup, named_options
+from excite.registry import lookup, named_options, with_named_options
 
 Keep = Literal["best", "largest_loss", "last"]
 
@@ -164,6 +164,7 @@ def full_precision(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
+@with_named_options
 @dataclasses.dataclass(frozen=True)
 class PGD(Attack):
     """`pgd` with its options set, for verdicts: fooled examples leave the batch unless another iterate is to count."""

@@ -12,12 +12,14 @@ from torch import Tensor
 from excite.errors import InputError
 from excite.quantities import check_whole
 from excite.randomness import generator
+from excite.registry import with_named_options
 
 MOST_CLASSES = 1_000_000
 _WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Split:
     """Images, uint8, N×C×H×W; labels, int64, N. Arrays become tensors, labels of other whole numbers int64."""
@@ -112,6 +114,7 @@ class Split:
         return tuple(mean for mean, _ in moments), tuple(std for _, std in moments)
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Train and test images of one kind, how many classes their labels count, and what these are called.

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation.result import Evaluation
+from excite.registry import named_options
 
 Z95 = NormalDist().inv_cdf(0.975)
 
@@ -41,6 +42,7 @@ class Comparison:
         )
 
 
+@named_options
 def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Comparison:
     """Compare two evaluations of the same examples on `"clean"`, `"worst"` or an attack both have.
 

@@ -22,12 +22,14 @@ import torch
 
 from excite.errors import ExciteError, InputError, unknown
 from excite.evaluation.batch import Judge, Task, Verdict, device_of
+from excite.registry import with_named_options
 
 RETRIES = 2
 
 EngineName = Literal["local", "ray"]
 
 
+@with_named_options
 @dataclass(frozen=True)
 class Shards:
     """Who shares an evaluation: so many processes here, or a Ray cluster; alone by default."""

@@ -12,6 +12,7 @@ from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
 from excite.lipschitz.epochs import secants
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.registry import named_options
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -158,6 +159,7 @@ class PathCertificate:
         }
 
 
+@named_options
 def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> PathCertificate:
     """Both assumptions, the certificate and the bounds of Definition 1 at every recorded step of a run.
 
@@ -214,6 +216,7 @@ def excitation(spans: tuple[Span, ...]) -> Excitation | None:
     )
 
 
+@named_options
 def step_size_decay(rates: Floats) -> StepSizes:
     """Fit the exponent of the decay over the second half of the rates, by least squares on logarithms.
 

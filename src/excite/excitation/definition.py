@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.registry import named_options
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Gramian:
         )
 
 
+@named_options
 def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     """Check Definition 1 on a signal of shape (times, d, p), or (times, d) for p = 1.
 
@@ -72,6 +74,7 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     )
 
 
+@named_options
 def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
     """z at every step of ż = −ΦΦᵀz, exactly: z ← e^{−ΦΦᵀ·step} z; shape (times + 1, d)."""
     path = [initial.to(torch.float64)]

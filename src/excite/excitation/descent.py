@@ -17,6 +17,7 @@ from torch import Tensor
 
 from excite.errors import InputError
 from excite.excitation.theorem import Certificate, certificate
+from excite.registry import named_options
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +58,7 @@ class CertifiedDescent:
         return {"rate": self.rate, "certified": self.certified.tolist(), **lists, "conclusion": str(self)}
 
 
+@named_options
 def certify_descent(
     gradient: Callable[[Tensor], Tensor],
     start: Tensor,

@@ -12,7 +12,7 @@ from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_br
 from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,6 +31,7 @@ FEW, LITTLE = 75, 0.25  # steps, and of the initial loss: runs this short whose 
 PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good enough to judge others by
 
 
+@with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
     """All short trainings together cost at most `budget` whole ones, or ten times `steps`, the length of one of them.

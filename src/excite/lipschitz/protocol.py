@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 
 from excite.errors import InputError
+from excite.registry import with_named_options
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class LipschitzEstimate:
         return cls(**value | {"interval": tuple(value["interval"])})
 
 
+@with_named_options
 @dataclass(frozen=True)
 class ShortTrainings:
     """Short trainings of one experiment, and how long a whole one is.

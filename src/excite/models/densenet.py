@@ -6,6 +6,7 @@ from torch.nn.functional import avg_pool2d, relu
 
 from excite.errors import InputError
 from excite.models.initialize import he_normal
+from excite.registry import with_named_options
 
 BLOCKS = 3
 BOTTLENECK = 4  # the 1×1 convolution gives 4·growth channels to the 3×3 one
@@ -40,6 +41,7 @@ class Transition(nn.Module):
         return avg_pool2d(self.conv(relu(self.bn(x), inplace=True)), 2)
 
 
+@with_named_options
 class DenseNet(nn.Module):
     """`depth` = 6n + 4 layers: a stem of 2·growth channels, 3 blocks of n layers, 2 transitions, a linear layer."""
 

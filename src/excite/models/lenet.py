@@ -5,11 +5,13 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from excite.errors import InputError
+from excite.registry import with_named_options
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 SMALLEST_SIDE = 16
 
 
+@with_named_options
 class LeNet5(nn.Module):
     """`activate_logits=True` also sends the logits through the activation, as the paper's released code does.
 

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
+from excite.registry import with_named_options
 
 
+@with_named_options
 class Normalize(nn.Module):
     """(x − mean) / std for every channel; both are part of the state_dict, neither is trained."""
 

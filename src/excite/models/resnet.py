@@ -17,6 +17,7 @@ from torch.nn.functional import relu
 
 from excite.errors import InputError
 from excite.models.initialize import he_normal
+from excite.registry import with_named_options
 
 
 class BasicBlock(nn.Module):
@@ -93,6 +94,7 @@ RESNET18 = Layout(BasicBlock, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2))
 RESNET50_BOTTLENECK = Layout(Bottleneck, widths=(64, 128, 256, 512), depths=(3, 4, 6, 3))
 
 
+@with_named_options
 class ResNet(nn.Module):
     """A 3×3 stem, the stages of `layout`, global average pooling, one linear layer."""
 

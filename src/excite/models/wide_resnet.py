@@ -5,6 +5,7 @@ from torch.nn.functional import relu
 
 from excite.errors import InputError
 from excite.models.initialize import he_normal
+from excite.registry import with_named_options
 
 WIDTHS = (16, 32, 64)
 
@@ -28,6 +29,7 @@ class WideBlock(nn.Module):
         return total
 
 
+@with_named_options
 class WideResNet(nn.Module):
     """`depth` = 6n + 4 layers: a stem of 16 channels, n blocks at each of 16, 32, 64 times `factor`, a linear layer."""
 

@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from excite.registry import named_options
+
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> one number or one per example
 
 TRAINING_PASSES = 3  # of a forward pass: a backward pass, to the images and to the weights, does the work of two
@@ -46,6 +48,7 @@ class TwoStage(Protocol[Perturbation]):
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: Perturbation, y: Tensor, /) -> Tensor: ...
 
 
+@named_options
 def frozen(
     objective: Objective, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
 ) -> Callable[[], Tensor]:

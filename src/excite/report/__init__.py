@@ -18,7 +18,7 @@ __getattr__ = lazily(
         "estimates_table": "tables.estimates",
         "excitation_facts": "tables.excitation",
         "excitation_table": "tables.excitation",
-        "table": "tables.run_table",
+        "table": "tables.run_tables",
         "write_page": "page.page",
     },
 )

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from excite.errors import InputError, unknown
 from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
-from excite.registry import check_name
+from excite.registry import check_name, named_options
 from excite.runs.arms import OWN, arm_named
 
 Count = Annotated[int, Meta(ge=1)]
@@ -106,6 +106,7 @@ def catalogue() -> dict[str, Traversable]:
     return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
 
 
+@named_options
 def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment of the catalogue, or a TOML file; `overrides` are strings such as `training.epochs=3`."""
     path = Path(name_or_path)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from excite.registry import named_options
 from excite.trace.probe import Probe, as_in_training
 
 _FEWEST = 6  # a small residual says that an eigenvalue is near; a few more steps make it the largest one
@@ -22,6 +23,7 @@ class Curvature:
     iterations: int
 
 
+@named_options
 def largest_curvature(
     model: nn.Module, probe: Probe, *, iterations: int = 20, tolerance: float = 0.01, seed: int = 0
 ) -> Curvature:

@@ -16,12 +16,14 @@ from torch.nn.functional import cross_entropy
 from excite.errors import InputError
 from excite.objectives.protocol import Objective, frozen
 from excite.randomness import seed_all, undisturbed
+from excite.registry import with_named_options
 
 __all__ = ["Loss", "Objective", "Probe", "input_gradient"]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> one number or one per example
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Probe:
     """Examples `x` with targets `y` (labels or soft labels) and what is minimised on them.

@@ -10,11 +10,13 @@ from excite.data.batches import steps_per_epoch
 from excite.data.dataset import Split, unit_floats
 from excite.errors import InputError
 from excite.randomness import generator
+from excite.registry import with_named_options
 
 # Where the orders of the two parts draw their seeds: epochs count from 0, so no epoch's seed is one of these.
 _LABELLED, _PSEUDO = -1, -2
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """An epoch counts `epoch_samples` images, whatever the sizes of the two parts.

@@ -14,11 +14,12 @@ from excite.data.self_training.rst_pickle import load_pseudo_labelled
 from excite.data.sources.known import data_directory
 from excite.data.sources.npz import label_name, load_images, open_npz
 from excite.errors import InputError, unknown
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 
 _PICKLES = (".pickle", ".pkl")
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Unlabelled:
     """Images, uint8, N×C×H×W. `labels`, where they are known, judge pseudo-labels; nothing is trained on them."""

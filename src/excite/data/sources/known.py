@@ -44,6 +44,7 @@ class DatasetStatus:
         return f"{self.name:<18} {state:>12}  {self.about}"
 
 
+@named_options
 def data_directory(data_dir: str | Path | None = None) -> Path:
     """`data_dir` if given, else the environment variable EXCITE_DATA, else the user's cache folder for excite."""
     chosen = data_dir or os.environ.get(ENVIRONMENT_VARIABLE)
@@ -59,6 +60,7 @@ def names() -> list[str]:
     return list(DATASETS)
 
 
+@named_options
 def find(name: str | Path) -> Known:
     """What is known of a data set by its name, or of a user's own by the path of an .npz file."""
     if isinstance(name, Path) or str(name).endswith(".npz"):
@@ -139,6 +141,7 @@ def verify(name: str, data_dir: str | Path | None = None) -> str:
     return find(name).verify(data_directory(data_dir))
 
 
+@named_options
 def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """Every named data set and whether it is here."""
     directory = data_directory(data_dir)

@@ -1,4 +1,8 @@
-"""What the page draws, and where its lines, marks and ticks lie: numbers to coordinates, the template draws them."""
+"""What the page draws, and where its lines, marks and ticks lie: numbers to coordinates, the template draws them.
+
+The figures' charts are matplotlib's and cannot serve the page: its import alone takes as long as a whole report does
+without it, and its drawings neither follow the reader's light or dark page nor tell values to who hovers or tabs.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,6 +15,7 @@ from excite.evaluation.outcomes import Accuracy
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
+from excite.registry import named_options
 from excite.report import labels
 from excite.report.page import origin
 from excite.report.page.charts import (
@@ -107,6 +108,7 @@ class EstimateRow:
     standing: Standing | None
 
 
+@named_options
 def write_page(runs: RunFolder | Sequence[RunFolder], path: Path | None = None) -> Path:
     """Write the page of one run or of many to `path`, by default report.html in the folder that holds them all."""
     runs = [runs] if isinstance(runs, RunFolder) else runs

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import named_options
 from excite.report.tables.formats import prose, text_table
 from excite.report.trainings import standing
 from excite.runs.folder import ArmFolder
@@ -10,6 +11,7 @@ from excite.runs.folder import ArmFolder
 COLUMNS = ["method", "L", "interval", "1/L", "2/L", "p", "to be trusted"]
 
 
+@named_options
 def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], arms: Sequence[ArmFolder] = ()) -> str:
     """A row per method, then what each rests on; a method without an answer says why.
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import named_options
 from excite.report.tables.formats import prose, text_table
 from excite.trace import Trace
 
@@ -12,6 +13,7 @@ ROUNDING = 1e-9
 COLUMNS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/η", "below", "η·L", "rates"]
 
 
+@named_options
 def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any]:
     """Per recorded epoch but the last (θ*): Assumption 2, the proof's inequality, η against 1/L, contraction rates."""
     path = certify(trace, estimate)
@@ -43,6 +45,7 @@ def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any
     }
 
 
+@named_options
 def excitation_table(trace: Trace, estimate: LipschitzEstimate) -> str:
     facts = excitation_facts(trace, estimate)
     total = len(facts["epochs"])

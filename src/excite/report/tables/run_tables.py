@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any, TypeVar
 
 from excite.evaluation import Accuracy, Evaluation
+from excite.registry import named_options
 from excite.report import labels
 from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, terminal_width, text_table
 from excite.report.tables.records import Record, as_csv, as_json
@@ -258,6 +259,7 @@ def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
         yield from dict.fromkeys(f"{who}: {result.problem}" for result in arm.results if result.problem)
 
 
+@named_options
 def table(results: RunFolder) -> str:
     """The rows as text, with L below them."""
     examples = next((arm.evaluation.clean.total for arm in results.arms if arm.evaluation), 0)
