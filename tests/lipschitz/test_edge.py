@@ -49,7 +49,7 @@ def test_on_a_quadratic_it_is_the_largest_curvature(largest: float, start: float
     low, high = estimate.interval
     assert estimate.identified
     assert estimate.details["stopped"] == "narrow"
-    assert low <= largest <= high <= 1.5 * low
+    assert low <= largest <= high <= 2.6 * low  # most of it for what short runs cannot know of whole trainings
     assert estimate.constant == pytest.approx(largest, rel=0.1)
 
 
@@ -73,7 +73,7 @@ def test_on_a_quadratic_it_is_the_largest_curvature(largest: float, start: float
     ids=["sgd", "heavy ball 0.5", "heavy ball 0.9", "nesterov", "weight decay", "adam", "rmsprop"],
 )
 def test_it_measures_the_edge_of_any_optimizer(optimizer: Callable[..., torch.optim.Optimizer], theory: float) -> None:
-    estimate = find_edge(quadratic([4.0], optimizer), budget=60 * STEPS, steps=STEPS, start=theory / 3, width=1.45)
+    estimate = find_edge(quadratic([4.0], optimizer), budget=60 * STEPS, steps=STEPS, start=theory / 3, width=1.2)
     assert estimate.learning_rate(2) == pytest.approx(theory, rel=0.04)
 
 
@@ -121,7 +121,7 @@ def test_the_budget_is_kept_and_steps_that_were_not_taken_are_not_counted() -> N
             taken.append(rate)
             yield loss
 
-    estimate = find_edge(counted, budget=4 * STEPS, steps=STEPS)
+    estimate = find_edge(counted, budget=4 * STEPS, steps=STEPS, width=1.2)
     assert estimate.details["spent"] == len(taken) == sum(estimate.details["taken"]) <= 4 * STEPS
     assert len(estimate.details["rates"]) > 4  # those that blow up are soon over
     assert taken.count(0.1) < STEPS / 5
@@ -219,6 +219,21 @@ def test_the_careful_rate_also_holds_at_the_lower_end_of_the_interval() -> None:
     assert estimate.details["careful_rate"] < 2 / estimate.interval[1]
 
 
+def test_where_nothing_is_learned_at_first_it_looks_below() -> None:
+    """A plain ResNet at twenty times its best rate: dead, tossed about, and now and then a little better by luck."""
+
+    def losses_at(rate: float, draw: int) -> Iterator[float]:
+        for number in count():
+            if rate <= 0.03:
+                yield 2.3 - min(rate / 0.03, 1) * min(number / STEPS, 1)
+            else:
+                yield 2.3 - 0.02 * (draw % 2) * min(number / 10, 1)
+
+    estimate = find_edge(losses_at, budget=15 * STEPS, steps=STEPS)
+    assert estimate.identified
+    assert estimate.interval[0] < 2 / 0.03 < estimate.interval[1]
+
+
 def test_nothing_converges() -> None:
     def hopeless(_rate: float, _draw: int) -> Iterator[float]:
         yield 2.3
@@ -247,7 +262,7 @@ def test_losses_below_zero_are_losses_too() -> None:
         ([2.3] * 500, {"budget": 900, "start": 0.0}, r"start=0.0 is no rate.*start=0.1"),
         ([2.3] * 500, {"budget": 900, "start": math.inf}, r"start=inf is no rate"),
         ([2.3] * 500, {"budget": 900, "start": -0.1}, r"start=-0.1 is no rate"),
-        ([2.3] * 500, {"budget": 900, "width": 1.0}, r"width=1.0 is too narrow.*1.45 or more"),
+        ([2.3] * 500, {"budget": 900, "width": 1.0}, r"width=1.0 is too narrow.*1.2 or more"),
         ([2.3] * 500, {"budget": 900, "width": math.nan}, r"width=nan is too narrow"),
     ],
 )

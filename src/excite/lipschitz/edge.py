@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 RUNS = 8  # that a budget pays for; those that end early pay for some more
 BUDGET = 10  # times the length of a run, where only that is given
 FEWEST_STEPS = 20  # a shorter run tells nothing
-TRANSFER = 0.09  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
-NARROWEST = 1.45  # that alone makes a factor 1.42
-IDENTIFIED = 2.0  # an interval wider than this pins nothing down
+TRANSFER = 0.2  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
+NARROWEST = 1.2  # a narrower interval would take more runs than it is worth beside that
+IDENTIFIED = 2.0  # an interval of the short runs wider than this pins nothing down
 LONGER = "make the short runs longer: raise steps, which an experiment calls lipschitz.steps"
 HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
@@ -83,13 +83,13 @@ def find_edge(
     1. train briefly at the rate that tells most about the curve, given the runs so far (the first one: `start`);
     2. a run **ends well** when its loss has come at least 2/3 as far down as the best runs', so that a batch-norm
        network, which hardly ever blows up but stops improving, is judged by the same rule as one that blows up;
-    3. stop when the 95% interval of the threshold is narrower than a factor `width`, or the budget is spent.
+    3. stop when the threshold of short runs is known within a factor `width` (95%), or the budget is spent.
 
-    The interval covers the luck of the seeds and of the search, and ±9% (a standard deviation) for what a short run
+    L's interval covers the luck of the seeds and of the search, and ±20% (a standard deviation) for what a short run
     cannot know about a whole training; docs/estimators.md has the evidence. Beside L, `details["careful_rate"]` is the
-    rate that 95% of trainings survive even if the edge lies at the lower end of its interval. L is identified when its
-    interval is within a factor 2, rates on both sides of the edge were seen, and the best run's loss fell by 5%, or by
-    25% where runs have fewer than 75 steps.
+    rate that 95% of trainings survive even if the edge lies at the lower end of its interval. L is identified when the
+    threshold of short runs is known within a factor 2, rates on both sides of it were seen, and the best run's loss
+    fell by 5%, or by 25% where runs have fewer than 75 steps.
 
     With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
     the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
@@ -101,7 +101,7 @@ def find_edge(
         steps: the length of one run; by default the budget pays for 8 of them, and those that end early for more.
             The plateau that some losses begin with must be left behind by then.
         start: where to look first, for instance the baseline's rate.
-        width: narrow enough, at least 1.45.
+        width: narrow enough for the threshold of short runs, at least 1.2.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
 
     Returns:
@@ -125,7 +125,7 @@ def find_edge(
         runs.append(train_briefly(losses_at(rate, len(runs)), rate=rate, steps=steps, so_far=runs))
         verdicts = ended_well(runs)
         curve = DoseResponse(start, [run.rate for run in runs], verdicts)
-        low, high = _interval(curve)
+        low, high = curve.interval()
         rate = _next_rate(runs, curve)
         if high <= low * width and any(verdicts):
             stopped = "narrow"
@@ -153,7 +153,7 @@ def _spent(runs: Sequence[BriefRun]) -> int:
     return sum(len(run.losses) for run in runs)
 
 
-def _interval(curve: DoseResponse) -> tuple[float, float]:
+def _of_whole_trainings(curve: DoseResponse) -> tuple[float, float]:
     """The threshold of whole trainings lies in here with 95%: the luck of the short ones, and what they cannot see."""
     middle, beyond = math.log(curve.threshold()), 1.96 * TRANSFER
     low, high = (math.log(rate) for rate in curve.interval())
@@ -166,6 +166,8 @@ def _next_rate(runs: Sequence[BriefRun], curve: DoseResponse) -> float:
         return curve.most_informative_rate()
     others = max((_farthest(run) for run in runs if run.rate > lowest.rate), default=math.inf)
     looked_below = lowest.rate < curve.start
+    if others < HARDLY * abs(lowest.initial) > lowest.way_down and lowest.rate > curve.start / LEAP**2:
+        return lowest.rate / LEAP  # nothing learned so far, at larger rates neither: all of them may be beyond the edge
     if lowest.way_down > others * (CLEARLY if looked_below else 1 / CLEARLY) > 0 or others < 0 < lowest.way_down:
         return lowest.rate / LEAP
     return curve.most_informative_rate()
@@ -185,7 +187,7 @@ def _conclude(
             f"At none of the rates {tried} did the loss fall within {steps} steps. "
             f"Start from a smaller rate, or {LONGER}."
         )
-    threshold, (low, high) = curve.threshold(), _interval(curve)
+    threshold, (low, high) = curve.threshold(), _of_whole_trainings(curve)
     careful = curve.careful() * low / threshold  # also if the edge lies at the lower end of its interval
     details = _details(runs, curve) | {
         "threshold": threshold,
@@ -196,7 +198,7 @@ def _conclude(
         "stopped": stopped,
         "optimizer": optimizer,
     }
-    why = "the interval was narrow enough" if stopped == "narrow" else "the budget was spent"
+    why = "they agreed well enough" if stopped == "narrow" else "the budget was spent"
     basis = f"{len(runs)} runs of {steps} steps, {_spent(runs):,} of {budget:,} steps in all, until {why}"
     if optimizer:
         basis = f"with {optimizer}, {basis}"
@@ -214,7 +216,8 @@ def _conclude(
     share = reference.way_down / abs(reference.best.initial)
     if share < HARDLY or (steps < FEW and share < LITTLE):
         doubts.append(f"all of them hardly learned, at best {share:.0%} of the loss: {LONGER}")
-    if high > low * IDENTIFIED:
+    lowest, highest = curve.interval()
+    if highest > lowest * IDENTIFIED:
         doubts.append("that is too few to tell: raise the budget")
     basis += f"; 95% of trainings survive {careful:.3g}"
     return LipschitzEstimate(
