@@ -6,7 +6,7 @@
     python docs/study/edge.py verdicts    # false alarms and misses of short runs
     python docs/study/edge.py results     # estimates beside whole trainings
     python docs/study/edge.py lengths     # what the length of a short run does to threshold and slope
-    python docs/study/edge.py transfer    # the edge of short runs against that of whole trainings
+    python docs/study/edge.py peers       # the same of the networks in results/rates
     python docs/study/edge.py simulate    # known curves: coverage and width of the interval
 
 A row that is there is not computed again. A whole training's first steps are judged as a short run beside its end, so
@@ -14,10 +14,11 @@ that false alarms and misses can be counted.
 """
 
 import math
+import re
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -33,11 +34,25 @@ from excite.runs import load
 from excite.runs.assemble import Parts, assemble
 
 WHOLE, SHORTS, EDGES = HERE / "whole.csv", HERE / "short.csv", HERE / "edge.csv"
+PEERS = HERE.parents[1] / "results" / "rates"
 SHORT = (50, 100, 150, 200)  # steps after which a whole training is judged as if it ended there
 LENGTHS = (100, 120, 160, 200, 260, 320, 420)
 WHOLE_COLUMNS = ["case", "draw", "rate", "steps", "initial", *(f"after_{n}" for n in SHORT), "final", "cpu_seconds"]
 SHORT_COLUMNS = ["case", "draw", "rate", "steps", "initial", *(f"after_{n}" for n in LENGTHS), "cpu_seconds"]
-EDGE_COLUMNS = ["case", "seed", "L", "low", "high", "careful_rate", "runs", "run_steps", "spent", "share", "stopped"]
+EDGE_COLUMNS = [
+    "case",
+    "seed",
+    "L",
+    "low",
+    "high",
+    "careful_rate",
+    "runs",
+    "run_steps",
+    "spent",
+    "share",
+    "stopped",
+    "identified",
+]
 LENET = ("training.epochs=20",)
 CIFAR = ("data.name=cifar10", "data.test_examples=100", "data.augment=crop-flip", "training.momentum=0.9")
 TRADES = "training.objective={kind='trades', beta=6.0, eps='8/255', step=0.007, steps=3}"
@@ -81,6 +96,9 @@ CASES = {
     ),
 }
 
+CASES |= {
+    f"{case}-15%": replace(CASES[case], budget=CASES[case].paper * 15 // 100) for case in ("resnet20", "densenet40")
+}
 CASES |= {  # the networks of the study: 15% of the paper's ten epochs of MNIST, and eight runs of 80 or 160 steps
     name: Case(network.overrides, *((1407, 9380) if "lenet" in name else (8 * network.edge_steps, 164 * 79)))
     for name, network in NETWORKS.items()
@@ -135,7 +153,8 @@ def estimate(case: str, seed: int) -> None:
         "spent": details["spent"],
         "share": f"{details['spent'] / CASES[case].paper:.3f}",
     }
-    append(EDGES, EDGE_COLUMNS, row | {"stopped": details["stopped"]})
+    row |= {"stopped": details["stopped"], "identified": "yes" if found.identified else "no"}
+    append(EDGES, EDGE_COLUMNS, row)
 
 
 def verdicts() -> None:
@@ -190,8 +209,8 @@ def results() -> None:
             constants = [float(row["L"]) for row in found]
             spans = [(float(row["low"]), float(row["high"])) for row in found]
             each = [
-                f"{constant:.3g} ({low:.3g} to {high:.3g}){'*' * (high > 2 * low)}"
-                for constant, (low, high) in zip(constants, spans, strict=True)
+                f"{constant:.3g} ({low:.3g} to {high:.3g}){'*' * (row['identified'] == 'no')}"
+                for row, constant, (low, high) in zip(found, constants, spans, strict=True)
             ]
             share = f"{100 * max(float(row['share']) for row in found):.0f}%"
             spread = f"×{max(constants) / min(constants):.2f}"
@@ -200,17 +219,19 @@ def results() -> None:
 
 def _truth(case: str, spans: list[tuple[float, float]]) -> str:
     """L by whole trainings, and how many of the intervals hold it."""
-    ends = _ends(case)
     if case in NETWORKS:
-        edge, interval = 2 / _falls_below(0.75, _ways(case)), "one seed"
-    elif len({well for _, well in ends}) < 2:
+        edge = 2 / _falls_below(0.75, _ways(case))
+        return f"{edge:.3g} (one seed) | {sum(low <= edge <= high for low, high in spans)} of {len(spans)}"
+    return _threshold(_ends(case), spans)
+
+
+def _threshold(ends: list[tuple[float, bool]], spans: list[tuple[float, float]]) -> str:
+    if len({well for _, well in ends}) < 2:
         return "not measured | –"
-    else:
-        curve = DoseResponse(0.3, [rate for rate, _ in ends], [well for _, well in ends])
-        low, high = curve.interval()
-        edge, interval = 2 / curve.threshold(), f"{2 / high:.3g} to {2 / low:.3g}, {len(ends)} trainings"
-    held = sum(low <= edge <= high for low, high in spans)
-    return f"{edge:.3g} ({interval}) | {held} of {len(spans)}"
+    curve = DoseResponse(0.3, [rate for rate, _ in ends], [well for _, well in ends])
+    edge, (low, high) = 2 / curve.threshold(), curve.interval()
+    held = sum(least <= edge <= most for least, most in spans)
+    return f"{edge:.3g} ({2 / high:.3g} to {2 / low:.3g}, {len(ends)} trainings) | {held} of {len(spans)}"
 
 
 def _ways(network: str) -> dict[float, float]:
@@ -254,16 +275,27 @@ def lengths(case: str = "mnist-sample") -> None:
         )
 
 
-def transfer() -> None:
-    """By how many e-folds the edge of short runs lies above that of whole trainings, on the networks of the study."""
-    for name, network in NETWORKS.items():
-        ends, short = _ways(name), {}
-        for row in rows(LOSSES):
-            losses = [float(loss) for loss in row["losses"].split()][: network.edge_steps]
-            if row["network"] == name and row["seed"] == "0" and float(row["rate"]) in ends:
-                short[float(row["rate"])] = BriefRun(0.1, tuple(losses), network.edge_steps).way_down
-        whole, brief = _falls_below(0.75, ends), _falls_below(AS_FAR, short)
-        print(f"{name}: whole {whole:.3g}, {network.edge_steps} steps {brief:.3g}: {math.log(brief / whole):+.2f}")
+def peers() -> None:
+    """The networks of results/rates: the estimates of `edge` there, beside the threshold of its trainings."""
+    trainings = [row for row in rows(PEERS / "trainings.csv") if row["rate"] and row["method"] != "online"]
+    print("| network | L (95%) of each seed | largest / smallest | L by whole trainings (95%) | held |")
+    print("|---|---|---|---|---|")
+    for network in dict.fromkeys(row["network"] for row in trainings):
+        own = [row for row in trainings if row["network"] == network]
+        by_rate: dict[float, list[float]] = {}
+        for row in own:
+            if row["method"] == "grid":
+                by_rate.setdefault(float(row["rate"]), []).append(float(row["clean"]))
+        clean = {rate: statistics.fmean(found) for rate, found in by_rate.items()}
+        best = max(clean, key=lambda rate: clean[rate])
+        ends = [
+            (float(row["rate"]), float(row["clean"]) >= 0.75 * clean[best] or float(row["rate"]) < best) for row in own
+        ]
+        picks = [row for row in rows(PEERS / "picks.csv") if row["network"] == network and row["method"] == "1/L"]
+        found = [[float(number) for number in re.findall(r"\d[\d.]*", pick["note"])[:3]] for pick in picks]
+        spread = f"×{max(each[0] for each in found) / min(each[0] for each in found):.2f}"
+        each = ", ".join(f"{constant:.3g} ({low:.3g} to {high:.3g})" for constant, low, high in found)
+        print(f"| `{network}` | {each} | {spread} | {_threshold(ends, [(low, high) for _, low, high in found])} |")
 
 
 def _falls_below(share: float, ways: dict[float, float]) -> float:
@@ -320,7 +352,7 @@ WITHOUT_TRAINING = {
     "verdicts": verdicts,
     "results": results,
     "lengths": lengths,
-    "transfer": transfer,
+    "peers": peers,
     "simulate": simulate,
 }
 

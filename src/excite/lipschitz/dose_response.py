@@ -37,7 +37,7 @@ class DoseResponse:
 
     >>> heard = DoseResponse(start=0.1, rates=(0.1, 0.4, 1.6, 0.8, 0.6), survived=(True, True, False, False, True))
     >>> round(heard.threshold(), 2)
-    0.68
+    0.69
     """
 
     start: float
