@@ -208,7 +208,7 @@ def _work(connection: Connection, device: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it through its parent only
     torch.set_num_threads(1)
     sys.path.append(str(Path.cwd()))  # where a stranger's own modules may lie
-    with contextlib.suppress(EOFError):
+    with contextlib.suppress(EOFError, ConnectionError):  # whoever asked was killed
         contents, judge = connection.recv_bytes(), None
         while True:
             task = connection.recv()
