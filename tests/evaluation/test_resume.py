@@ -135,5 +135,18 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, 
         evaluate(*problem, PGD, journal=tmp_path / "journal.json")
 
 
+def test_a_half_done_evaluation_of_the_former_layout_is_refused(
+    tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]
+) -> None:
+    journal = tmp_path / "journal.json"
+    evaluate(*problem, PGD, journal=journal)
+    value = json.loads(journal.read_text(encoding="utf-8"))
+    former = {"standing": "", "stage_began_with": "", "batches_done": [0], "stage_cost": {}, "stages": []}
+    value["attacks"] = dict.fromkeys(value["attacks"], former)
+    journal.write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(CorruptFileError, match="delete it"):
+        evaluate(*problem, PGD, journal=journal)
+
+
 if __name__ == "__main__":
     run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
