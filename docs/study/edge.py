@@ -54,6 +54,7 @@ EDGE_COLUMNS = [
     "identified",
 ]
 LENET = ("training.epochs=20",)
+FASHION = (*LENET, "data.name=fashion-mnist", "data.train_examples=5000", "data.test_examples=100")
 CIFAR = ("data.name=cifar10", "data.test_examples=100", "data.augment=crop-flip", "training.momentum=0.9")
 TRADES = "training.objective={kind='trades', beta=6.0, eps='8/255', step=0.007, steps=3}"
 
@@ -70,9 +71,10 @@ CASES = {
     "mnist-sample": Case(LENET, 1580, 1580),
     "mnist-sample-momentum-0.5": Case((*LENET, "training.momentum=0.5"), 1580, 1580),
     "mnist-sample-momentum-0.9": Case((*LENET, "training.momentum=0.9"), 1580, 1580),
-    "fashion": Case(
-        (*LENET, "data.name=fashion-mnist", "data.train_examples=5000", "data.test_examples=100"), 1580, 9380
-    ),
+    "fashion": Case(FASHION, 1580, 9380),
+    "fashion-tanh": Case((*FASHION, 'model.options={ activation = "tanh" }'), 1580, 9380),
+    "fashion-momentum-0.9": Case((*FASHION, "training.momentum=0.9"), 1580, 9380, 0.75),
+    "mnist-sample-batch-16": Case(("training.epochs=10", "training.batch_size=16"), 1580, 3130),
     "resnet20": Case(
         (*CIFAR, "data.train_examples=5000", "model={name='resnet20'}", "training.epochs=3"), 400, 164 * 79, 2 / 3
     ),
