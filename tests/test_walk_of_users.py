@@ -38,18 +38,18 @@ a summary after --set | The catalogue's | report/page/test_page.py::test_what_wa
 what a second seed costs | A second seed costs about | report/test_verdict.py::test_after_one_training_the_headline_says_maybe
 PoE spelt out, "all numbers", the methods and which one was used | PoE: persistency of excitation | report/page/test_page.py::test_the_methods_are_explained_and_one_that_is_off_is_not_trusted
 an estimate that is off is not "identified: yes" | to be trusted | report/test_verdict.py::test_an_estimate_that_is_off_is_not_trusted
-examples show images where the arms differ | those first that withstand it in some arms only | runs/stages/test_illustrate.py::test_images_that_tell_the_arms_apart_come_first
-date, machine, versions, threads, total time on the page | When and on what it ran | report/page/test_circumstances.py::test_a_run_says_its_machine_versions_threads_date_and_total_time
+examples show images where the arms differ | those first that withstand it in some arms only | runs/stages/test_judge.py::test_images_that_tell_the_arms_apart_come_first
+date, machine, versions, threads, total time on the page | When and on what it ran | report/page/test_origin.py::test_a_run_says_its_machine_versions_threads_date_and_total_time
 the contents list | aria-label="Contents" | report/page/test_page.py::test_everything_is_on_it_in_order
-a sweep over rates | Accuracy against the rate | report/page/test_plots.py::test_a_sweep_over_rates_draws_accuracy_against_rate
+a sweep over rates | Accuracy against the rate | report/page/test_charts.py::test_a_sweep_over_rates_draws_accuracy_against_rate
 wide tables at 390 px | scroll it sideways | report/page/test_page_in_browser.py::test_it_fits_a_phone
-terminal tables of 80 columns | terminal_width | report/tables/test_study_table.py::test_the_terminals_table_fits_its_width_and_loses_nothing
-CSV and JSON: one documented schema, whatever the content | Described in docs/tables.md | report/tables/test_study_table.py::test_the_fields_are_the_same_whatever_the_content_and_documented
---json and --format json agree | What `--json` and `--format json` print | report/tables/test_study_table.py::test_csv_and_json_say_the_same
+terminal tables of 80 columns | terminal_width | report/tables/test_run_tables.py::test_the_terminals_table_fits_its_width_and_loses_nothing
+CSV and JSON: one documented schema, whatever the content | Described in docs/tables.md | report/tables/test_run_tables.py::test_the_fields_are_the_same_whatever_the_content_and_documented
+--json and --format json agree | What `--json` and `--format json` print | report/tables/test_run_tables.py::test_csv_and_json_say_the_same
 logs name seed, arm and stage | stage {self._plan.index(file) + 1} of | test_console.py::test_places_stand_before_the_task
 honest progress | of {total}, about {left:.0f} s left | test_console.py::test_lines_in_a_log_say_how_far_it_is_and_what_is_left
 find_learning_rate and evaluate show progress | True shows a bar, False none | finder/test_one_call.py::test_the_budget_is_not_exceeded_and_progress_is_told
-LaTeX has a label, compiles and fits a page | max width=\\textwidth | report/tables/test_study_table.py::test_latex_compiles_and_fits_its_page
+LaTeX has a label, compiles and fits a page | max width=\\textwidth | report/tables/test_run_tables.py::test_latex_compiles_and_fits_its_page
 PDF figures | Write `name`.svg, .png and .pdf | report/figures/test_figures.py::test_files_are_whole_and_the_same_when_drawn_again
 legends are not cut | LONGEST_NAME | report/figures/test_style.py::test_no_legend_and_no_title_is_cut
 bad command lines, some 290 of them | Name a new folder with --out | test_bad_input.py::test_a_bad_command_line_is_refused_with_the_cure
