@@ -14,9 +14,9 @@ from excite.evaluation import evaluate
 def main(only: str) -> None:
     """The whole of AutoAttack, where images fall at once and where most withstand."""
     for name, model, eps, count in (
-        ("ResNet-18, not robust,", resnet18, 8 / 255, 16),
-        ("ResNet-18, not robust,", resnet18, 4 / 255, 16),
-        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 40),
+        ("ResNet-18, not robust,", resnet18, 8 / 255, 8),
+        ("ResNet-18, not robust,", resnet18, 4 / 255, 8),
+        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 20),
     ):
         title = f"{name} AutoAttack standard at {255 * eps:g}/255, {count} images"
         if only not in title:
