@@ -24,10 +24,11 @@ TRANSFER = 0.2  # e-folds, a standard deviation: by so much the threshold of who
 NARROWEST = 1.2  # a narrower interval would take more runs than it is worth beside that
 IDENTIFIED = 2.0  # an interval of the short runs wider than this pins nothing down
 LONGER = "make the short runs longer: raise steps, which an experiment calls lipschitz.steps"
-HARDLY = 0.05  # of the initial loss: where the best run has not come down this far, the runs were too short to tell
+HARDLY = 0.05  # of the initial loss: where no run has come down this far, all rates may be beyond the edge
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
 CLEARLY = 1.02  # times as far down
-FEW, LITTLE = 75, 0.25  # steps, and of the initial loss: runs this short whose best has come no farther misjudge rates
+LITTLE = 0.15  # of the initial loss: runs whose best has come no farther misjudge rates by factors
+FEW, LITTLE_OF_FEW = 75, 0.25  # steps; the same for runs this short
 PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good enough to judge others by
 
 
@@ -89,7 +90,7 @@ def find_edge(
     cannot know about a whole training; docs/estimators.md has the evidence. Beside L, `details["careful_rate"]` is the
     rate that 95% of trainings survive even if the edge lies at the lower end of its interval. L is identified when the
     threshold of short runs is known within a factor 2, rates on both sides of it were seen, and the best run's loss
-    fell by 5%, or by 25% where runs have fewer than 75 steps.
+    fell by 15%, or by 25% where runs have fewer than 75 steps.
 
     With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
     the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
@@ -214,7 +215,7 @@ def _conclude(
         )
     doubts = []
     share = reference.way_down / abs(reference.best.initial)
-    if share < HARDLY or (steps < FEW and share < LITTLE):
+    if share < (LITTLE_OF_FEW if steps < FEW else LITTLE):
         doubts.append(f"all of them hardly learned, at best {share:.0%} of the loss: {LONGER}")
     lowest, highest = curve.interval()
     if highest > lowest * IDENTIFIED:
