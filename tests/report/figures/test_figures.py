@@ -62,7 +62,7 @@ def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list
                     "epochs": [{"test_accuracy": 0.5, "robust_accuracy": 0.2}] * 8,
                     "trace": descent(8, noise=0.02, seed=seed),
                 },
-                "poe": {"trace": descent(8, noise=0.02, seed=seed)},
+                "poe": {"trace": descent(8, noise=0.02, seed=seed), "evaluation": evaluated(90, 45)},
             },
             changes=[f"seed={seed}", f"training.schedule.rate={rate}", f"training.batch_size={size}"],
             estimate=EDGE,
@@ -123,6 +123,25 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
         "robust accuracy (%, all test images)",
     )
     assert "PGD_20 ε=1/255" in robust.get_title()
+
+
+def test_gains_are_paired_with_the_baseline_of_the_same_seed(write_run: Write, evaluated: Evaluated) -> None:
+    def arm(clean: int, robust: int, **more: Any) -> dict[str, Any]:
+        return {"evaluation": evaluated(clean, robust), "best": evaluated(clean, robust - 5)} | more
+
+    runs = [
+        write_run({"baseline": arm(90, 40), "poe": arm(92, 42 + 2 * seed, rate=0.25)}, changes=[f"seed={seed}"])
+        for seed in range(2)
+    ]
+    (axes,) = plot("gains", runs).axes
+    drawn = lines(axes)
+    gained = {name: next(iter(points(drawn[name]))) for name in drawn if not name.startswith("_")}
+    attack = "PGD_20 ε=1/255"
+    assert gained == pytest.approx({"clean": 2, "clean, best weights": 2, attack: 3, f"{attack}, best weights": 3})
+    each = [sorted(points(line)) for line in axes.lines if line.get_marker() == "."]
+    assert sorted(each)[-1] == pytest.approx([2, 4])
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PoE-motivated, 1/L\n(η = 0.25)"]
+    assert drawn["clean"].get_markerfacecolor() != "none" == drawn["clean, best weights"].get_markerfacecolor()
 
 
 def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
@@ -248,6 +267,7 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
         ("figure-5", "a baseline's trace of 6 epochs or more"),
         ("figure-6", "a baseline's trace of 6 epochs or more"),
         ("estimators", "a baseline's trace"),
+        ("gains", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
         ("theorem-1", "`excite run theorem-1` makes them"),
     ],
 )

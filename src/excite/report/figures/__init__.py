@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from excite.registry import lookup
-from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, style, theorem_1
+from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, gains, style, theorem_1
 from excite.report.figures.heat_maps import figure_5, figure_6
 from excite.runs.folder import RunFolder
 
@@ -34,6 +34,7 @@ FIGURES: dict[str, Kind] = {
     "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", figure_4.figure_4),
     "figure-5": Kind("L and p-values over M and N", figure_5),
     "figure-6": Kind("L and p-values over (M, N) and initial shapes", figure_6),
+    "gains": Kind("What each arm gains on the baseline, with its interval", gains.gains),
     "theorem-1": Kind("Where gradient descent is certified, from 0.5/L to 2/L", theorem_1.theorem_1),
     "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators.estimators),
 }
