@@ -1,10 +1,8 @@
 """Batches of one evaluation judged in several processes of this machine; whose worker dies is judged again."""
 
 import contextlib
-import copy
 import itertools
 import multiprocessing
-import pickle
 import signal
 import sys
 import threading
@@ -21,7 +19,8 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from excite.errors import ExciteError, InputError, unknown
-from excite.evaluation.batch import Judge, Task, Verdict, device_of
+from excite.evaluation.batch import Judge, Task, Verdict
+from excite.evaluation.parcel import opened, parcel
 from excite.registry import with_named_options
 
 RETRIES = 2
@@ -86,7 +85,7 @@ class Processes:
 
     def __init__(self, judge: Judge, crew: "Crew") -> None:
         self._judge, self._crew = judge, crew
-        self._parcel = parcel(judge, pickle.dumps)
+        self._parcel = parcel(judge)
         self._idle = list(crew.workers)
         self._busy: dict[Connection, tuple[_Worker, Task]] = {}
         self._deaths: Counter[Task] = Counter()
@@ -219,31 +218,6 @@ def _work(connection: Connection, device: str) -> None:
                 error.add_note(traceback.format_exc())
                 answer = error
             connection.send(answer)
-
-
-def parcel(judge: Judge, dumps: Callable[[object], bytes]) -> bytes:
-    """All that a worker needs, on its way: the model as it is, in eval mode."""
-    model = judge.model
-    if device_of(model, judge.x).type != "cpu":
-        model = copy.deepcopy(model).cpu()
-    try:
-        return dumps((model, judge.x.cpu(), judge.y.cpu(), judge.attacks, judge.seed, judge.fast))
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"The model or an attack cannot be sent to other processes ({error}). Define its class or function at the "
-            "top of a module, or pass workers=1."
-        ) from error
-
-
-def opened(contents: bytes, device: str) -> Judge:
-    try:
-        model, x, y, attacks, seed, fast = pickle.loads(contents)  # noqa: S301 - packed by the process that asks
-    except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"A worker does not find the class of the model or of an attack ({error}). Put it into a module that can "
-            "be imported, or pass workers=1."
-        ) from error
-    return Judge(model.to(device), x, y, attacks, seed=seed, fast=fast)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ import torch
 
 from excite.errors import InputError
 from excite.evaluation.batch import Judge, Task, Verdict, device_of
-from excite.evaluation.shards import RETRIES, Work, opened, parcel
+from excite.evaluation.parcel import opened, parcel
+from excite.evaluation.shards import RETRIES, Work
 
 SECONDS_TO_ANSWER = 5
 
@@ -26,7 +27,7 @@ class OnRay:
         on_gpu = device_of(judge.model, judge.x).type == "cuda"
         resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self._capacity = workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 1)))
-        self._parcel = ray.put(parcel(judge, ray.cloudpickle.dumps))
+        self._parcel = ray.put(parcel(judge, ray.cloudpickle.CloudPickler))
         self._device = "cuda" if on_gpu else "cpu"
         self._judge = ray.remote(num_cpus=1, num_gpus=int(on_gpu), max_retries=RETRIES)(_judge)
 
