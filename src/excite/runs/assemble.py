@@ -22,6 +22,7 @@ from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.self_training.mixture import Mixture
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
+from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective
 from excite.quantities import number
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
@@ -152,6 +153,7 @@ class Parts:
 
     def losses_at(self, rate: float, draw: int = 0) -> Iterator[float]:
         """Train on and on at a constant rate; the same `draw` means the same weights, data order and noise."""
+        keep_freed_memory()
         experiment, seed = self.experiment, seed_of(self.experiment, draw)
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         epochs = (
