@@ -82,6 +82,20 @@ def test_a_model_that_is_never_right_has_nothing_to_attack(checks: bool) -> None
     assert result.robust["pgd"].correct == 0
 
 
+def test_one_answer_for_every_image_is_guessing(tmp_path: Path) -> None:
+    answer = nn.Linear(192, 3)
+    nn.init.zeros_(answer.weight)
+    nn.init.constant_(answer.bias[:1], 1.0)
+    blind = nn.Sequential(nn.Flatten(), answer)
+    x = torch.rand(8, 3, 8, 8)
+    result = evaluate(blind, x, torch.tensor([0, 0, 0, 1, 1, 1, 2, 2]), PGD, checks=False)
+    assert (result.chance, result.learned_nothing) == (3 / 8, True)
+    result.save(tmp_path / "evaluation.json")
+    assert Evaluation.load(tmp_path / "evaluation.json").learned_nothing
+    model = network()
+    assert not evaluate(model, *examples(model), {}).learned_nothing
+
+
 def test_eps_zero_gives_the_clean_accuracy() -> None:
     model = network()
     x, y = examples(model)

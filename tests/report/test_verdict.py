@@ -228,6 +228,28 @@ def test_nothing_to_compare_yet(write_run: WriteRun, trained: dict[str, dict[str
     assert verdict(write_run(trained)) == "There is nothing to compare yet."
 
 
+def dead() -> Evaluation:
+    """Ten classes, one answer: 10 of 100 right, whatever the attack."""
+    right = np.arange(100) < 10
+    attacks = {ATTACK: AttackResult("PGD", right, (Stage(ATTACK, 10, Cost(1.0, 1, 1)),))}
+    return Evaluation(right, attacks, (), Cost(), examples="same", chance=0.1)
+
+
+def test_a_network_that_guesses_neither_helps_nor_hurts(write_run: WriteRun) -> None:
+    """At a radius that nobody withstands, 10% are 10 points more than the baseline's nothing."""
+    run = write_run(arms(0, 1, largest={"evaluation": dead()}))
+    assert conclude(by_seed([run])).headline == "1/L made no clear difference, 2/L learned nothing"
+    seeds = [run, write_run(arms(0, 1, largest={"evaluation": evaluation(1)}), changes=["seed=1"])]
+    (_, largest) = compare_arms(by_seed(seeds)[0])
+    assert largest.missing == "1 of 2 seeds learned nothing"
+
+
+def test_nobody_beats_a_baseline_that_guesses(write_run: WriteRun) -> None:
+    run = write_run({"baseline": {"evaluation": dead()}, "poe": {"evaluation": evaluation(60)}})
+    found = conclude(by_seed([run]))
+    assert (found.headline, found.tone) == ("1/L met a baseline that learned nothing", "unclear")
+
+
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
     assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates may have helped"

@@ -109,9 +109,9 @@ def evaluate(
             began = time.perf_counter()
             correct, not_finite = _clean(model, x, y, batch_size)
             cost = Cost(time.perf_counter() - began, forwards=len(x))
-            examples = _hash([x, y])
+            examples, chance = _hash([x, y]), float(y.bincount().max()) / len(y)
             if not known:
-                return Evaluation(correct=correct.numpy(), attacks={}, flags=(), cost=cost, examples=examples)
+                return Evaluation(correct.numpy(), {}, (), cost, examples, chance=chance)
             order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
             weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
             diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
@@ -129,6 +129,7 @@ def evaluate(
         flags=tuple(diary.flags),
         cost=sum((result.cost for result in results.values()), cost + diary.cost_of_checks),
         examples=examples,
+        chance=chance,
     )
 
 

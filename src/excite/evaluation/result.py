@@ -80,6 +80,12 @@ class Evaluation:
     cost: Cost  # of everything: clean accuracy, attacks, trust checks
     examples: str  # hash of images and labels: only evaluations of the same examples can be compared
     known_intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # that a file states
+    chance: float | None = None  # accuracy of who always answers the commonest class; older files do not tell
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether the model is no better than one answer for every image."""
+        return self.chance is not None and self.clean.value <= self.chance
 
     @property
     def clean(self) -> Accuracy:
@@ -124,6 +130,7 @@ class Evaluation:
         return {
             "examples": self.examples,
             "total": len(self.correct),
+            "chance": self.chance,
             "clean": _accuracy_json(self.clean, self.correct),
             "attacks": {
                 name: {
@@ -159,6 +166,7 @@ class Evaluation:
                 flags=tuple(Flag(**flag) for flag in value["flags"]),
                 cost=Cost(**value["cost"]),
                 examples=value["examples"],
+                chance=value.get("chance"),
                 known_intervals={
                     name: (float(stated["interval"][0]), float(stated["interval"][1]))
                     for name, stated in [

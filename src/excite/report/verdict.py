@@ -20,6 +20,7 @@ HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
 MAYBE = {HELPED: "may have helped", HURT: "may have hurt"}  # after one training
 HELPFUL = (HELPED, MAYBE[HELPED])
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
+DEAD, AGAINST_DEAD = "learned nothing", "met a baseline that learned nothing"  # clean accuracy is that of guessing
 
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
@@ -39,7 +40,7 @@ class Finding:
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
     seeds: tuple[int, ...] = ()  # at which both were evaluated: all figures here are of these
-    missing: str = ""  # "2 of 5 seeds diverged"
+    missing: str = ""  # "2 of 5 seeds diverged, 1 of 5 seeds learned nothing"
     unbeaten: tuple[str, ...] = ()  # controls that did as well, where the arm helped
 
     @property
@@ -122,7 +123,7 @@ def _unbeaten(group: Group, helped: Finding, controls: Sequence[str]) -> tuple[s
     if helped.name in controls:
         return ()
     found = {control: _compare(group, helped.name, helped.attack, against=control) for control in controls}
-    return tuple(_title(group, control) for control, one in found.items() if one.compared and one.effect not in HELPFUL)
+    return tuple(_title(group, control) for control, one in found.items() if one.compared and one.interval[0] <= 0)
 
 
 def _title(group: Group, name: str) -> str:
@@ -172,17 +173,24 @@ def _compare(group: Group, name: str, attack: str, against: str = BASELINE) -> F
     found = paired_difference(pairs, attack)
     low, high = found.interval
     effect = HELPED if low > 0 else HURT if high < 0 else UNCLEAR
+    if found.seeds == 1:
+        effect = MAYBE.get(effect, effect)
+    dead = [second.learned_nothing for _, second in pairs]
+    if all(dead) or all(first.learned_nothing for first, _ in pairs):
+        effect = DEAD if all(dead) else AGAINST_DEAD
+    lost = [f"{diverged} of {len(arms)} seeds diverged"] if diverged else []
+    lost += [f"{sum(dead)} of {len(arms)} seeds learned nothing"] if any(dead) and not all(dead) else []
     return Finding(
         name=name,
         arm=title,
-        effect=MAYBE.get(effect, effect) if found.seeds == 1 else effect,
+        effect=effect,
         attack=attack,
         baseline=fmean(_share(first, attack) for first, _ in pairs),
         value=fmean(_share(second, attack) for _, second in pairs),
         difference=found.difference,
         interval=found.interval,
         seeds=tuple(by_seed),
-        missing=f"{diverged} of {len(arms)} seeds diverged" if diverged else "",
+        missing=", ".join(lost),
     )
 
 
