@@ -157,6 +157,7 @@ def test_arms_and_seeds_can_be_added(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # in 120, digits of another machine can break the arm's name in two
     cli(["run", str(tiny), "--arms", "baseline", "--seeds", "1", "--out", "runs"], standalone_mode=False)
     before = stages(tmp_path / "runs/seed-0")
     for of_every_arm in ("illustration.json", "stages.json"):
