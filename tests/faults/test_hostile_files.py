@@ -111,9 +111,12 @@ def test_prettier_files_are_the_same_files(run: Path, told: Tell) -> None:
     assert told(run) == before
 
 
-def test_another_format_is_refused_with_the_cure(run: Path) -> None:
-    path = run / "experiment.json"
-    path.write_text(path.read_text(encoding="utf-8").replace('"format": 1', '"format": 2'), encoding="utf-8")
+def test_another_format_of_any_file_is_refused_with_the_cure(run: Path) -> None:
+    files = [path for path in RunFolder(run).files() if path.suffix in (".json", ".jsonl")]
+    for path in files:
+        path.write_text(path.read_text(encoding="utf-8").replace('"format": 1', '"format": 2'), encoding="utf-8")
     with pytest.raises(ExciteError, match=r"this excite reads 1\. Use the excite that wrote it"):
         _ = RunFolder(run).experiment
-    assert len(verify(run, accept=True).problems) == 1
+    problems = [text for text in verify(run, accept=True).problems if "Use the excite that wrote it" in text]
+    assert len(files) > 10
+    assert not [path for path in files if not any(f"{path} has format 2" in text for text in problems)]
