@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -122,6 +123,32 @@ def test_a_stopped_training_saves_and_says_so(tmp_path: Path, number: signal.Sig
     assert process.returncode == code
     assert "goes on from there" in stderr
     assert json.loads((tmp_path / "run/baseline/checkpoint.json").read_text())["position"]["epoch"] >= 1
+
+
+A_SIGNAL_WHILE_AN_OBJECT_GOES = """
+import os, sys, time, weakref
+from excite.cli import cli, main
+
+class Thing: pass
+
+@cli.command()
+def wait():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
+    del thing
+    time.sleep(60)
+
+main(["wait"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_that_python_would_drop_is_heard(number: signal.Signals, code: int) -> None:
+    script = [sys.executable, "-c", A_SIGNAL_WHILE_AN_OBJECT_GOES, str(int(number))]
+    process = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert process.returncode == code
+    assert process.stderr.count("goes on from there") == 1
+    assert "Traceback" not in process.stderr
 
 
 def test_a_diverged_training_has_its_own_exit_code(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -61,6 +63,7 @@ for _command in COMMANDS:
 
 atexit.register(gc.freeze)  # else Python looks for garbage among all of torch's objects once more, for half a second
 
+A_MOMENT = 0.05  # seconds, in which a finaliser comes to its end
 _KEPT = "; finished stages are kept, the same command goes on from there."
 
 
@@ -107,17 +110,34 @@ def _terminated_in_order() -> Iterator[None]:
     """On SIGTERM end as on Ctrl-C: locks are given back, other processes stopped, half-written files removed."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        click.echo(f"Terminated{_KEPT}", err=True)
-        sys.exit(128 + number)
+        raise _Terminated(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, end)
+    before, hook = signal.signal(signal.SIGTERM, end), sys.unraisablehook
+    sys.unraisablehook = partial(_ask_again, hook)
     try:
         yield
+    except _Terminated:
+        click.echo(f"Terminated{_KEPT}", err=True)
+        raise
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(SystemExit):
+    """SIGTERM arrived outside of training, which ends by itself."""
+
+
+def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
+    """Python drops what is raised while an object is finalised: a request to stop that came then is sent again."""
+    requests = {_Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+    if request := requests.get(dropped.exc_type):
+        threading.Timer(A_MOMENT, os.kill, (os.getpid(), request)).start()
+    else:
+        hook(dropped)
 
 
 def _is_first() -> bool:
