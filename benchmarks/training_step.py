@@ -3,7 +3,7 @@
 Processor time of this process, which a busy machine distorts less than it does seconds.
 
     OMP_NUM_THREADS=1 python benchmarks/training_step.py            the parts of a step
-    OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last beside NCHW, LeNet-5 and ResNet-20
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last beside NCHW, three networks
 """
 
 import sys
@@ -110,23 +110,28 @@ def plain_work(split: data.Split) -> Callable[[], object]:
 
 
 def whole_steps(
-    name: str, shape: tuple[int, int, int], steps: int, layout: torch.memory_format
+    name: str, shape: tuple[int, int, int], size: int, steps: int, layout: torch.memory_format
 ) -> Callable[[], object]:
     torch.manual_seed(0)
     model = models.create(name, input_shape=shape).train()
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    batch = torch.rand(128, *shape).contiguous(memory_format=layout), torch.randint(10, (128,))
+    batch = torch.rand(size, *shape).contiguous(memory_format=layout), torch.randint(10, (size,))
     return lambda: list(descend(model, [batch] * steps, standard_loss, optimizer))
 
 
 def layouts() -> None:
-    for name, shape, steps in (("lenet5", (1, 28, 28), STEPS), ("resnet20", (3, 32, 32), 1)):
-        works = {key: whole_steps(name, shape, steps, layout) for key, layout in LAYOUTS.items()}
-        taken = milliseconds(works, steps, rounds=12)
+    keep_freed_memory()
+    for name, shape, size, steps, rounds in (
+        ("lenet5", (1, 28, 28), 128, STEPS, 12),
+        ("resnet20", (3, 32, 32), 128, 1, 12),
+        ("resnet8", (3, 32, 32), 1000, 1, 6),
+    ):
+        works = {key: whole_steps(name, shape, size, steps, layout) for key, layout in LAYOUTS.items()}
+        taken = milliseconds(works, steps, rounds)
         ratio = taken["NCHW"] / taken["channels_last"]
         words = ", ".join(f"{key} {each:.2f} ms" for key, each in taken.items())
-        print(f"{name}, batch 128: {words} a step; channels_last is {ratio:.2f} × as fast", flush=True)
+        print(f"{name}, batch {size}: {words} a step; channels_last is {ratio:.2f} × as fast", flush=True)
 
 
 def parts() -> None:

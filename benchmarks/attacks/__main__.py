@@ -5,6 +5,7 @@
     python -m benchmarks.attacks autoattack   the whole of it against the package, where most fall and where few do
     python -m benchmarks.attacks curve        four radii in one evaluation against four evaluations
     python -m benchmarks.attacks trust        what the trust checks add to an evaluation of 1,000 images
+    python -m benchmarks.attacks weakest      which flags the checks lose by asking the weakest examples first
     python -m benchmarks.attacks speed        PGD against foolbox, a tenth of AutoAttack against the package
     python -m benchmarks.attacks tricks       what folding, channels_last and torch.compile bring, one by one
     python -m benchmarks.attacks verdicts     every example's verdict against the direct call (an hour and more)
@@ -16,7 +17,7 @@ import argparse
 
 import torch
 
-from benchmarks.attacks import autoattack, curve, shards, speed, tricks, trust, verdicts
+from benchmarks.attacks import autoattack, curve, shards, speed, tricks, trust, verdicts, weakest
 
 QUESTIONS = {
     "shards": shards.main,
@@ -26,6 +27,7 @@ QUESTIONS = {
     "speed": speed.main,
     "tricks": tricks.main,
     "verdicts": verdicts.main,
+    "weakest": weakest.main,
 }
 ASKED_BY_DEFAULT = ("shards", "autoattack", "curve", "trust")
 

@@ -16,7 +16,7 @@ def main(only: str) -> None:
     for name, model, eps, count in (
         ("ResNet-18, not robust,", resnet18, 8 / 255, 8),
         ("ResNet-18, not robust,", resnet18, 4 / 255, 8),
-        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 20),
+        ("ResNet-8, adversarially trained,", robust_resnet8, 2 / 255, 12),
     ):
         title = f"{name} AutoAttack standard at {255 * eps:g}/255, {count} images"
         if only not in title:

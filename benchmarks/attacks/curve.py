@@ -19,7 +19,7 @@ def main(only: str) -> None:
         effort = {"iterations": 10, "queries": 500}
         for kind, count, attack in (
             ("PGD-20", 200, attacks.create("pgd", eps=radii[-1], step=radii[-1] / 8)),
-            ("a tenth of AutoAttack standard", 48, attacks.create("autoattack", eps=radii[-1], **effort)),
+            ("a tenth of AutoAttack standard", 24, attacks.create("autoattack", eps=radii[-1], **effort)),
         ):
             if only not in f"{title}, {kind}":
                 continue

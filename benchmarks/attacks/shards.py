@@ -18,7 +18,7 @@ def main(only: str) -> None:
     effort = {"iterations": 10, "queries": 500}
     for title, count, batch, attack in (
         ("PGD-20", 4000, 32, attacks.create("pgd", eps=EPS, step=STEP)),
-        ("a tenth of AutoAttack standard", 96, 4, attacks.create("autoattack", eps=EPS, **effort)),
+        ("a tenth of AutoAttack standard", 64, 4, attacks.create("autoattack", eps=EPS, **effort)),
     ):
         if only not in title:
             continue

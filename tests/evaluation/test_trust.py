@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu, softmax
 
 from excite import attacks, data
+from excite.attacks import fast_inference
 from excite.evaluation import Evaluation, evaluate
+from excite.evaluation.trust import EXAMPLES, WEAKEST, check_attack
 from excite.models.lenet import LeNet5
 
 
@@ -170,6 +172,33 @@ def test_an_honest_model_raises_no_flag(honest: nn.Module) -> None:
 
 def test_an_attack_that_has_not_converged_is_flagged(honest: nn.Module) -> None:
     assert [flag.name for flag in judge(honest, step=0.02, steps=2).flags] == ["a stronger attack helps"]
+
+
+@pytest.mark.parametrize(("steps", "names", "whole"), [(40, [], False), (2, ["a stronger attack helps"], True)])
+def test_the_weakest_examples_answer_for_all_unless_they_fall(
+    honest: nn.Module, steps: int, names: list[str], whole: bool
+) -> None:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats(), digits.labels
+    attack = attacks.create("pgd", eps=0.1, step=0.02, steps=steps)
+    robust = torch.from_numpy(evaluate(honest, x, y, attack, checks=False).outcomes(str(attack)))
+    x, y, passes = x[robust][:EXAMPLES], y[robust][:EXAMPLES], []
+    for weakest in (EXAMPLES, WEAKEST):
+        fast = fast_inference(honest)
+        flags = check_attack(
+            fast, x, y, attack=attack, share=0.5, generator=torch.Generator().manual_seed(0), weakest=weakest
+        )
+        assert [flag.name for flag in flags] == names
+        passes.append(fast.backwards)  # Square makes none
+    assert (passes[1] < 0.2 * passes[0]) != whole
+    assert passes[1] > 0.5 * passes[0] or not whole
+
+
+def test_where_hardly_any_withstood_no_flag_could_be_raised(honest: nn.Module) -> None:
+    x, y = torch.rand(8, 1, 28, 28), torch.zeros(8, dtype=torch.int64)
+    fast, attack = fast_inference(honest), attacks.create("pgd", eps=0.1, step=0.02)
+    assert check_attack(fast, x, y, attack=attack, share=0.01, generator=torch.Generator()) == []
+    assert fast.forwards == 0
 
 
 def test_a_weak_attack_beside_a_strong_one_of_the_same_size_is_no_reason_for_distrust(honest: nn.Module) -> None:
