@@ -1,4 +1,4 @@
-"""Which flags do the trust checks lose, or gain, by attacking the weakest examples first and the others only then?"""
+"""Which flags do the trust checks lose, or gain, by attacking the weakest examples first, until it is certain?"""
 
 import itertools
 import time
@@ -51,13 +51,13 @@ def main(only: str) -> None:
         if len(x) == 0:
             continue
         cases, found = cases + 1, dict[int, set[str]]()
-        for weakest in seconds:
+        for together in seconds:
             began, fast = time.process_time(), fast_inference(model)
             generator = seeded(0, "trust")
-            checked = check_attack(fast, x, y, attack=attack, share=share, generator=generator, weakest=weakest)
-            seconds[weakest] += time.process_time() - began
-            found[weakest] = {flag.name for flag in checked}
-            flags[weakest] += len(found[weakest])
+            checked = check_attack(fast, x, y, attack=attack, share=share, generator=generator, together=together)
+            seconds[together] += time.process_time() - began
+            found[together] = {flag.name for flag in checked}
+            flags[together] += len(found[together])
         missing, new = found[EXAMPLES] - found[WEAKEST], found[WEAKEST] - found[EXAMPLES]
         lost, gained = lost + len(missing), gained + len(new)
         if missing or new:
