@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from excite import attacks, data, lipschitz, models, objectives
 from excite.attacks import Attack
-from excite.attacks.ball import Norm
+from excite.attacks.protocol import Norm
 from excite.cli import main
 from excite.data.sources.kinds import InMemory
 from excite.data.sources.known import DATASETS
@@ -140,7 +140,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(lipschitz.ESTIMATORS, "toy-estimator", ToyEstimator)
     monkeypatch.setitem(ARMS, "toy-arm", ToyArm("toy-arm", "toy arm, 1/(2L)", "1/(2L)"))
     monkeypatch.setitem(FIGURES, "toy-figure", Kind("Rates of the toys", toy_figure))
-    monkeypatch.setitem(DATASETS, "toy-data", InMemory(toy_data()))
+    monkeypatch.setitem(DATASETS, "toy-data", InMemory.of(toy_data()))
 
 
 @pytest.fixture

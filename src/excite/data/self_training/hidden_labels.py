@@ -17,50 +17,23 @@ from excite.data.sources.mnist import MNIST_SAMPLE
 from excite.randomness import derive_seed
 
 
-@dataclass(frozen=True)
-class HiddenLabels:
-    """Of the training images of the data set `whole`, `labelled` keep their labels and `hidden` lose them."""
+@dataclass(frozen=True, kw_only=True)
+class HiddenLabels(Known):
+    """Of the training images of the data set `whole`, `train_images` keep their labels and the others lose them."""
 
-    name: str
     whole: Known
-    labelled: int
-    hidden: int
 
     def __str__(self) -> str:
-        return f"{self.source} with {self.hidden:,} of its training labels hidden and {self.labelled:,} left"
-
-    @property
-    def source(self) -> str:
-        return self.whole.name
-
-    @property
-    def train_images(self) -> int:
-        return self.labelled
-
-    @property
-    def test_images(self) -> int:
-        return self.whole.test_images
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        return self.whole.input_shape
-
-    @property
-    def num_classes(self) -> int:
-        return self.whole.num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.whole.class_names
+        return self.about
 
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
         whole = self.whole.load(directory, download=download)
-        labelled, _ = hide_labels(whole.train, self.labelled)
+        labelled, _ = hide_labels(whole.train, self.train_images)
         return replace(whole, name=self.name, train=labelled)
 
     def hidden_part(self, directory: Path) -> Split:
         """The training images that it lacks, with the labels that it hides."""
-        _, hidden = hide_labels(self.whole.load(directory).train, self.labelled)
+        _, hidden = hide_labels(self.whole.load(directory).train, self.train_images)
         return hidden
 
     def fetch(self, directory: Path) -> Path | None:
@@ -73,11 +46,25 @@ class HiddenLabels:
         return self.whole.file(directory)
 
 
+def _hiding(whole: Known, name: str, labelled: int) -> HiddenLabels:
+    hidden = whole.train_images - labelled
+    return HiddenLabels(
+        name=name,
+        about=f"{whole.name} with {hidden:,} of its training labels hidden and {labelled:,} left",
+        num_classes=whole.num_classes,
+        input_shape=whole.input_shape,
+        train_images=labelled,
+        test_images=whole.test_images,
+        class_names=whole.class_names,
+        whole=whole,
+    )
+
+
 HIDDEN_LABELS = {
-    chosen.name: chosen
-    for chosen in (
-        HiddenLabels("mnist-sample-1k+4k", MNIST_SAMPLE, 1_000, 4_000),
-        HiddenLabels("cifar10-10k+40k", CIFAR10, 10_000, 40_000),
+    hiding.name: hiding
+    for hiding in (
+        _hiding(MNIST_SAMPLE, "mnist-sample-1k+4k", 1_000),
+        _hiding(CIFAR10, "cifar10-10k+40k", 10_000),
     )
 }
 

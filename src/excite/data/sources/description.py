@@ -29,9 +29,9 @@ class OfficialFile:
     md5: str
 
 
-@dataclass(frozen=True)
-class Description:
-    """One data set; the hash of its decoded arrays is `Dataset.fingerprint`."""
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of any named data set before it is loaded."""
 
     name: str
     about: str
@@ -39,11 +39,17 @@ class Description:
     input_shape: tuple[int, int, int]
     train_images: int
     test_images: int
+    class_names: tuple[str, ...] = ()  # none: the numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description(Facts):
+    """One data set; the hash of its decoded arrays is `Dataset.fingerprint`."""
+
     files: tuple[OfficialFile, ...]
     decode: Decode  # of the official files
     fingerprint: str | None = None  # None: the MD5 of the official files is the only check
     fallback: Source | None = None  # for networks that reach package registries only
-    class_names: tuple[str, ...] = ()  # none: the numbers
 
     def __str__(self) -> str:
         size = "×".join(map(str, self.input_shape))

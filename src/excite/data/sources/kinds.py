@@ -1,52 +1,39 @@
 """What a data set that has a name can do, whether others published it, it is part of excite, or a user brought it."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from excite.data.dataset import Dataset
-from excite.data.sources.description import Description
+from excite.data.sources.description import Description, Facts
 from excite.data.sources.npz import load_npz
 from excite.data.sources.obtain import obtain
 from excite.data.sources.store import read_stored, stored_file
 from excite.errors import CorruptFileError, InputError
 
 
-class Known(Protocol):
-    """An entry of `DATASETS`; `str()` of it says in a line what it shows. The sizes are known before it is loaded."""
+class Known(Facts, ABC):
+    """An entry of `DATASETS`; `str()` of it says in a line what it shows."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def train_images(self) -> int: ...
-    @property
-    def test_images(self) -> int: ...
-    @property
-    def input_shape(self) -> tuple[int, int, int]: ...
-    @property
-    def num_classes(self) -> int: ...
-    @property
-    def class_names(self) -> tuple[str, ...]: ...
-
+    @abstractmethod
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
         """The data set; one that is not in the data directory is fetched first."""
-        ...
 
+    @abstractmethod
     def fetch(self, directory: Path) -> Path | None:
         """Make sure that it is on this machine, whole; its file, if it has one."""
-        ...
 
+    @abstractmethod
     def verify(self, directory: Path) -> str:
         """The fingerprint of what is on this machine; an error if it is missing or not the right one."""
-        ...
 
+    @abstractmethod
     def file(self, directory: Path) -> Path | None:
         """Where it is, or would be; None if it is in memory."""
-        ...
 
 
-@dataclass(frozen=True)
-class Published(Description):
+@dataclass(frozen=True, kw_only=True)
+class Published(Description, Known):
     """A complete data set of others, kept decoded in the data directory."""
 
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
@@ -68,25 +55,15 @@ class Published(Description):
         return stored_file(directory, self.name)
 
 
-@dataclass(frozen=True)
-class Embedded:
+@dataclass(frozen=True, kw_only=True)
+class Embedded(Known):
     """A small data set that is a file of the package."""
 
-    name: str
-    about: str
     path: Path
-    train_images: int
-    test_images: int
-    input_shape: tuple[int, int, int]
-    class_names: tuple[str, ...]
     fingerprint: str
 
     def __str__(self) -> str:
         return f"{self.about}, {self.train_images:,} train and {self.test_images:,} test images, part of excite"
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
 
     def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
         return load_npz(self.path, name=self.name)
@@ -103,38 +80,28 @@ class Embedded:
         return self.path
 
 
-@dataclass(frozen=True, eq=False)
-class InMemory:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InMemory(Known):
     """A data set that somebody made or loaded."""
 
     dataset: Dataset
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> "InMemory":
+        train, test = len(dataset.train), len(dataset.test)
+        return cls(
+            name=dataset.name,
+            about=f"{train:,} train and {test:,} test images, in memory",
+            num_classes=dataset.num_classes,
+            class_names=dataset.class_names,
+            input_shape=dataset.input_shape,
+            train_images=train,
+            test_images=test,
+            dataset=dataset,
+        )
+
     def __str__(self) -> str:
-        return f"{len(self.dataset.train):,} train and {len(self.dataset.test):,} test images, in memory"
-
-    @property
-    def name(self) -> str:
-        return self.dataset.name
-
-    @property
-    def train_images(self) -> int:
-        return len(self.dataset.train)
-
-    @property
-    def test_images(self) -> int:
-        return len(self.dataset.test)
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        return self.dataset.input_shape
-
-    @property
-    def num_classes(self) -> int:
-        return self.dataset.num_classes
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.dataset.class_names
+        return self.about
 
     def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
         return self.dataset

@@ -64,7 +64,7 @@ def names() -> list[str]:
 def find(name: str | Path) -> Known:
     """What is known of a data set by its name, or of a user's own by the path of an .npz file."""
     if isinstance(name, Path) or str(name).endswith(".npz"):
-        return InMemory(load_npz(Path(name).expanduser()))
+        return InMemory.of(load_npz(Path(name).expanduser()))
     if name in DATASETS:
         return DATASETS[name]
     if name == _PSEUDO_LABELLED:
@@ -80,7 +80,7 @@ def register(dataset: Dataset) -> Dataset:
     """Make a data set of your own known by its name, in this process: experiments may then name it."""
     if dataset.name in DATASETS and not isinstance(DATASETS[dataset.name], InMemory):
         raise InputError(f"There is a data set {dataset.name} already; give yours another name.")
-    DATASETS[dataset.name] = InMemory(dataset)
+    DATASETS[dataset.name] = InMemory.of(dataset)
     return dataset
 
 

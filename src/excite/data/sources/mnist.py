@@ -106,6 +106,7 @@ MNIST_SAMPLE = Embedded(
     train_images=5_000,
     test_images=1_000,
     input_shape=(1, 28, 28),
+    num_classes=10,
     class_names=tuple("0123456789"),
     fingerprint="9bbd8265bdd891150ce2ff2362aa2700c69e2452c337baf3d1f28bb44fb8f01e",
 )

@@ -62,7 +62,7 @@ def unlabelled_source(experiment: Experiment) -> str | None:
             f"There are pseudo-labelled images, of which the objective {_kind(experiment)} knows nothing. Train with "
             f'training.objective = {{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
         )
-    if source in HIDDEN_LABELS and HIDDEN_LABELS[source].source == name:
+    if source in HIDDEN_LABELS and HIDDEN_LABELS[source].whole.name == name:
         raise InputError(f'{name} shows the labels that {source} hides. Set data.name = "{source}".')
     labelled = comes_labelled(source)
     if labelled and teacher is not None:
