@@ -18,9 +18,9 @@ from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
 from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
+from excite.sweeps.costs import count_work
 from excite.sweeps.speed import Network
 from excite.sweeps.sweep import combinations
-from excite.sweeps.work import count_work
 
 TABLE_1 = [
     *(f"table-1-cifar10-{model}" for model in ("resnet20", "resnet50", "resnet110", "densenet40")),

@@ -1,10 +1,110 @@
+"""What an experiment costs, counted by hand and against torch's FLOPs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
+from excite import models
+from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import load
 from excite.sweeps import speed
-from excite.sweeps.costs import costs, duration
+from excite.sweeps.costs import Sizes, Work, costs, count_work, duration
 from excite.sweeps.speed import Network
+
+SMALL = [
+    *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
+    *(
+        "record.slopes_per_epoch=0",
+        "record.curvature_every=0",
+        "lipschitz.steps=7",
+    ),
+    'attacks={mine={kind="pgd", eps=0.1, step=0.1, steps=6}}',
+]
+
+
+class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what every operation inside takes, forwards and backwards, by torch's own formulas."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        formula: Callable[..., int] | None = flop_registry.get(func.overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def work(*overrides: str, name: str = "mnist-sample") -> Work:
+    experiment = load(name, overrides=[*SMALL, *overrides])
+    return count_work(experiment)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [*(make() for make in OBJECTIVES.values()), AWP(on="pgd_at", steps=3)],
+    ids=lambda objective: str(objective)[:30],
+)
+def test_an_objectives_passes_are_its_flops(objective: NamedObjective) -> None:
+    model = models.create("resnet8", input_shape=(3, 16, 16))
+    images, labels = torch.rand(8, 3, 16, 16), torch.arange(8)
+    with torch.no_grad(), Flops() as one_pass:
+        model(images)
+    objective(model, images, labels)  # the first step prepares a fast model, too
+    with Flops() as step:
+        torch.autograd.backward(objective(model, images, labels))
+    assert step.total / one_pass.total == pytest.approx(objective.passes, rel=0.02)
+
+
+def test_the_work_of_a_run_is_what_its_stages_take() -> None:
+    attack = 0.5 * (2 * 6 + 1)
+    assert work() == Work(
+        training=3 * 4 * (100 * 3 + 10),  # arms, epochs; a pass over the training images, the test images after it
+        estimating=10 * 7 * 30 * 3,
+        attacking=3 * 10 * (1 + attack),
+    )
+
+
+def test_every_setting_counts() -> None:
+    before = work()
+    attack = 0.5 * (2 * 6 + 1)
+    assert work('arms=["baseline"]') == Work(4 * (100 * 3 + 10), 0, 10 * (1 + attack))
+    assert work("lipschitz.method=epochs").estimating == 0
+    assert work("lipschitz.steps=14").estimating == 2 * before.estimating
+    assert work("training.steps=2").training == 3 * 4 * (60 * 3 + 10)
+    assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
+    assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch
+    assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
+    assert work("record.attacked_examples=5").training == before.training + 3 * 4 * 5 * attack
+    trades = work('training.objective={kind="trades", steps=2}')
+    assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
+    search = work('arms=["baseline", "grid:5"]')
+    assert search.estimating == before.estimating + 4 * 100 * 3 + 5 * 10 * (1 + attack)
+
+
+def test_edge_costs_its_budget() -> None:
+    overrides = ["data.train_examples=5000", "training.epochs=100", "training.batch_size=50", "lipschitz=edge"]
+    experiment = load("table-1-cifar10-resnet20", overrides=[*overrides, "record.slopes_per_epoch=0"])
+    counted = count_work(experiment)
+    assert counted.estimating == 0.15 * 100 * 5000 * 3
+
+
+def test_an_epoch_of_self_training_counts_its_samples_and_its_teacher_comes_on_top() -> None:
+    experiment = load(
+        "table-2-rst-small",
+        overrides=["data.epoch_samples=100", "training.batch_size=30", "teacher.training.epochs=2"],
+    )
+    assert Sizes.of(experiment) == Sizes(train=10_000, test=30, epoch=120, steps=4)
+    assert count_work(experiment).teaching == 2 * 10_000 * 3
+
 
 CPU = torch.device("cpu")
 

@@ -1,9 +1,8 @@
 import json
 
 from excite.runs import catalogue, load
-from excite.sweeps.costs import Cost
+from excite.sweeps.costs import Cost, Work
 from excite.sweeps.listing import Listing
-from excite.sweeps.work import Work
 
 LISTING = Listing(
     names={"models": ["lenet5", "resnet8"]},
