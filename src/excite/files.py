@@ -10,11 +10,14 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from excite.errors import CorruptFileError, ExciteError
+
+T = TypeVar("T")
 
 FORMAT = 1  # of every JSON file of a run folder: docs/run-folder.md
 _AGAIN = "Put the original file back, or delete it to do that stage again."
@@ -94,6 +97,14 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object that `write_json` wrote, without its seal; refused where that is not what is in the file."""
     return unsealed(parse_json(path), f"{path}")
+
+
+def read_as(path: Path, kind: type[T]) -> T:
+    """The object that `write_json` wrote, as a dataclass of this kind, each of its fields checked."""
+    try:
+        return msgspec.convert(read_json(path), kind)
+    except msgspec.ValidationError as error:
+        raise CorruptFileError(f"{path} does not hold what it should: {error}. {_AGAIN}") from error
 
 
 def parse_json(path: Path) -> Any:

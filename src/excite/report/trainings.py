@@ -106,19 +106,19 @@ class Confounders:
 
 
 def confounders(run: RunFolder, arm: ArmFolder) -> Confounders:
-    training, epochs = run.experiment.training, arm.epochs
-    batch_size = arm.batch_size or training.batch_size
+    training, epochs, steps = run.experiment.training, arm.epochs, arm.outcome.steps
+    batch_size = arm.outcome.batch_size or training.batch_size
     last = epochs[-1] if epochs else None
     after = _epochs_after_drop(epochs)
     return Confounders(
         batch_size=batch_size,
         rate_per_image=arm.rate / batch_size,
         rate_times_decay=arm.rate * training.weight_decay,
-        steps=arm.steps,
-        steps_after_drop=None if after is None or arm.steps is None else arm.steps * after / len(epochs),
+        steps=steps,
+        steps_after_drop=None if after is None or steps is None else steps * after / len(epochs),
         final_rate=last.rate if last else None,
         final_loss=last.loss if last and math.isfinite(last.loss) else None,
-        train_accuracy=arm.train_accuracy,
+        train_accuracy=arm.outcome.train_accuracy,
     )
 
 

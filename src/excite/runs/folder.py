@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from excite.errors import InputError
-from excite.files import expected, read_json, write_json
+from excite.files import expected, read_as, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, from_recorded
-from excite.runs.stored import Certified, Illustration, StageDone, StoredEstimate, read_stages
+from excite.runs.stored import Certified, Illustration, Outcome, StageDone, StoredEstimate, read_stages
 from excite.training import history
 from excite.training.history import EpochMetrics
 
@@ -82,42 +82,32 @@ class ArmFolder:
     @cached_property
     def certified(self) -> Certified | None:
         """What the theorem says of its path, if it trained to its end and was recorded."""
-        if not self.certificate_file.exists():
-            return None
-        with expected(self.certificate_file):
-            return Certified.from_json(read_json(self.certificate_file))
-
-    @cached_property
-    def _outcome(self) -> dict[str, Any]:
-        return read_json(self.outcome_file)
+        return read_as(self.certificate_file, Certified) if self.certificate_file.exists() else None
 
     @property
     def trained(self) -> bool:
         """Whether its training has ended, well or not."""
         return self.outcome_file.exists()
 
+    @cached_property
+    def outcome(self) -> Outcome:
+        """How its training ended."""
+        return read_as(self.outcome_file, Outcome)
+
     @property
     def rate(self) -> float:
         """η¹."""
-        with expected(self.outcome_file):
-            return float(self._outcome["rate"])
-
-    @property
-    def seconds(self) -> float:
-        with expected(self.outcome_file):
-            return float(self._outcome["seconds"])
+        return self.outcome.rate
 
     @property
     def problem(self) -> str | None:
         """Why it diverged, if it did."""
-        with expected(self.outcome_file):
-            problem: str | None = self._outcome["problem"]
-            return problem
+        return self.outcome.problem
 
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
         found = tuple(history.read(self.path))
-        if self.trained and (trained := self._outcome.get("epochs")) is not None:
+        if self.trained and (trained := self.outcome.epochs) is not None:
             with expected(self.metrics_file):
                 if len(found) != trained:
                     raise ValueError(f"it tells of {len(found)} epochs, {OUTCOME} of {trained}")
@@ -141,27 +131,6 @@ class ArmFolder:
 
         there = self.trained and not self.problem and self.trace_file.exists()
         return Trace.load(self.trace_file) if there else None
-
-    @property
-    def batch_size(self) -> int | None:
-        """Images per step; unknown of trainings that older versions wrote down."""
-        with expected(self.outcome_file):
-            size: int | None = self._outcome.get("batch_size")
-            return size
-
-    @property
-    def steps(self) -> int | None:
-        """Of its finished epochs; unknown of trainings that older versions wrote down."""
-        with expected(self.outcome_file):
-            steps: int | None = self._outcome.get("steps")
-            return steps
-
-    @property
-    def train_accuracy(self) -> float | None:
-        """On images that it was trained on, at the end; unknown of trainings that older versions wrote down."""
-        with expected(self.outcome_file):
-            accuracy: float | None = self._outcome.get("train_accuracy")
-            return accuracy
 
     @property
     def best(self) -> "ArmFolder":
@@ -190,40 +159,16 @@ class ArmFolder:
         if self.evaluation_file.exists():
             self.journal_file.unlink(missing_ok=True)
 
-    def end(
-        self,
-        *,
-        rate: float,
-        seconds: float,
-        problem: str | None,
-        batch_size: int,
-        steps_per_epoch: int,
-        train_accuracy: float | None,
-    ) -> None:
-        """Write down how its training ended."""
-        write_json(
-            self.outcome_file,
-            {
-                "rate": rate,
-                "seconds": seconds,
-                "problem": problem,
-                "epochs": len(self.epochs),
-                "batch_size": batch_size,
-                "steps": len(self.epochs) * steps_per_epoch,
-                "train_accuracy": train_accuracy,
-            },
-        )
-
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "title": self.title,
             "rate": self.rate,
-            "training_seconds": self.seconds,
+            "training_seconds": self.outcome.seconds,
             "problem": self.problem,
-            "batch_size": self.batch_size,
-            "steps": self.steps,
-            "train_accuracy": self.train_accuracy,
+            "batch_size": self.outcome.batch_size,
+            "steps": self.outcome.steps,
+            "train_accuracy": self.outcome.train_accuracy,
             "best_epoch": self.best_epoch,
             "best_evaluation": self.best.evaluation.to_json() if self.best.evaluation else None,
             "epochs": [asdict(epoch) for epoch in self.epochs],
@@ -232,7 +177,7 @@ class ArmFolder:
 
     def __str__(self) -> str:
         last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
-        return f"{self.title}: {self.problem or last}; {self.seconds:.1f} s in all"
+        return f"{self.title}: {self.problem or last}; {self.outcome.seconds:.1f} s in all"
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,7 +218,7 @@ class RunFolder:
         """L by every estimator that was asked; the experiment's own comes first, as OWN."""
         others = {path.stem: path for path in sorted((self.path / ESTIMATES).glob("*.json"))}
         files = {OWN: self.estimate_file(), **others}
-        return {name: StoredEstimate.load(path) for name, path in files.items() if path.exists()}
+        return {name: read_as(path, StoredEstimate) for name, path in files.items() if path.exists()}
 
     @property
     def estimate(self) -> LipschitzEstimate | None:
@@ -294,10 +239,7 @@ class RunFolder:
     @cached_property
     def illustration(self) -> Illustration | None:
         """A few test images under attack, as the page shows them."""
-        if not self.illustration_file.exists():
-            return None
-        with expected(self.illustration_file):
-            return Illustration.from_json(read_json(self.illustration_file))
+        return read_as(self.illustration_file, Illustration) if self.illustration_file.exists() else None
 
     @cached_property
     def stages(self) -> tuple[StageDone, ...]:

@@ -8,7 +8,7 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
-from excite.files import clear_away, once, turn, write_json
+from excite.files import clear_away, once, read_as, turn, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import Parts, assemble, usable_device
@@ -154,7 +154,7 @@ class Run:
                 if self._reads_own_trace(name):
                     self.train("baseline")
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
-        stored = StoredEstimate.load(file)
+        stored = read_as(file, StoredEstimate)
         if name and stored.options != dict(options_of(self.experiment, name)):
             raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
         return stored
@@ -251,7 +251,7 @@ class _Found:
         return self._run.parts.schedule(0)
 
     def estimate(self, estimator: str) -> LipschitzEstimate:
-        stored = StoredEstimate.load(self._run.files.estimate_file(estimator))
+        stored = read_as(self._run.files.estimate_file(estimator), StoredEstimate)
         if stored.estimate is None:
             raise InputError(stored.problem)
         return stored.estimate

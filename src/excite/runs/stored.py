@@ -4,7 +4,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import excite
 from excite.errors import ExciteError
-from excite.files import expected, read_json, turn, write_json
+from excite.files import read_as, turn, write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 
 if TYPE_CHECKING:
@@ -25,24 +25,22 @@ class StoredEstimate:
     """L and what finding it took, or why the estimator has no answer."""
 
     estimate: LipschitzEstimate | None
-    problem: str
     seconds: float
+    problem: str = ""
     options: dict[str, Any] = field(default_factory=dict)  # as the experiment said
 
-    @classmethod
-    def load(cls, path: Path) -> "StoredEstimate":
-        with expected(path):
-            value = read_json(path)
-            found = value["estimate"]
-            estimate = None if found is None else LipschitzEstimate.from_json(found)
-            return cls(estimate, value.get("problem", ""), float(value["seconds"]), value.get("options", {}))
 
-    def save(self, path: Path) -> None:
-        estimate = self.estimate.to_json() if self.estimate else None
-        write_json(
-            path,
-            {"estimate": estimate, "seconds": self.seconds, "problem": self.problem, "options": self.options},
-        )
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended; what may be missing is unknown of those that older versions wrote down."""
+
+    rate: float  # η¹
+    seconds: float
+    problem: str | None  # why it diverged, if it did
+    epochs: int | None = None
+    batch_size: int | None = None
+    steps: int | None = None  # of its finished epochs
+    train_accuracy: float | None = None  # on images that it was trained on, at the end
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,6 @@ class Certified:
     fastest: float | None  # μ₂
     mean_rate: float | None  # at which errors shrink, per certified step
     conclusion: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Certified":
-        return cls(**value)
 
 
 @dataclass(frozen=True)
@@ -108,21 +99,6 @@ class Illustration:
     def magnification(self) -> float:
         return 0.5 / self.largest if self.largest else 1.0
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Illustration":
-        examples = tuple(
-            Example(**example | {"attacked": tuple(_attacked(one) for one in example["attacked"])})
-            for example in value["examples"]
-        )
-        return cls(**{**value, "examples": examples, "arms": tuple(value["arms"])})
-
-
-def _attacked(value: Mapping[str, Any]) -> Attacked:
-    return Attacked(**{**value, "before": Prediction(**value["before"]), "after": Prediction(**value["after"])})
-
 
 STAGES = "stages.json"
 PACKAGES = ("torch", "numpy")  # that decide the last digits
@@ -159,16 +135,17 @@ class StageDone:
         return datetime.fromisoformat(self.began).timestamp() + self.seconds
 
 
+@dataclass(frozen=True)
+class _Stages:
+    stages: tuple[StageDone, ...]
+
+
 def read_stages(folder: Path) -> tuple[StageDone, ...]:
     """In the order in which they ended; none in a folder of before they were kept."""
     path = folder / STAGES
     if not path.exists():
         return ()
-    with expected(path):
-        return tuple(
-            StageDone(**{**each, "circumstances": Circumstances(**each["circumstances"])})
-            for each in read_json(path)["stages"]
-        )
+    return read_as(path, _Stages).stages
 
 
 @contextlib.contextmanager
@@ -209,8 +186,7 @@ def here(device: "torch.device") -> Circumstances:
 def _add(folder: Path, stage: StageDone) -> None:
     path = folder / STAGES
     with turn(path):  # the arms of a sweep end at the same time
-        before = [asdict(each) for each in read_stages(folder)]
-        write_json(path, {"stages": [*before, asdict(stage)]})
+        write_json(path, asdict(_Stages((*read_stages(folder), stage))))
 
 
 def _processor() -> str:

@@ -156,6 +156,6 @@ def test_a_control_trains_in_its_own_batches(tiny: Path, tmp_path: Path) -> None
     run.train("baseline")
     run.train(name)
     baseline, control = run.files.arm("baseline"), run.files.arm(name)
-    assert (baseline.batch_size, control.batch_size) == (own, own // 2)
+    assert (baseline.outcome.batch_size, control.outcome.batch_size) == (own, own // 2)
     assert control.rate == baseline.rate
-    assert 0 <= (control.train_accuracy or -1) <= 1
+    assert 0 <= (control.outcome.train_accuracy or -1) <= 1

@@ -304,8 +304,8 @@ def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
         verdicts += _verdicts(results, arm, arm.best.evaluation)
     curves = evaluation.curves if evaluation else {}
     medians = [str(curves[name].median) if name in curves else "–" for name in _at_several_radii(results)]
-    attack_seconds = f"{evaluation.cost.seconds:.1f}" if evaluation else "–"
-    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, *medians, f"{arm.seconds:.1f}", attack_seconds]
+    seconds = [f"{arm.outcome.seconds:.1f}", f"{evaluation.cost.seconds:.1f}" if evaluation else "–"]
+    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, *medians, *seconds]
 
 
 def _verdicts(results: RunFolder, arm: ArmFolder, evaluation: Evaluation | None) -> list[str]:

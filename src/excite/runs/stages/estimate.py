@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
 from excite.console import OnProgress, Speaker
 from excite.errors import InputError
+from excite.files import read_as, write_json
 from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
 from excite.lipschitz.optimizers import described
 from excite.runs.arms import OWN
@@ -28,8 +29,8 @@ def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) ->
         if name == OWN:
             raise
         problem = str(error)
-    stored = StoredEstimate(found, problem, time.perf_counter() - started, dict(options_of(parts.experiment, name)))
-    stored.save(run.estimate_file(name))
+    stored = StoredEstimate(found, time.perf_counter() - started, problem, dict(options_of(parts.experiment, name)))
+    write_json(run.estimate_file(name), asdict(stored))
     if name == OWN:
         console.say(str(found))
 
@@ -72,8 +73,8 @@ def leader_of(run: RunFolder) -> RunFolder | None:
 
 def share(leader: RunFolder, run: RunFolder, name: str) -> None:
     """Leave the leader's L in the folder, and say whose it is."""
-    stored = StoredEstimate.load(leader.estimate_file(name))
+    stored = read_as(leader.estimate_file(name), StoredEstimate)
     estimate = stored.estimate and replace(
         stored.estimate, basis=f"shared by the study, estimated in {leader.path.name}: {stored.estimate.basis}"
     )
-    replace(stored, estimate=estimate, seconds=0.0).save(run.estimate_file(name))
+    write_json(run.estimate_file(name), asdict(replace(stored, estimate=estimate, seconds=0.0)))

@@ -5,6 +5,7 @@ import io
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ def certify(arm: ArmFolder) -> None:
         mean_rate=found.mean_rate if found else None,
         conclusion=str(path),
     )
-    write_json(arm.certificate_file, certified.to_json())
+    write_json(arm.certificate_file, asdict(certified))
 
 
 def attack(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
@@ -70,7 +71,7 @@ SHOWN = 4
 
 def illustrate(parts: Parts, run: RunFolder) -> None:
     """Leave the images in the folder."""
-    write_json(run.illustration_file, attacked_examples(parts, run).to_json())
+    write_json(run.illustration_file, asdict(attacked_examples(parts, run)))
 
 
 def shown_arms(run: RunFolder) -> list[ArmFolder]:

@@ -3,6 +3,7 @@
 import logging
 import math
 import shutil
+from dataclasses import asdict
 
 from torch import nn
 
@@ -10,10 +11,12 @@ from excite.console import Speaker
 from excite.data.dataset import unit_floats
 from excite.errors import DivergedError, InputError
 from excite.evaluation import evaluate
+from excite.files import write_json
 from excite.lipschitz.online import OnlineRate
 from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
+from excite.runs.stored import Outcome
 from excite.schedules import rescale
 from excite.training import checkpoints
 from excite.training.distributed import Ranks
@@ -54,14 +57,16 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
         if recorder:
             recorder.trace.save(arm.trace_file)
         seconds = sum(metrics.seconds for metrics in arm.epochs)  # of every process before this one, too
-        arm.end(
+        outcome = Outcome(
             rate=online.rate if online else rate,
             seconds=seconds,
             problem=problem,
+            epochs=len(arm.epochs),
             batch_size=parts.experiment.training.batch_size,
-            steps_per_epoch=parts.steps_per_epoch,
+            steps=len(arm.epochs) * parts.steps_per_epoch,
             train_accuracy=None if problem else train_accuracy(parts, model),
         )
+        write_json(arm.outcome_file, asdict(outcome))
         shutil.rmtree(arm.moments, ignore_errors=True)
         if problem:
             console.say(f"{arm.name}: {problem}")
