@@ -9,7 +9,6 @@ import numpy as np
 from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
 from excite.report.figures import style
-from excite.report.figures.runs import needs, trace
 from excite.report.labels import titles
 from excite.runs.collection import same_but, without_rate
 from excite.runs.folder import RunFolder
@@ -26,7 +25,7 @@ def estimators(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network: L against the baseline's rate; hollow marks are not identified; lines of 1/η and 2/η."""
     groups = [(group, found) for group in same_but(without_rate, runs) if (found := _estimates(group))]
     if not groups:
-        raise needs("estimators", "a baseline's trace", "Name run folders whose baseline is trained.")
+        raise InputError("estimators needs a baseline's trace. Name run folders whose baseline is trained.")
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.8)
     for (group, found), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
         _draw(axes, group, found)
@@ -80,7 +79,7 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
 def _estimates(group: Sequence[RunFolder]) -> Estimates:
     found: Estimates = {}
     for run in group:
-        recorded = trace(run)
+        recorded = run.arm("baseline").trace()
         if recorded is None:
             continue
         for method in _from_traces():

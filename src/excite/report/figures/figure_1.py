@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import build
 from excite.report.figures import style
-from excite.report.figures.runs import needs
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
 from excite.schedules import SCHEDULES, Schedule, rescale
@@ -21,7 +21,7 @@ def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     """From the first run with an estimate of L; its own schedule is drawn as it was, the other kinds at its length."""
     run = next((run for run in runs if run.estimate), None)
     if run is None or run.estimate is None:
-        raise needs("figure-1", "a run with an estimate of L", "`excite estimate RUN --train` makes one.")
+        raise InputError("figure-1 needs a run with an estimate of L. `excite estimate RUN --train` makes one.")
     experiment, estimate = run.experiment, run.estimate
     epochs = range(experiment.training.epochs)
     figure, all_axes = style.panels(1, len(KINDS), width=3.4)

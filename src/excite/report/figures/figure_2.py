@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from excite.errors import InputError
 from excite.report.figures import style
-from excite.report.figures.runs import needs
 from excite.report.labels import titles
 from excite.runs.collection import same_but, without_rate
 from excite.runs.folder import ArmFolder, RunFolder
@@ -22,11 +22,10 @@ def figure_2(runs: Sequence[RunFolder]) -> "Figure":
     constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
     groups = [group for group in same_but(without_rate, constant) if len(_rates(group)) > 1]
     if not groups:
-        raise needs(
-            "figure-2",
-            "evaluated runs of one network at two constant rates or more",
-            'Try `excite sweep figure-2-relu-small`, or set training.schedule to { kind = "constant", rate = … } and '
-            "run at several rates.",
+        raise InputError(
+            "figure-2 needs evaluated runs of one network at two constant rates or more. Try `excite sweep "
+            'figure-2-relu-small`, or set training.schedule to { kind = "constant", rate = … } and run at several '
+            "rates."
         )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.6)
     for group, axes, title in zip(groups, all_axes, titles(groups), strict=True):

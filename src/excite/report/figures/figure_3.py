@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from excite.errors import InputError
 from excite.report.figures import style
-from excite.report.figures.runs import needs
 from excite.report.labels import titles
 from excite.runs.collection import same_but
 from excite.runs.folder import RunFolder
@@ -21,10 +21,9 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
     """A row of two panels per experiment; over seeds the mean and the range."""
     groups = same_but(lambda experiment: experiment, (run for run in runs if _measured(run)))
     if not groups:
-        raise needs(
-            "figure-3",
-            "runs whose epochs were attacked",
-            "Train with --set record.attacked_examples=100, in a new folder: `excite run figure-3-small` does.",
+        raise InputError(
+            "figure-3 needs runs whose epochs were attacked. Train with --set record.attacked_examples=100, in a "
+            "new folder: `excite run figure-3-small` does."
         )
     figure, all_axes = style.panels(len(groups), len(MEASURES), width=4.6, height=3.2)
     for row, (group, title) in enumerate(zip(groups, titles(groups), strict=True)):

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from excite.errors import InputError
 from excite.excitation import acuteness
 from excite.report.figures import style
-from excite.report.figures.runs import needs, trace
 from excite.report.labels import titles
 from excite.runs.collection import same_but, without_batch_size
 from excite.runs.folder import RunFolder
@@ -22,10 +22,9 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     read = [(group, _fractions(group)) for group in same_but(without_batch_size, runs)]
     groups = [(group, fractions) for group, fractions in read if len(_sizes(fractions)) > 1]
     if not groups:
-        raise needs(
-            "figure-4",
-            "traces of one network at two batch sizes or more, of three epochs or more",
-            "Try `excite sweep figure-4-small`, or `excite batch-size EXPERIMENT --try 32 128 512`.",
+        raise InputError(
+            "figure-4 needs traces of one network at two batch sizes or more, of three epochs or more. Try `excite "
+            "sweep figure-4-small`, or `excite batch-size EXPERIMENT --try 32 128 512`."
         )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.4)
     for (_, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
@@ -46,7 +45,7 @@ def _fractions(group: Sequence[RunFolder]) -> Fractions:
     found: Fractions = {}
     for run in group:
         for arm in run.arms:
-            recorded = trace(run, arm.name)
+            recorded = arm.trace()
             if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
                 shares = found.setdefault((arm.name, arm.title), {})
                 size = float(run.experiment.training.batch_size)

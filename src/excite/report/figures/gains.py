@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from excite.errors import InputError
 from excite.evaluation import Evaluation
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.comparison import paired_difference
 from excite.report.figures import style
-from excite.report.figures.runs import needs
 from excite.report.labels import titles
 from excite.report.tables.study_columns import StudyArm, arms_of
 from excite.runs.collection import by_seed
@@ -24,8 +24,8 @@ def gains(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per experiment, a row per arm; a small dot is one seed, a large one their mean with its 95% interval."""
     groups = [group for group in by_seed(runs) if len(_judged(arms_of(group, ""))) > 1]
     if not groups:
-        raise needs(
-            "gains", "runs whose baseline and another arm were both evaluated", "Try `excite run mnist-sample`."
+        raise InputError(
+            "gains needs runs whose baseline and another arm were both evaluated. Try `excite run mnist-sample`."
         )
     rows = max(len(group.arm_names) for group in groups)
     figure, all_axes = style.panels(1, len(groups), width=5.2, height=1.6 + 0.75 * rows)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
 from excite.report import labels
 from excite.report.figures import style
-from excite.report.figures.runs import needs, trace
 from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS
 from excite.runs.folder import RunFolder
 from excite.trace import Trace
@@ -63,14 +63,12 @@ class Maps:
 def maps(name: str, runs: Sequence[RunFolder]) -> Maps:
     """From the baseline's trace of the first run that has one."""
     for run in runs:
-        recorded = trace(run)
+        recorded = run.arm("baseline").trace()
         if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
             return _maps(run, recorded)
-    raise needs(
-        name,
-        f"a baseline's trace of {FEWEST_MOMENTS} epochs or more",
-        "Name a run folder whose baseline is trained, with its trace.safetensors; `excite run figures-5-6-small` makes "
-        "one.",
+    raise InputError(
+        f"{name} needs a baseline's trace of {FEWEST_MOMENTS} epochs or more. Name a run folder whose baseline is "
+        "trained, with its trace.safetensors; `excite run figures-5-6-small` makes one."
     )
 
 

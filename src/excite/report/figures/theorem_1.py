@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from excite.errors import InputError
 from excite.excitation import certify, certify_descent
 from excite.report import labels
 from excite.report.figures import style
-from excite.report.figures.runs import needs
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
         if lines := _of_run(run):
             problems[f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}"] = lines
     if len(problems) == len(QUADRATICS):
-        raise needs(
-            "theorem-1",
-            "arms at multiples of 1/L whose every step was recorded (full batches, an epoch being one step)",
-            "`excite run theorem-1` makes them.",
+        raise InputError(
+            "theorem-1 needs arms at multiples of 1/L whose every step was recorded (full batches, an epoch being "
+            "one step). `excite run theorem-1` makes them."
         )
     figure, axes = style.panels(2, len(problems), width=4.4, height=2.9)
     for column, (title, lines) in enumerate(problems.items()):
