@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from excite import attacks, data
 from excite.attacks import PGD
-from excite.attacks.losses import LossName
+from excite.attacks.projected_gradient import LossName
 from excite.attacks.protocol import AttackFunction
 from excite.evaluation import evaluate
 from excite.models.lenet import LeNet5

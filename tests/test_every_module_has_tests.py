@@ -11,10 +11,9 @@ PACKAGE, TESTS = Path(excite.__file__).parent, Path(__file__).parent
 # By the file that tests it: why there and not in a file of its name.
 ELSEWHERE = {
     "attacks/test_auto_attack.py": ("members are compared with the package's in one table", "packaged"),
-    "attacks/test_registry.py": ("every attack keeps these promises: one table", "protocol"),
-    "evaluation/test_curve.py": ("a ladder is only ever a curve's", "ladder"),
-    "test_bad_input.py": ("what parses a command line is seen at the command line", "options attacks data"),
-    "test_cli.py": ("what commands print is seen in whole runs", "output runs reports batch_size"),
+    "evaluation/test_accuracy.py": ("a ladder is only ever a curve's", "ladder"),
+    "test_bad_input.py": ("what parses a command line is seen at the command line", "attacks data"),
+    "test_cli.py": ("what commands print is seen in whole runs", "shared runs reports batch_size"),
     "cli/test_estimates.py": ("seen by the commands that need it", "missing"),
     "integrations/test_robustbench.py": ("the command hands over to it", "export"),
     "integrations/test_tensorboard.py": ("they are what its events hold", "scalars"),
@@ -22,23 +21,21 @@ ELSEWHERE = {
     "test_public_names.py": ("lazy names are public names", "lazy"),
     "data/self_training/test_labelling.py": ("labels are made before they are kept", "pseudo_labels"),
     "data/sources/test_obtain.py": ("places and descriptions are what it obtains from", "places description"),
-    "evaluation/test_evaluate.py": ("parts that only an evaluation calls", "judge result batch"),
-    "evaluation/test_resume.py": ("a journal is for resuming", "journal"),
+    "evaluation/test_judge.py": ("parts that only an evaluation calls", "result batch"),
     "evaluation/test_shards.py": ("how an evaluation is cut up, and Ray as one way", "shards_on_ray"),
     "finder/test_one_call.py": ("parts of the one call", "batch_loss borrowed same_optimizer"),
     "lipschitz/extremes/test_reverse_weibull.py": ("the fit's own likelihood", "profile_likelihood"),
     "models/test_models.py": ("every model's first weights, in one table", "initialize"),
-    "objectives/test_every_objective.py": ("what all adversarial ones share: one table", "adversarial"),
     "report/test_verdict.py": ("words of the verdict", "labels"),
     "report/figures/test_figures.py": (
         "every figure in one table",
-        "estimators figure_1 figure_2 figure_3 figure_4 heat_maps runs theorem_1",
+        "estimators figure_1 figure_2 figure_3 figure_4 gains heat_maps theorem_1",
     ),
     "report/tables/test_run_tables.py": ("how its cells are written", "formats records study_columns"),
     "test_extensions.py": ("every stage, from the command to the page", "procedure estimate"),
     "test_console.py": ("what a stage says goes to the console", "console"),
     "sweeps/engines/test_engines.py": ("every engine gives the same: one table", "local on_ray worker"),
-    "trace/test_recorder.py": ("parts of the recorder", "probe slopes"),
+    "trace/test_recorder.py": ("parts of the recorder", "probe"),
 }
 TESTED_ELSEWHERE = {module for _, modules in ELSEWHERE.values() for module in modules.split()}
 MODULES = [

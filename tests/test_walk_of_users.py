@@ -14,14 +14,14 @@ HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "src" / "excite"
 
 ROWS = """
-two seeds on different images gain the same by chance | Z95**2 * of_images | evaluation/test_paired.py::test_seeds_that_agree_by_chance_leave_the_noise_of_their_images
-intervals over 2, 3, 5 seeds, same or different images, with and without an effect | 95.7% to 99.6% | evaluation/test_paired.py::test_the_interval_covers_in_every_kind_of_study
+two seeds on different images gain the same by chance | Z95**2 * of_images | evaluation/test_comparison.py::test_seeds_that_agree_by_chance_leave_the_noise_of_their_images
+intervals over 2, 3, 5 seeds, same or different images, with and without an effect | 95.7% to 99.6% | evaluation/test_comparison.py::test_the_interval_covers_in_every_kind_of_study
 one seed diverged: means and difference in one sentence | means of the seeds at which both are there | report/test_verdict.py::test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds
-recorder: clipped, accumulated, after_step before step, AdamW, Adadelta, sparse gradients | called before optimizer.step() | trace/test_their_loop.py::test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said
-recorder: LBFGS, another model's optimizer | LBFGS tries several points in one step | trace/test_their_loop.py::test_what_cannot_be_watched_is_refused_with_the_cure
-recorder: backward() inside the closure | The closure of after_step must return the loss | trace/test_their_loop.py::test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone
+recorder: clipped, accumulated, after_step before step, AdamW, Adadelta, sparse gradients | called before optimizer.step() | trace/test_slopes.py::test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said
+recorder: LBFGS, another model's optimizer | LBFGS tries several points in one step | trace/test_slopes.py::test_what_cannot_be_watched_is_refused_with_the_cure
+recorder: backward() inside the closure | The closure of after_step must return the loss | trace/test_slopes.py::test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone
 train with another model's optimizer | model.parameters(), lr=… | training/test_loop.py::test_an_optimizer_of_another_model_is_refused
-1/L for AdamW and Adadelta | rescales the gradient, so 1/L is no | trace/test_optimizers.py::test_sgd_has_no_caveat_and_others_are_named
+1/L for AdamW and Adadelta | rescales the gradient, so 1/L is no | trace/test_used_gradient.py::test_sgd_has_no_caveat_and_others_are_named
 schedules.attach with groups of 0.01 and 0.1 and a start of 0.4 | which of them does a | test_schedules.py::test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed
 find_edge(ratio=0.8), start=0 | is no rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
 find_edge with negative losses | abs(reference.best.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
@@ -55,16 +55,16 @@ legends are not cut | LONGEST_NAME | report/figures/test_style.py::test_no_legen
 bad command lines, some 290 of them | Name a new folder with --out | test_bad_input.py::test_a_bad_command_line_is_refused_with_the_cure
 options that would be ignored | would be ignored | test_ignored_options.py::test_an_option_that_would_be_ignored_is_refused
 bad arguments of functions | with one class there is nothing to | test_bad_arguments.py::test_a_bad_argument_is_refused_with_the_cure
-arrays, loaders, int32, lists, float64 given to evaluate | as a DataLoader does | evaluation/test_inputs.py::test_examples_in_every_form
-a bare attack, a list, a name, TOML, eps="8/255" | DEFAULT_STEP | evaluation/test_inputs.py::test_attacks_in_every_form
-FGSM by name | FGSM is PGD's one whole step | evaluation/test_inputs.py::test_fgsm_is_one_whole_step_of_pgd
-a plain function, journal="text" | pass a function (model, x, y, generator) | evaluation/test_inputs.py::test_a_plain_function_two_of_a_kind_and_a_journal_as_text
+arrays, loaders, int32, lists, float64 given to evaluate | as a DataLoader does | evaluation/test_judge_inputs.py::test_examples_in_every_form
+a bare attack, a list, a name, TOML, eps="8/255" | DEFAULT_STEP | evaluation/test_judge_inputs.py::test_attacks_in_every_form
+FGSM by name | FGSM is PGD's one whole step | evaluation/test_judge_inputs.py::test_fgsm_is_one_whole_step_of_pgd
+a plain function, journal="text" | pass a function (model, x, y, generator) | evaluation/test_judge_inputs.py::test_a_plain_function_two_of_a_kind_and_a_journal_as_text
 foolbox attacks | A foolbox attack as one of ours | attacks/test_from_foolbox.py::test_each_kind_knows_its_ball_and_stays_in_it
-float64 and autocast | floating-point type | evaluation/test_inputs.py::test_double_precision_and_autocast
+float64 and autocast | floating-point type | evaluation/test_judge_inputs.py::test_double_precision_and_autocast
 weights with module. prefixes | prefix | runs/test_attacking.py::test_the_prefix_of_a_wrapper_is_taken_off
 suggestions only when near | did you mean | test_errors.py::test_suggestions_only_when_near
-tabular models | checks that need images | evaluation/test_inputs.py::test_rows_of_numbers_are_judged_without_the_checks_that_need_images
-text models | attack the embeddings | evaluation/test_inputs.py::test_the_rest_is_refused_with_a_cure
+tabular models | checks that need images | evaluation/test_judge_inputs.py::test_rows_of_numbers_are_judged_without_the_checks_that_need_images
+text models | attack the embeddings | evaluation/test_judge_inputs.py::test_the_rest_is_refused_with_a_cure
 """
 CASES = [tuple(part.strip() for part in line.split(" | ")) for line in ROWS.strip().splitlines()]
 

@@ -13,9 +13,8 @@ from excite import attacks
 from excite.attacks import Attack
 from excite.attacks.auto_attack import VERSIONS, AutoAttack, Member
 from excite.attacks.auto_pgd import APGD
-from excite.attacks.ball import Norm, distance
 from excite.attacks.packaged import FAB, Square
-from excite.attacks.protocol import AttackWarning
+from excite.attacks.protocol import AttackWarning, Norm, distance
 from excite.errors import InputError
 from excite.evaluation import evaluate
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from excite.attacks import fast_inference
 from excite.attacks.auto_pgd import APGD, Variant, checkpoints
-from excite.attacks.ball import Norm
+from excite.attacks.protocol import Norm
 
 EPS: dict[Norm, float] = {"linf": 0.01, "l2": 0.12}
 

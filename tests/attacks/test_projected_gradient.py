@@ -1,4 +1,4 @@
-"""PGD against ten plain lines, and its promises: ball, box, ε = 0, the model untouched."""
+"""PGD against ten plain lines, its losses against their definitions, its promises: ball, box, an untouched model."""
 
 from typing import get_args
 
@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, softmax
 
 from excite.attacks import create, pgd
-from excite.attacks.ball import Norm, distance
-from excite.attacks.losses import LossName
+from excite.attacks.projected_gradient import LOSSES, LossName, dlr, kl, margin
+from excite.attacks.protocol import Norm, distance
 from excite.errors import InputError
 
 
@@ -246,3 +246,36 @@ def test_errors_carry_the_cure(
 def test_wrong_images_and_labels(convnet: nn.Module, x: Tensor, y: Tensor, cure: str) -> None:
     with pytest.raises(InputError, match=cure.replace("(", r"\(").replace(")", r"\)")):
         pgd(convnet, x, y, eps=0.1, step=0.01)
+
+
+LOGITS = torch.tensor([[2.0, 1.0, -1.0, 0.0], [0.0, 3.0, 1.0, 2.0]])
+Y = torch.tensor([0, 0])
+
+
+def test_margin_is_best_wrong_minus_right() -> None:
+    torch.testing.assert_close(margin(LOGITS, Y), torch.tensor([1.0 - 2.0, 3.0 - 0.0]))
+
+
+def test_dlr_divides_by_first_minus_third() -> None:
+    torch.testing.assert_close(dlr(LOGITS, Y), torch.tensor([-1.0 / 2.0, 3.0 / 2.0]))
+
+
+def test_dlr_is_blind_to_scale_and_shift() -> None:
+    torch.testing.assert_close(dlr(1000 * LOGITS + 5, Y), dlr(LOGITS, Y))
+
+
+def test_cross_entropy_and_kl() -> None:
+    p, q = softmax(LOGITS[:1], 1), softmax(LOGITS[1:], 1)
+    torch.testing.assert_close(LOSSES["cross_entropy"](LOGITS[:1], Y[:1]), -p[:, 0].log())
+    torch.testing.assert_close(kl(LOGITS[1:], p.log()), (p * (p / q).log()).sum(1))
+
+
+def test_kl_of_a_dead_class_is_finite() -> None:
+    dead = torch.tensor([[0.0, -200.0]])
+    assert torch.isfinite(kl(torch.tensor([[-200.0, 0.0]]), torch.log_softmax(dead, 1))).all()
+
+
+def test_a_misclassified_example_has_a_positive_margin_and_dlr() -> None:
+    assert set(LOSSES) == {"cross_entropy", "margin", "dlr", "kl"}
+    for loss in (margin, dlr):
+        assert (loss(LOGITS, Y) > 0).tolist() == (LOGITS.argmax(1) != Y).tolist()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import attacks
-from excite.attacks.ball import Norm, distance
+from excite.attacks.protocol import Norm, distance
 from excite.errors import InputError
 
 NAMES: dict[str, tuple[dict[str, Any], str]] = {

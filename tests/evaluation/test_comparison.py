@@ -1,6 +1,8 @@
-"""Paired comparisons against the binomial sum, by simulation, and against known splits."""
+"""Paired comparisons, of two models and over seeds: by hand, by simulation, against the binomial sum."""
 
+import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.evaluation import AttackResult, Cost, Evaluation, compare
-from excite.evaluation.comparison import mcnemar
+from excite.evaluation import AttackResult, Cost, Evaluation
+from excite.evaluation.accuracy import Z95
+from excite.evaluation.comparison import compare, interval_over_seeds, mcnemar, paired_difference
 
 
 def evaluation(correct: NDArray[np.bool_], robust: NDArray[np.bool_], examples: str = "these") -> Evaluation:
@@ -69,3 +72,125 @@ def test_different_examples_cannot_be_compared() -> None:
         compare(evaluation(one, one), evaluation(one, one, "others"))
     with pytest.raises(InputError, match="clean, pgd, worst"):
         compare(evaluation(one, one), evaluation(one, one), "square")
+
+
+ATTACK = "PGD_20 ε=1/255"
+Evaluated = Callable[..., Evaluation]
+STUDENT = {2: 4.302653}  # the quantiles at 0.975, from tables
+
+
+def test_one_seed_is_the_comparison_of_two_models(evaluated: Evaluated) -> None:
+    baseline, arm = evaluated(95, 40), evaluated(95, 55)
+    found = paired_difference([(baseline, arm)], ATTACK)
+    assert found.difference == pytest.approx(0.15)
+    assert found.interval == compare(baseline, arm, ATTACK).interval
+
+
+def test_the_interval_by_hand(evaluated: Evaluated) -> None:
+    """Gains of two seeds on four images: (1, 1, 0, 0) and (1, 1, 1, −1)."""
+    nothing = evaluated(4, [False, False, False, True], total=4)
+    pairs = [
+        (nothing, evaluated(4, [True, True, False, True], total=4)),
+        (nothing, evaluated(4, [True, True, True, False], total=4)),
+    ]
+    found = paired_difference(pairs, ATTACK)
+    # Means over images ½ and ½: V_seeds = 0. Means over seeds 1, 1, ½, −½: V_mean = ½.
+    # Rest ±½ on the last two images: squares sum to 1, over 1 · 3 degrees of freedom: V_shared = (½ − ⅓/2)/4 = 1/12.
+    # The floor is more: 1, 1, ½, −½, 1, −1 have the mean ⅓ and the mean square ¾: V_images = (¾ − 1/9)/6.
+    half = Z95 * ((3 / 4 - 1 / 9) / 6) ** 0.5
+    assert found.difference == pytest.approx(0.5)
+    assert found.interval == pytest.approx((0.5 - half, min(1.0, 0.5 + half)))
+    assert found.seeds == 2
+
+
+def test_seeds_apart_leave_students_interval(evaluated: Evaluated) -> None:
+    robust = (45, 50, 61)
+    pairs = [
+        (evaluated(100, 40, examples=f"{seed}"), evaluated(100, right, examples=f"{seed}"))
+        for seed, right in enumerate(robust)
+    ]
+    half = STUDENT[2] * np.std([0.05, 0.1, 0.21], ddof=1) / 3**0.5
+    assert paired_difference(pairs, ATTACK).interval == pytest.approx((0.12 - half, 0.12 + half))
+
+
+def test_seeds_that_agree_by_chance_leave_the_noise_of_their_images(evaluated: Evaluated) -> None:
+    """Two seeds judged on 200 images each, of which 9 more are right: +4.5 points in both, and yet no certainty."""
+    pairs = [(evaluated(190, 100, total=200, examples=e), evaluated(190, 109, total=200, examples=e)) for e in "ab"]
+    found = paired_difference(pairs, ATTACK)
+    one_seed = Z95 * np.std([1] * 10 + [0] * 191 + [-1]) / 202**0.5
+    low, high = found.interval
+    assert found.difference == pytest.approx(0.045)
+    assert (high - low) / 2 == pytest.approx(one_seed / 2**0.5)
+
+
+def test_seeds_that_disagree_widen_the_interval(evaluated: Evaluated) -> None:
+    def pairs(*robust: int) -> list[tuple[Evaluation, Evaluation]]:
+        return [(evaluated(1000, 400, total=1000), evaluated(1000, right, total=1000)) for right in robust]
+
+    together, apart = paired_difference(pairs(500, 500, 500), ATTACK), paired_difference(pairs(350, 500, 650), ATTACK)
+    assert together.difference == pytest.approx(apart.difference) == pytest.approx(0.1)
+    assert together.interval[0] > 0
+    assert apart.interval[0] < 0
+    assert "+10.00 points" in str(together)
+
+
+Study = tuple[int, bool, float, float]  # seeds, whether on the same images, effect, luck of a training (s.d.)
+STUDIES: list[Study] = list(itertools.product((2, 3, 5), (True, False), (0.0, 0.1), (0.0, 0.03)))
+
+
+def covered(study: Study, *, studies: int) -> float:
+    """In how many of so many simulated studies the interval holds the truth: 200 images, harder and easier ones, of
+    which the arm is better at the easier half and worse at the other, besides its effect."""
+    seeds, same, effect, luck = study
+    rng = np.random.default_rng([seeds, same, round(100 * effect), round(100 * luck)])
+
+    def images(number: int) -> NDArray[np.float64]:
+        return rng.normal(scale=0.2, size=number)
+
+    def chances(hardness: NDArray[np.float64], trainings: int) -> NDArray[np.float64]:
+        """Of the baseline and the arm to be right, per training and image."""
+        level = 0.4 + rng.normal(scale=luck, size=(2, trainings, 1)) + np.array([0, effect])[:, None, None]
+        chance: NDArray[np.float64] = level + hardness + np.array([0, 0.1])[:, None, None] * np.sign(hardness)
+        return np.clip(chance, 0, 1)
+
+    before, after = chances(images(200_000)[:, None], 200_000) if luck else chances(images(200_000), 1)
+    truth, hits = float((after - before).mean()), 0
+    for _ in range(studies):
+        hardness = images(200) if same else images(200 * seeds).reshape(seeds, 200)
+        before, after = rng.random((2, seeds, 200)) < chances(hardness, seeds)
+        gains = after.astype(float) - before
+        low, high = interval_over_seeds([gains] if same else [row[None] for row in gains])
+        hits += low <= truth <= high
+    return hits / studies
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_interval_over_seeds_covers(seeds: int) -> None:
+    """The same simulation, shorter, the kinds of study together: 95% less three standard deviations of the luck."""
+    found = [covered(study, studies=60) for study in STUDIES if study[0] == seeds]
+    assert np.mean(found) >= 0.95 - 3 * (0.95 * 0.05 / (60 * len(found))) ** 0.5
+
+
+@pytest.mark.slow
+def test_the_interval_covers_in_every_kind_of_study() -> None:
+    found = {study: covered(study, studies=2000) for study in STUDIES}
+    for (seeds, same, effect, luck), share in found.items():
+        images = "the same" if same else "different"
+        print(f"{seeds} seeds, {images} images, effect {effect:.1f}, luck {luck:.2f}: {share:.1%} covered")
+    assert min(found.values()) >= 0.95 - 2 * (0.95 * 0.05 / 2000) ** 0.5
+    assert max(found.values()) <= 0.999  # wider than needed would be no answer either
+
+
+def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated) -> None:
+    pairs = [(evaluated(50, 0), evaluated(50, 50)), (evaluated(50, 50), evaluated(50, 0))]
+    assert paired_difference(pairs, ATTACK).interval == (-1.0, 1.0)
+
+
+def test_different_images_cannot_be_paired(evaluated: Evaluated) -> None:
+    with pytest.raises(InputError, match="on the same ones"):
+        paired_difference([(evaluated(90, 40), evaluated(90, 40, examples="others"))] * 2, ATTACK)
+
+
+def test_nothing_to_pair() -> None:
+    with pytest.raises(InputError, match="evaluate both"):
+        paired_difference([], ATTACK)

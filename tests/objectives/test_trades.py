@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from excite.attacks.ball import distance
+from excite.attacks.protocol import distance
 from excite.errors import InputError
 from excite.objectives import Trades, trades_loss
 

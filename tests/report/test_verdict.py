@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
 from excite.report.trainings import standing

@@ -1,4 +1,4 @@
-"""What was done to a gradient between the backward pass and the step is noticed, and named."""
+"""What was done to a gradient between the backward pass and the step is noticed, and named; so are optimizers."""
 
 import gc
 import weakref
@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from excite.trace.their_loop import BackwardPasses, objection, standing_at
+from excite.errors import InputError
+from excite.trace.slopes import BackwardPasses, caveat, check_optimizer, objection, standing_at
 
 OWN = torch.tensor([3.0, 4.0, 0.0])
 
@@ -80,3 +81,18 @@ def test_standing_elsewhere_ends_where_it_began_even_after_an_error() -> None:
         stumble()
     assert all(torch.equal(parameter, value) for parameter, value in zip(parameters, before, strict=True))
     assert [parameter.data_ptr() for parameter in parameters] == places
+
+
+def test_sgd_has_no_caveat_and_others_are_named() -> None:
+    model = nn.Linear(2, 2)
+    assert caveat(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)) is None
+    for kind in (torch.optim.AdamW, torch.optim.Adadelta, torch.optim.RMSprop):
+        assert f"no rate for {kind.__name__}" in str(caveat(kind(model.parameters(), lr=0.1)))
+
+
+def test_an_optimizer_of_some_of_the_parameters_is_fine_and_of_none_is_not() -> None:
+    model = nn.Linear(2, 2)
+    check_optimizer(torch.optim.SGD([model.bias], lr=0.1), list(model.parameters()), watches_steps=True)
+    stranger = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(InputError, match="holds none of this model's parameters"):
+        check_optimizer(stranger, list(model.parameters()), watches_steps=False)

@@ -8,10 +8,9 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 
 from excite.attacks.auto_pgd import APGD
-from excite.attacks.ball import Norm
 from excite.attacks.fast_model import fast_inference
 from excite.attacks.packaged import FAB, Square
-from excite.attacks.protocol import Attack, Cascade, in_words
+from excite.attacks.protocol import Attack, Cascade, Norm, in_words
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind
 from excite.registry import lookup, named_options, with_named_options

@@ -9,12 +9,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm, ascent, length, project
 from excite.attacks.fast_model import OUTPUT_TOLERANCE, fast_inference
-from excite.attacks.losses import cross_entropy, dlr, margin, targeted_dlr
 from excite.attacks.packaged import MOST_TARGETS, alone_with_seed
-from excite.attacks.projected_gradient import loss_and_gradient
-from excite.attacks.protocol import Attack, AttackWarning, check_inputs, check_options, in_words
+from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
+from excite.attacks.protocol import (
+    Attack,
+    AttackWarning,
+    Norm,
+    ascent,
+    check_inputs,
+    check_options,
+    in_words,
+    length,
+    project,
+)
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
 

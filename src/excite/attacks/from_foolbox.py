@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm
-from excite.attacks.protocol import Attack, check_ball, in_words
+from excite.attacks.protocol import Attack, Norm, check_ball, in_words
 from excite.errors import InputError
 
 NORMS: dict[float, Norm] = {2.0: "l2", float("inf"): "linf"}  # by foolbox's p

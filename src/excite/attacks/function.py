@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm
-from excite.attacks.protocol import Attack, AttackFunction
+from excite.attacks.protocol import Attack, AttackFunction, Norm
 from excite.errors import InputError, unknown
 from excite.registry import named_options
 

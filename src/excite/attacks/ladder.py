@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm
-from excite.attacks.protocol import Attack
+from excite.attacks.protocol import Attack, Norm
 from excite.errors import InputError
 from excite.quantities import pixels
 

@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm
 from excite.attacks.fast_model import FastModel, fast_inference
-from excite.attacks.protocol import Attack, check_inputs, check_options, in_words
+from excite.attacks.protocol import Attack, Norm, check_inputs, check_options, in_words
 from excite.errors import InputError
 
 MOST_TARGETS = 9

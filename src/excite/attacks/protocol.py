@@ -1,19 +1,23 @@
-"""An attack is a function (model, x, y, generator) -> x_adv that knows its ball and cost; a cascade runs several."""
+"""An attack is a function (model, x, y, generator) -> x_adv that knows its ball and cost; a cascade runs several.
+
+What stays inside a ball, and how to get back into it, is here, too: rounding included.
+"""
 
 import abc
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import Norm, check_norm
-from excite.errors import InputError
+from excite.errors import InputError, unknown
 from excite.quantities import check_whole, pixels
 
 AttackFunction = Callable[..., Tensor]
+Norm = Literal["linf", "l2"]
+TINY = 1e-12
 
 
 class AttackWarning(UserWarning):
@@ -97,7 +101,8 @@ def _leave(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | 
 
 def check_ball(eps: float, norm: str) -> None:
     """Refuse a radius that is none, or that is given in steps of 1/255."""
-    check_norm(norm)
+    if norm not in get_args(Norm):
+        raise unknown("norm", norm, get_args(Norm))
     if not (eps >= 0 and math.isfinite(eps)):
         raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0.")
     if norm == "linf" and eps > 1:
@@ -139,3 +144,51 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
             f"Images must lie in [0, 1]; these range from {float(low):.4g} to {float(high):.4g}. "
             "Divide by 255, and put any normalisation inside the model: ε is measured in pixels."
         )
+
+
+def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
+    """The point of the ball around `x`, cut with the box [0, 1], that `x_adv` is moved to."""
+    if norm == "linf":
+        return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)
+    # Rounded to nearest, x + δ can lie a little outside; a last step towards x, where needed, keeps |δ| from growing.
+    exact = _exact(x)
+    delta = _exact(x_adv) - exact
+    delta *= (eps / length(delta).clamp_min(TINY)).clamp_max(1.0)
+    inside = (exact + delta).to(x.dtype)
+    too_far = (_exact(inside) - exact).abs() > delta.abs()
+    return torch.where(too_far, torch.nextafter(inside, x), inside).clamp_(0.0, 1.0)
+
+
+def ascent(gradient: Tensor, *, norm: Norm) -> Tensor:
+    """The direction of length one, in `norm`, along which a loss with this gradient grows fastest."""
+    if norm == "linf":
+        return gradient.sign()
+    return gradient / length(gradient).clamp_min(TINY)
+
+
+def random_point(x: Tensor, *, eps: float, norm: Norm, generator: torch.Generator | None) -> Tensor:
+    """A point drawn uniformly from the ball around `x`, then projected into the box."""
+    device = x.device if generator is None else generator.device
+    if norm == "linf":
+        delta = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=device) * 2 - 1
+    else:
+        direction = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
+        radius = torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=device)
+        radius = radius.pow(1 / x[0].numel()).reshape(-1, *[1] * (x.dim() - 1))
+        delta = ascent(direction, norm=norm) * radius
+    return project(x + eps * delta.to(x.device), x, eps=eps, norm=norm)
+
+
+def distance(x_adv: Tensor, x: Tensor, *, norm: Norm) -> Tensor:
+    """How far each image was moved, in float64."""
+    delta = x_adv.cpu().double() - x.cpu().double()
+    return delta.flatten(1).abs().amax(1) if norm == "linf" else length(delta).flatten()
+
+
+def length(delta: Tensor) -> Tensor:
+    """Euclidean, per example, shaped to divide `delta` by."""
+    return delta.flatten(1).square().sum(1).sqrt().reshape(-1, *[1] * (delta.dim() - 1))
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x.float() if x.device.type == "mps" else x.double()  # MPS has no float64

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from excite.cli.options import (
+from excite.cli.shared import (
     NUMBER,
     NUMBERS,
     SHARE,
@@ -18,9 +18,9 @@ from excite.cli.options import (
     refuse_ignored,
     run_argument,
     shard_options,
+    show,
     verbosity_options,
 )
-from excite.cli.output import show
 
 if TYPE_CHECKING:
     from excite.evaluation.shards import EngineName

@@ -2,8 +2,7 @@
 
 import click
 
-from excite.cli.options import json_option
-from excite.cli.output import show
+from excite.cli.shared import json_option, show
 
 
 @click.group()

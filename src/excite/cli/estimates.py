@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import (
+from excite.cli.shared import (
     SHARE,
     arm_option,
     device_option,
@@ -16,9 +16,9 @@ from excite.cli.options import (
     run_argument,
     run_of,
     set_option,
+    show,
     verbosity_options,
 )
-from excite.cli.output import show
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import Output, arm_option, json_option, read_run, refuse_ignored, run_argument
-from excite.cli.output import show
+from excite.cli.shared import Output, arm_option, json_option, read_run, refuse_ignored, run_argument, show
 
 
 @click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")

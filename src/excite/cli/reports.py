@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import Output, device_option, json_option, refuse_ignored, runs_argument
-from excite.cli.output import show
+from excite.cli.shared import Output, device_option, json_option, refuse_ignored, runs_argument, show
 from excite.errors import ExciteError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import (
+from excite.cli.shared import (
     Output,
     arm_option,
     arms_option,
@@ -19,9 +19,11 @@ from excite.cli.options import (
     run_of,
     seeds_option,
     set_option,
+    show,
+    show_results,
+    show_study,
     verbosity_options,
 )
-from excite.cli.output import show, show_results, show_study
 from excite.errors import ExciteError
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from excite.cli.options import json_option, run_argument
-from excite.cli.output import show
+from excite.cli.shared import json_option, run_argument, show
 from excite.errors import CorruptFileError
 
 

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from excite.evaluation.accuracy import Accuracy, Curve
 from excite.evaluation.comparison import Comparison, compare
-from excite.evaluation.curve import Curve
-from excite.evaluation.outcomes import Accuracy
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.lazy import lazily
 

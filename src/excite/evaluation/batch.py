@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.ball import distance
 from excite.attacks.fast_model import PROBES, FastModel, fast_inference
-from excite.attacks.protocol import Attack, AttackWarning
+from excite.attacks.protocol import Attack, AttackWarning, distance
 from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag
 from excite.memory import keep_freed_memory

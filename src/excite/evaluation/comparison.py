@@ -1,19 +1,21 @@
-"""Is one model more robust than another? Pair their verdicts on the same examples."""
+"""Is one model more robust than another? Their verdicts paired by image, and over several trainings by seed."""
 
-import dataclasses
-from statistics import NormalDist
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
+from excite.evaluation.accuracy import Z95
 from excite.evaluation.result import Evaluation
 from excite.registry import named_options
 
-Z95 = NormalDist().inv_cdf(0.975)
+Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
+Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Comparison:
     """The second model against the first: who was right where the other was wrong."""
 
@@ -49,10 +51,7 @@ def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Compari
     The interval is Bonett and Price's (2012): Wald's for paired shares, after adding one example that only the first
     model gets right and one that only the second does. It keeps its width where few or no examples tell them apart.
     """
-    if first.examples != second.examples:
-        raise InputError("These evaluations used different examples; evaluate both models on the same ones.")
-    one, two = np.asarray(first.outcomes(on)), np.asarray(second.outcomes(on))
-    gains = two.astype(float) - one
+    gains = _gains(first, second, on)
     centre, half = gains.sum() / (len(gains) + 2), Z95 * variance_of_mean(gains) ** 0.5
     return Comparison(
         on=on,
@@ -79,3 +78,83 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
     tosses = only_first + only_second
     return float(binomtest(only_first, tosses).pvalue) if tosses else 1.0
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Accuracy of the arm minus accuracy of the baseline, the mean over the seeds."""
+
+    difference: float
+    interval: tuple[float, float]  # 95%
+    seeds: int
+
+    def __str__(self) -> str:
+        low, high = (100 * bound for bound in self.interval)
+        return f"{100 * self.difference:+.2f} points ({low:+.2f} to {high:+.2f}), {self.seeds} seeds"
+
+
+def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
+    """The mean difference on `"clean"`, `"worst"` or an attack, with an interval for the luck of seeds and images.
+
+    With one seed it is `compare`, which says nothing about another training. With several see
+    `interval_over_seeds`.
+    """
+    if not pairs:
+        raise InputError("There is no seed at which both the baseline and the arm were evaluated; evaluate both.")
+    if len(pairs) == 1:
+        comparison = compare(*pairs[0], on)
+        return PairedDifference(comparison.difference, comparison.interval, 1)
+    judged_together: dict[str, list[NDArray[np.float64]]] = {}
+    for baseline, arm in pairs:
+        judged_together.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
+    gains = [np.stack(rows) for rows in judged_together.values()]
+    mean = float(np.mean(np.concatenate([block.mean(axis=1) for block in gains])))
+    return PairedDifference(mean, interval_over_seeds(gains), len(pairs))
+
+
+def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
+    """A 95% interval of the mean gain over S ≥ 2 seeds; a block of `gains` holds the seeds judged on the same images.
+
+    The S means over images spread with the luck of the trainings, and what they share is the luck of the images that
+    several seeds were judged on. Half the interval is the root of
+
+        t² V_seeds / S + z² V_shared,    or of  z² V_images  where that is more.
+
+    V_seeds is the variance of the means, t Student's quantile with S − 1 degrees of freedom and z the normal one.
+    V_shared is what common images add to the variance of the overall mean without showing in V_seeds: in a block
+    (V_mean − V_rest / seeds) / n for n images, V_mean being the variance over images of the mean gain over the block's
+    seeds and V_rest the mean square of what is left of the gains. V_images is the variance that the choice of images
+    gives the overall mean, the trainings as they are: few seeds may agree by chance, images cannot be surer than that.
+
+    Of 2,000 simulated studies of 200 images each, for 2, 3 and 5 seeds, on the same or on different images, with and
+    without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals hold the truth; the test
+    of this module prints each. With two seeds they are wide, for that is what two seeds can say.
+    """
+    from scipy.special import stdtrit
+
+    means = np.concatenate([block.mean(axis=1) for block in gains])
+    seeds, mean = len(means), float(means.mean())
+    weights = [(len(block) / seeds) ** 2 for block in gains]
+    of_images = sum(w * variance_of_mean(block.mean(axis=0)) for w, block in zip(weights, gains, strict=True))
+    shared = sum(w * _shared(block) for w, block in zip(weights, gains, strict=True))
+    of_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * float(means.var(ddof=1)) / seeds
+    half = max(of_seeds + Z95**2 * shared, Z95**2 * of_images) ** 0.5
+    return max(-1.0, mean - half), min(1.0, mean + half)  # shares cannot differ by more
+
+
+def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64]:
+    if first.examples != second.examples:
+        raise InputError("These evaluations used different examples; evaluate both models on the same ones.")
+    gains: NDArray[np.float64] = np.asarray(second.outcomes(on), dtype=float) - np.asarray(first.outcomes(on))
+    return gains
+
+
+def _shared(gains: Gains) -> float:
+    """What the choice of common images adds to the variance of the mean of `gains`; nothing where one seed has them."""
+    seeds, images = gains.shape
+    if seeds == 1 or images == 1:
+        return 0.0
+    over_seeds = gains.mean(axis=0)
+    rest = gains - over_seeds - gains.mean(axis=1, keepdims=True) + gains.mean()
+    rest_variance = (rest**2).sum() / ((seeds - 1) * (images - 1))
+    return float(max(0.0, over_seeds.var(ddof=1) - rest_variance / seeds) / images)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from excite.attacks.protocol import Attack
 from excite.errors import CorruptFileError, InputError
+from excite.evaluation.accuracy import pack, pack_rows, unpack, unpack_rows
 from excite.evaluation.batch import Task, Verdict
-from excite.evaluation.outcomes import pack, pack_rows, unpack, unpack_rows
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.files import read_json, write_json
 

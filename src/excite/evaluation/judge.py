@@ -22,8 +22,8 @@ from excite.attacks.ladder import Ladder, on_ladder
 from excite.attacks.protocol import Attack, AttackFunction, check_inputs
 from excite.errors import InputError
 from excite.evaluation import trust
+from excite.evaluation.accuracy import Curve
 from excite.evaluation.batch import Judge, device_of, right_answers
-from excite.evaluation.curve import Curve
 from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress, Progress
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag
 from excite.evaluation.shards import EngineName, Shards, engines

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from excite.errors import InputError
-from excite.evaluation.curve import Curve
-from excite.evaluation.outcomes import Accuracy, pack, unpack
+from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
 
 

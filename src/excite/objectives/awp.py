@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from excite.errors import InputError
-from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial
 from excite.objectives.pgd_at import PGDAT
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial
 from excite.objectives.trades import BETA, Trades
 from excite.randomness import undisturbed
 from excite.registry import lookup, named_options, with_named_options

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
-from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
-from excite.objectives.adversarial import EPS, STEP, STEPS, Forward
+from excite.objectives.protocol import EPS, STEP, STEPS, Forward
 from excite.objectives.trades import BETA, Trades
 from excite.registry import named_options, with_named_options
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.errors import InputError
-from excite.objectives.adversarial import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
 
 BETA = 6.0

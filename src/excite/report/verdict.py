@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from excite.evaluation import Evaluation
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.comparison import paired_difference
 from excite.report.labels import duration
 from excite.report.trainings import standing
 from excite.runs.arms import arm_named
@@ -297,7 +297,7 @@ def _refuted(groups: Sequence[Group]) -> Iterable[str]:
 def spent(run: RunFolder) -> float:
     """What a run took: its estimate, its trainings, its attacks."""
     attacks = sum(arm.evaluation.cost.seconds for arm in run.arms if arm.evaluation)
-    return run.estimate_seconds + sum(arm.seconds for arm in run.arms) + attacks
+    return run.estimate_seconds + sum(arm.outcome.seconds for arm in run.arms) + attacks
 
 
 def _plural(effect: str, number: int) -> str:

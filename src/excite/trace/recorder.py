@@ -28,8 +28,7 @@ from excite.trace.moments import (
     project_gradient,
 )
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
-from excite.trace.slopes import LocalSlopes
-from excite.trace.their_loop import caveat, check_optimizer
+from excite.trace.slopes import LocalSlopes, caveat, check_optimizer
 from excite.trace.trace import Trace
 
 Gradient = Literal["epoch_mean", "probe"]

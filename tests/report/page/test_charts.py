@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from excite.evaluation import AttackResult, Cost, Evaluation
-from excite.evaluation.curve import Curve
+from excite.evaluation.accuracy import Curve
 from excite.report.page.charts import (
     APART,
     RADII,

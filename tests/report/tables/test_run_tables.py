@@ -9,7 +9,7 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.evaluation.curve import Curve
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.accuracy import Curve
+from excite.evaluation.comparison import paired_difference
 from excite.files import write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
@@ -175,7 +175,7 @@ def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
         for seed in range(2)
     ]
     for run in runs:
-        StoredEstimate(MAXIMA, "", 1.0).save(run.estimate_file("paper"))
+        write_json(run.estimate_file("paper"), asdict(StoredEstimate(MAXIMA, 1.0)))
     table = study_table(by_seed(runs))
     assert (cells(table, "poe")["L"], cells(table, "poe")["by"]) == ("4", "edge")
     shared = cells(table, "poe@paper")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import excite
-from excite.evaluation.curve import MedianRadius
-from excite.evaluation.outcomes import Accuracy
+from excite.evaluation.accuracy import Accuracy, MedianRadius
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels

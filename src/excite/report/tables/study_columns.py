@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from excite.evaluation import Accuracy, Evaluation
-from excite.evaluation.curve import MedianRadius
-from excite.evaluation.paired import paired_difference
+from excite.evaluation.accuracy import MedianRadius
+from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import labels
 from excite.report.tables.formats import Cell, Value

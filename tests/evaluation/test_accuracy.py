@@ -1,21 +1,47 @@
-"""A curve of accuracy against ε: monotone, at its largest radius the separate evaluation, the same after a kill."""
+"""Intervals of a share, and curves of accuracy against ε: by hand, monotone, the same after a kill."""
 
 import math
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from excite import attacks
 from excite.attacks import Attack
 from excite.attacks.ladder import Ladder
 from excite.errors import InputError
-from excite.evaluation import Evaluation, evaluate
-from excite.evaluation.curve import Curve
+from excite.evaluation import Accuracy, Evaluation, evaluate
+from excite.evaluation.accuracy import Curve
 from excite.files import read_json
+
+Z95 = NormalDist().inv_cdf(0.975)
+
+
+def test_published_values() -> None:
+    low, high = Accuracy(8, 10).interval
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+
+
+@given(st.integers(1, 20_000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_bounds_solve_the_score_equation(counts: tuple[int, int]) -> None:
+    correct, total = counts
+    accuracy = Accuracy(correct, total)
+    low, high = accuracy.interval
+    assert 0 <= low <= accuracy.value <= high <= 1
+    for p in (low, high):
+        if 1e-12 < p < 1 - 1e-12:
+            assert abs(correct - total * p) == pytest.approx(Z95 * math.sqrt(total * p * (1 - p)), rel=1e-6)
+
+
+def test_it_prints_its_interval() -> None:
+    assert str(Accuracy(8, 10)) == "80.00% (49.02 to 94.33)"
+
 
 RADII = (0.005, 0.01, 0.02, 0.04)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from excite.attacks.ball import Norm, ascent, distance, project, random_point
+from excite.attacks.protocol import Norm, ascent, distance, project, random_point
 
 NORMS = get_args(Norm)
 
