@@ -73,7 +73,8 @@ FUNCTIONS = {
 CLASSES = [
     *(excite.Recorder, excite.attacks.PGD, excite.attacks.AutoAttack, excite.trace.Probe),
     *(excite.data.Split, excite.data.Dataset, excite.data.Mixture, excite.data.Unlabelled),
-    *(excite.lipschitz.ShortTrainings, excite.evaluation.Shards),
+    *(excite.lipschitz.ShortTrainings, excite.lipschitz.Recording, excite.evaluation.Shards),
+    *(excite.Trace, excite.LipschitzEstimate, excite.Evaluation, excite.evaluation.AttackResult),
     *(excite.models.LeNet5, excite.models.ResNet, excite.models.DenseNet, excite.models.WideResNet),
     *excite.objectives.OBJECTIVES.values(),
     *excite.lipschitz.ESTIMATORS.values(),

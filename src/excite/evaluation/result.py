@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
+from excite.registry import with_named_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Stage:
     cost: Cost
 
 
+@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackResult:
     description: str
@@ -60,6 +62,7 @@ class AttackResult:
         return sum((stage.cost for stage in self.stages), Cost())
 
 
+@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """Outcomes of one model on one set of examples, clean and under each attack.

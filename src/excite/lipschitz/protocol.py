@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Needs = Literal["trace", "short trainings", "nothing"]
 
 
+@with_named_options
 @dataclass(frozen=True)
 class LipschitzEstimate:
     """L, the Lipschitz constant of the loss gradient, as one method saw it.
@@ -89,6 +90,7 @@ class ShortTrainings:
     optimizer: str = ""  # that they use, in words
 
 
+@with_named_options
 @dataclass(frozen=True)
 class Recording:
     """What a run records, known before it trains, or what a trace holds: how much there is to estimate from."""

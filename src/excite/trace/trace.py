@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from excite.errors import CorruptFileError
 from excite.files import write_bytes
+from excite.registry import with_named_options
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,6 +30,7 @@ def _none() -> Integers:
     return np.zeros(0, dtype=np.int64)
 
 
+@with_named_options
 @dataclass(frozen=True, eq=False)
 class Trace:
     """T moments of a run (ends of epochs), the slopes of sampled steps, and curvatures at some of the moments.
