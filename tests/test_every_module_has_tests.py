@@ -31,7 +31,7 @@ ELSEWHERE = {
         "every figure in one table",
         "estimators figure_1 figure_2 figure_3 figure_4 gains heat_maps theorem_1",
     ),
-    "report/tables/test_run_tables.py": ("how its cells are written", "formats records study_columns"),
+    "report/tables/test_run_tables.py": ("how its cells are written", "records study_columns"),
     "test_extensions.py": ("every stage, from the command to the page", "procedure estimate"),
     "test_console.py": ("what a stage says goes to the console", "console"),
     "sweeps/engines/test_engines.py": ("every engine gives the same: one table", "local on_ray worker"),

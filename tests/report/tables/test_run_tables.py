@@ -1,13 +1,8 @@
 """Tables of one run and of many: their cells, marks, notes and formats."""
 
-import csv
-import io
 import json
 import math
-import re
-import shutil
 import statistics
-import subprocess
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -24,37 +19,18 @@ from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
 from excite.report import table as run_table
 from excite.report.page.page import page
-from excite.report.tables.formats import LATEX_LETTERS, escape_latex
-from excite.report.tables.records import FIELDS
 from excite.report.tables.run_tables import StudyTable, study_table
 from excite.runs import load
 from excite.runs.collection import by_seed
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.stored import StoredEstimate
 from excite.training.history import EpochMetrics, append
+from tests.report.tables.conftest import EDGE, ROBUST
 
-DOCS = Path(__file__).parents[3] / "docs" / "tables.md"
 ATTACK = "PGD_20 ε=1/255"
-ROBUST = {"baseline": (30, 32, 37), "poe": (45, 40, 44), "largest": (41, 42, 43)}  # of 100 images, per seed
-EDGE = LipschitzEstimate(4.0, (3.5, 4.0), "edge", True, "6 runs")
 MAXIMA = LipschitzEstimate(5.0, (4.0, 6.0), "epochs", False, "maxima", details={"M": 200, "N": 100})
 Write = Callable[..., RunFolder]
 Evaluated = Callable[..., Evaluation]
-
-
-@pytest.fixture
-def three_seeds(write_run: Write, evaluated: Evaluated) -> list[RunFolder]:
-    return [
-        write_run(
-            {
-                arm: {"rate": rate, "evaluation": evaluated(90 + seed, ROBUST[arm][seed])}
-                for arm, rate in (("baseline", 0.1), ("poe", 0.25), ("largest", 0.5))
-            },
-            changes=[f"seed={seed}", "name=table-1-cifar10-resnet20-small", "data.name=cifar10", "model.name=resnet8"],
-            estimate=EDGE,
-        )
-        for seed in range(3)
-    ]
 
 
 def cells(table: StudyTable, arm: str) -> dict[str, str]:
@@ -236,98 +212,6 @@ def test_several_radii_give_a_median_with_its_interval_or_its_deviation(
     assert record.median_eps_deviation == pytest.approx((1.25 - 7 / 6) / math.sqrt(2) / 255)
     assert cells(study_table(by_seed([one, far])), "baseline")[title] == "> 2/255 at 1 of 2 seeds"
     assert "1.25/255 (1.01/255 to 1.49/255)" in page([one])
-
-
-def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:
-    table = study_table(by_seed(three_seeds))
-    for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
-        assert list(read) == list(row)
-        for name, value in row.items():
-            expected = json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
-            assert read[name] == expected
-
-
-def test_the_fields_are_the_same_whatever_the_content_and_documented(
-    write_run: Write, three_seeds: list[RunFolder]
-) -> None:
-    bare = study_table(by_seed([write_run({"baseline": {}})]))
-    diverged = study_table(by_seed([write_run({"poe": {"problem": "Training diverged"}})]))
-    tables = [bare, diverged, study_table(by_seed(three_seeds))]
-    assert {table.csv().splitlines()[0] for table in tables} == {",".join(FIELDS)}
-    documented = re.findall(r"`([A-Za-z_]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", DOCS.read_text("utf-8"))))
-    assert documented == list(FIELDS)
-
-
-@pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_terminals_table_fits_its_width_and_loses_nothing(three_seeds: list[RunFolder], width: int) -> None:
-    table = study_table(by_seed(three_seeds))
-    assert max(map(len, table.text(width).splitlines())) <= width
-    body = table.text(width).split("\n\nAccuracies in %")[0]
-    shown = set(body.split())
-    for row in table.rows:
-        assert {word for cell in row.cells for word in cell.text.split()} <= shown
-    assert "|" not in body
-
-
-def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
-    text = study_table(by_seed(three_seeds)).latex()
-    assert r"PGD\_20 $\varepsilon$=1/255 \%" in text
-    assert r"\textbf{43.00 $\pm$ 2.65}" in text
-    assert r"\underline{42.00 $\pm$ 1.00}" in text
-    assert text.isascii()
-    assert r"\label{tab:" in text
-    bare = re.sub(r"\\[{}%&_$\\]", "", text)
-    assert bare.count("{") == bare.count("}")
-    assert bare.count("$") % 2 == 0
-    tabulars = re.findall(r"\\begin\{tabular\}\{([lr]+)\}\n(.*?)\\end\{tabular\}", text, flags=re.DOTALL)
-    for alignment, tabular in tabulars:
-        assert [tabular.count(rf"\{rule}rule") for rule in ("top", "mid", "bottom")] == [1, 1, 1]
-        body = [line for line in tabular.splitlines() if line.endswith(r"\\")]
-        assert {re.sub(r"\\&", "", line).count("&") + 1 for line in body} == {len(alignment)}
-        assert [line.partition(" & ")[0] for line in body] == [
-            "arm",
-            "baseline",
-            "PoE-motivated, 1/L",
-            "largest convergent, 2/L",
-        ]
-
-
-def test_latex_says_once_what_is_the_same_and_puts_below_what_has_no_room(three_seeds: list[RunFolder]) -> None:
-    table = study_table(by_seed(three_seeds))
-    text = table.latex()
-    assert text.count("resnet8") == 1
-    assert text.count(r"\begin{tabular}") > 1
-    for title in ("clean %", "paper: robust %", f"Δ {ATTACK}"):
-        assert escape_latex(title) in text
-    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert max(len(re.sub(r"\$.*?\$|\\[a-z]+", "x", line)) for line in lines) <= 1.3 * LATEX_LETTERS
-
-
-def test_latex_knows_its_special_characters() -> None:
-    assert escape_latex(r"a\b & 5% $x$ #1 {y} ~^ <ε|η¹>") == (
-        r"a\textbackslash{}b \& 5\% \$x\$ \#1 \{y\} \textasciitilde{}\textasciicircum{} "
-        r"\textless{}$\varepsilon$\textbar{}$\eta$$^{1}$\textgreater{}"
-    )
-
-
-def has_latex() -> bool:
-    """With the packages that the table names."""
-    if not (shutil.which("pdflatex") and shutil.which("kpsewhich")):
-        return False
-    return subprocess.run(["kpsewhich", "adjustbox.sty"], capture_output=True, check=False).returncode == 0
-
-
-@pytest.mark.skipif(not has_latex(), reason="no pdflatex with adjustbox: apt install texlive-latex-extra")
-def test_latex_compiles_and_fits_its_page(three_seeds: list[RunFolder], tmp_path: Path) -> None:
-    table = study_table(by_seed(three_seeds)).latex()
-    document = rf"\documentclass{{article}}\usepackage{{adjustbox,booktabs}}\begin{{document}}{table}\end{{document}}"
-    (tmp_path / "table.tex").write_text(document, encoding="ascii")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-    assert "Output written on table.pdf (1 page" in done.stdout
-    for complaint in ("Overfull", "Missing character", "too large for page"):
-        assert complaint not in done.stdout
 
 
 ATTACKS = ("PGD ε=0.1", "PGD ε=0.3")
