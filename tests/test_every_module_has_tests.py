@@ -26,7 +26,6 @@ ELSEWHERE = {
     "finder/test_one_call.py": ("parts of the one call", "batch_loss borrowed same_optimizer"),
     "lipschitz/extremes/test_reverse_weibull.py": ("the fit's own likelihood", "profile_likelihood"),
     "models/test_models.py": ("every model's first weights, in one table", "initialize"),
-    "report/test_verdict.py": ("words of the verdict", "labels"),
     "report/figures/test_figures.py": (
         "every figure in one table",
         "estimators figure_1 figure_2 figure_3 figure_4 gains heat_maps theorem_1",

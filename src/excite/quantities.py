@@ -53,6 +53,16 @@ def check_kind(name: str, value: object, attribute: str, wanted: str) -> None:
 MODULE = "a torch module"
 
 
+def duration(seconds: float) -> str:
+    """
+    >>> duration(41.4), duration(150), duration(5000)
+    ('41 s', '2.5 minutes', '1.4 hours')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.2g} minutes" if seconds < 3600 else f"{seconds / 3600:.2g} hours"
+
+
 def pixels(eps: float) -> str:
     """8/255 rather than 0.03137: how the field reads ε. What is short as it is, such as 0.2, stays so.
 

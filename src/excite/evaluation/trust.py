@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks.ball import Norm
 from excite.attacks.fast_model import FastModel
-from excite.attacks.losses import margin
 from excite.attacks.packaged import Square
-from excite.attacks.projected_gradient import PGD, pgd
-from excite.attacks.protocol import Attack
+from excite.attacks.projected_gradient import PGD, margin, pgd
+from excite.attacks.protocol import Attack, Norm
 from excite.evaluation.result import AttackResult, Flag
 
 EXAMPLES = 64

@@ -7,8 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report import labels
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import ArmFolder, RunFolder, arm_title
 from excite.runs.stored import Certified
 from excite.training.history import EpochMetrics
 
@@ -79,7 +78,7 @@ def certificates(runs: Sequence[tuple[RunFolder, str]]) -> list[CertificateRow]:
                 rows.append(
                     CertificateRow(
                         run=label,
-                        arm=labels.arm_title([arm]),
+                        arm=arm_title([arm]),
                         found=arm.certified,
                         constant=estimate.constant if estimate else None,
                         source=f"{source}{arm.name}/{arm.certificate_file.name}",

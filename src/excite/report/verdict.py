@@ -8,7 +8,7 @@ from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
-from excite.report.labels import duration
+from excite.quantities import duration
 from excite.report.trainings import standing
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed

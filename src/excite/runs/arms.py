@@ -12,6 +12,7 @@ from excite.errors import InputError, unknown
 if TYPE_CHECKING:
     from excite.lipschitz.protocol import LipschitzEstimate
 
+POE = "PoE: persistency of excitation, which the paper's theorem promises at rates up to 1/L."
 OWN = ""  # the experiment's own way to estimate L
 
 

@@ -1,13 +1,13 @@
-"""Runs that belong together: which folders an experiment gets, which were found, which differ in one thing only."""
+"""Runs that belong together: which folders an experiment gets, which were found, and what sets them apart."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from excite.errors import InputError
-from excite.runs.experiment import Experiment, with_values, without_plan
+from excite.runs.experiment import Experiment, flattened, with_values, without_plan
 from excite.runs.folder import ArmFolder, RunFolder, run_folders_in
 
 
@@ -95,3 +95,27 @@ def without_rate(experiment: Experiment) -> Experiment:
 
 def without_batch_size(experiment: Experiment) -> Experiment:
     return msgspec.structs.replace(experiment, training=msgspec.structs.replace(experiment.training, batch_size=1))
+
+
+# What every table shows in a column of its own, or what does not change what a training is.
+SHOWN = ("name", "summary", "seed", "arms", "sweep", "data.name", "data.train_examples", "model", "attacks", "record")
+SHOWN_OF_TRAINING = ("training.epochs", "training.batch_size", "training.objective", "training.schedule.rate")
+
+
+def apart(experiments: Sequence[Experiment], shown: Sequence[str] = SHOWN + SHOWN_OF_TRAINING) -> list[str]:
+    """Per experiment, what else than `shown` sets it apart from the others: `training.momentum 0.9`; or nothing."""
+    flat = [flattened(experiment.to_json()) for experiment in experiments]
+    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, shown))
+    differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
+    return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
+
+
+def _below(key: str, tables: Sequence[str]) -> bool:
+    return any(key == table or key.startswith(f"{table}.") for table in tables)
+
+
+def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
+    """Of each group: network and data, and what else sets its runs apart from the other groups'."""
+    experiments = [group[0].experiment for group in groups]
+    names = [f"{experiment.network}, {experiment.data_set}" for experiment in experiments]
+    return [f"{name}\n{words}" if words else name for name, words in zip(names, apart(experiments), strict=True)]

@@ -95,6 +95,24 @@ class Experiment(Section, frozen=True):
     arms: tuple[str, ...] = ("baseline", "poe", "largest")
     sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
 
+    @property
+    def network(self) -> str:
+        """Its name and its options: `lenet5 tanh`."""
+        options = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.model.options.items())
+        return " ".join([self.model.name, *options])
+
+    @property
+    def data_set(self) -> str:
+        """Its name, and how many training images where it is not all of them."""
+        examples = self.data.train_examples
+        return self.data.name if examples is None else f"{self.data.name}, {examples:,} images"
+
+    @property
+    def objective(self) -> str:
+        """The name of the training's loss, whether it was given alone or with its options."""
+        given = self.training.objective
+        return given if isinstance(given, str) else str(given["kind"])
+
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -178,6 +179,11 @@ class ArmFolder:
     def __str__(self) -> str:
         last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
         return f"{self.title}: {self.problem or last}; {self.outcome.seconds:.1f} s in all"
+
+
+def arm_title(arms: Sequence[ArmFolder]) -> str:
+    """What an arm is called, over its seeds: 2/L at which a training diverged is not "largest convergent"."""
+    return arms[0].short_title if any(arm.problem for arm in arms) else arms[0].title
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,7 @@ import numpy as np
 from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
 from excite.report.figures import style
-from excite.report.labels import titles
-from excite.runs.collection import same_but, without_rate
+from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

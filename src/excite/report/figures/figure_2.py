@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from excite.errors import InputError
 from excite.report.figures import style
-from excite.report.labels import titles
-from excite.runs.collection import same_but, without_rate
+from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:

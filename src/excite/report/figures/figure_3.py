@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from excite.errors import InputError
 from excite.report.figures import style
-from excite.report.labels import titles
-from excite.runs.collection import same_but
+from excite.runs.collection import same_but, titles
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 from excite.errors import InputError
 from excite.excitation import acuteness
 from excite.report.figures import style
-from excite.report.labels import titles
-from excite.runs.collection import same_but, without_batch_size
+from excite.runs.collection import same_but, titles, without_batch_size
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
 from excite.report.figures import style
-from excite.report.labels import titles
 from excite.report.tables.study_columns import StudyArm, arms_of
-from excite.runs.collection import by_seed
+from excite.runs.collection import by_seed, titles
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
-from excite.report import labels
 from excite.report.figures import style
 from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS
 from excite.runs.folder import RunFolder
@@ -76,7 +75,7 @@ def _maps(run: RunFolder, recorded: Trace) -> Maps:
     estimate = estimate_lipschitz(recorded, "epochs", bootstraps=0)
     cells: dict[str, Any] = estimate.details["heat_map"]
     return Maps(
-        title=f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}, seed {run.experiment.seed}, "
+        title=f"{run.experiment.network}, {run.experiment.data_set}, seed {run.experiment.seed}, "
         f"{len(recorded)} epochs",
         experiment=run.experiment.name,
         estimate=estimate,

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.excitation import certify, certify_descent
-from excite.report import labels
 from excite.report.figures import style
 from excite.runs.folder import RunFolder
 
@@ -41,7 +40,7 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     problems = {title: _quadratic(curvatures) for title, curvatures in QUADRATICS.items()}
     for run in runs:
         if lines := _of_run(run):
-            problems[f"{labels.network(run.experiment)}, {labels.data_set(run.experiment)}"] = lines
+            problems[f"{run.experiment.network}, {run.experiment.data_set}"] = lines
     if len(problems) == len(QUADRATICS):
         raise InputError(
             "theorem-1 needs arms at multiples of 1/L whose every step was recorded (full batches, an epoch being "

@@ -12,10 +12,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from excite.evaluation import Accuracy
 from excite.quantities import pixels
-from excite.report.labels import arm_title, titles
-from excite.runs.collection import Group, same_but, without_rate
+from excite.runs.collection import Group, same_but, titles, without_rate
 from excite.runs.experiment import Experiment
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import ArmFolder, RunFolder, arm_title
 from excite.training.history import EpochMetrics
 
 WIDTH, HEIGHT = 420, 250

@@ -11,7 +11,7 @@ import msgspec
 import tomli_w
 
 from excite.errors import ExciteError
-from excite.report.labels import duration
+from excite.quantities import duration
 from excite.report.verdict import spent
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import arm_named

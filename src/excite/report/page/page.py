@@ -15,7 +15,6 @@ from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
 from excite.registry import named_options
-from excite.report import labels
 from excite.report.page import origin
 from excite.report.page.charts import (
     DotChart,
@@ -32,8 +31,8 @@ from excite.report.tables.study_columns import Column
 from excite.report.trainings import Confounders, Standing, certificates, confounders, standing
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import arm_named
-from excite.runs.collection import Group, by_seed
-from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder
+from excite.runs.collection import Group, apart, by_seed
+from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title
 from excite.runs.stored import STAGES, Illustration
 from excite.training.history import METRICS
 
@@ -132,7 +131,7 @@ def page(runs: Sequence[RunFolder]) -> str:
     base = common_folder(runs)
     called = [(run, _label(run, base).rstrip("/")) for run in runs]
     styles = arm_styles(groups)
-    apart = labels.apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
+    told_apart = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     assets = resources.files("excite.report.page")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     arms: dict[str, list[ArmFolder]] = {}
@@ -150,12 +149,12 @@ def page(runs: Sequence[RunFolder]) -> str:
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
-        legend=[(labels.arm_title(arms[name]), number) for name, number in styles.items()],
+        legend=[(arm_title(arms[name]), number) for name, number in styles.items()],
         multiples=[found for name in arms if (found := arm_named(name)).multiple],
         searches=[found for name in arms if (found := arm_named(name)).rates],
         methods=ESTIMATORS,
         table=_table(study_table(groups), groups, base),
-        settings=[_setting(group, words, styles, base) for group, words in zip(groups, apart, strict=True)],
+        settings=[_setting(group, words, styles, base) for group, words in zip(groups, told_apart, strict=True)],
         drawn=MOST_DRAWN,
         trained=[_trained(run, arm, base) for run in runs for arm in run.arms],
         estimates=list(_estimates(runs, base)),
@@ -192,9 +191,9 @@ def _facts(groups: Sequence[Group]) -> dict[str, str]:
     experiments = [group.experiment for group in groups]
     seeds = {seed for group in groups for seed in group.seeds}
     facts = {
-        "data": ", ".join(dict.fromkeys(map(labels.data_set, experiments))),
-        "network": ", ".join(dict.fromkeys(map(labels.network, experiments))),
-        "objective": ", ".join(dict.fromkeys(map(labels.objective, experiments))),
+        "data": ", ".join(dict.fromkeys(experiment.data_set for experiment in experiments)),
+        "network": ", ".join(dict.fromkeys(experiment.network for experiment in experiments)),
+        "objective": ", ".join(dict.fromkeys(experiment.objective for experiment in experiments)),
         "epochs": ", ".join(dict.fromkeys(str(experiment.training.epochs) for experiment in experiments)),
         "seeds": str(len(seeds)),
     }
@@ -209,7 +208,7 @@ def _curves(runs: Sequence[RunFolder], base: Path) -> Iterator[CurveRow]:
                 points = zip(curve.eps, curve.accuracies, strict=True)
                 yield CurveRow(
                     run=_label(run, base).rstrip("/"),
-                    arm=labels.arm_title([arm]),
+                    arm=arm_title([arm]),
                     attack=attack,
                     points=tuple((pixels(eps), f"{100 * accuracy.value:.1f}", accuracy) for eps, accuracy in points),
                     median=curve.median,
@@ -270,7 +269,7 @@ def _label(run: RunFolder, base: Path) -> str:
 
 def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
     label = _label(run, base)
-    return TrainedArm(arm, labels.arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/", confounders(run, arm))
+    return TrainedArm(arm, arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/", confounders(run, arm))
 
 
 def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:

@@ -7,7 +7,6 @@ and 2 (accuracies in %, mean ± deviation over 5 seeds) and Figure 5 (b); the lo
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from excite.report.labels import objective
 from excite.runs import Experiment, load
 
 
@@ -56,7 +55,7 @@ def published_row(experiment: Experiment) -> PublishedRow | None:
 
 
 def _subject(experiment: Experiment) -> tuple[str, str, str]:
-    return experiment.data.name, experiment.model.name, objective(experiment)
+    return experiment.data.name, experiment.model.name, experiment.objective
 
 
 # Per line an experiment, L, M, N, epochs, batch size | baseline | 1/L | 2/L, each clean and robust accuracy.

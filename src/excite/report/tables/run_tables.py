@@ -7,15 +7,14 @@ from typing import Any, TypeVar
 
 from excite.evaluation import Accuracy, Evaluation
 from excite.registry import named_options
-from excite.report import labels
 from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, terminal_width, text_table
 from excite.report.tables.records import Record, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
 from excite.report.trainings import mean_of, standing
 from excite.report.verdict import verdict
-from excite.runs.arms import arm_named
-from excite.runs.collection import Group
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.arms import POE, arm_named
+from excite.runs.collection import Group, apart
+from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 MARKED = "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
 MEDIAN = (
@@ -103,8 +102,8 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
     by test image and seed: see `paired.paired_difference`. The paper's numbers stand beside the experiments whose name
     says that they repeat a row of its tables.
     """
-    apart = labels.apart([group.experiment for group in groups])
-    arms = [arm for group, words in zip(groups, apart, strict=True) for arm in arms_of(group, words)]
+    told_apart = zip(groups, apart([group.experiment for group in groups]), strict=True)
+    arms = [arm for group, words in told_apart for arm in arms_of(group, words)]
     columns = columns_for(arms)
     cells = {column: [show(arm) for arm in arms] for column, show in columns.items()}
     numbers = [groups.index(arm.group) for arm in arms]
@@ -138,9 +137,9 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
         best, best_difference = _part(cells, "best", images), _part(cells, "best_difference", images)
         yield Record(
             experiment=experiment.name,
-            data=labels.data_set(experiment),
-            model=labels.network(experiment),
-            objective=labels.objective(experiment),
+            data=experiment.data_set,
+            model=experiment.network,
+            objective=experiment.objective,
             setting=arm.apart,
             epochs=experiment.training.epochs,
             batch_size=_whole(beside.batch_size),
@@ -241,21 +240,21 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
             "orientation, not for comparison."
         )
     if any(arm_named(arm.name).multiple for arm in arms):
-        yield labels.POE
+        yield POE
     if any(arm.flags for arm in arms):
         yield f"{DAGGER}: the attack's trust checks warn that the true accuracy may be lower."
 
 
 def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
     for arm in arms:
-        who = f"{labels.network(arm.group.experiment)}, {arm.title}"
+        who = f"{arm.group.experiment.network}, {arm.title}"
         yield from (f"{who}, do not trust this yet: {flag}" for flag in arm.flags)
     for group in dict.fromkeys(arm.group for arm in arms):
         for run in group.runs:
             if run.estimate and run.estimate.identified and not (found := standing(run.estimate, run.arms)).trusted:
-                yield f"{labels.network(group.experiment)}, seed {run.experiment.seed}, L is off: {found.words}."
+                yield f"{group.experiment.network}, seed {run.experiment.seed}, L is off: {found.words}."
     for arm in arms:
-        who = f"{labels.network(arm.group.experiment)}, {arm.title}"
+        who = f"{arm.group.experiment.network}, {arm.title}"
         yield from dict.fromkeys(f"{who}: {result.problem}" for result in arm.results if result.problem)
 
 
@@ -269,8 +268,8 @@ def table(results: RunFolder) -> str:
     if results.estimate:
         notes.append(f"{results.estimate} Estimated in {results.estimate_seconds:.1f} s.")
     if any(arm_named(arm.name).multiple for arm in results.arms):
-        notes.append(labels.POE)
-    notes += [f"{labels.arm_title([arm])}: {arm.problem}" for arm in results.arms if arm.problem]
+        notes.append(POE)
+    notes += [f"{arm_title([arm])}: {arm.problem}" for arm in results.arms if arm.problem]
     notes += [
         f"{arm.title}, do not trust this yet: {flag}"
         for arm in results.arms
@@ -305,7 +304,7 @@ def _row(results: RunFolder, arm: ArmFolder) -> list[str]:
     curves = evaluation.curves if evaluation else {}
     medians = [str(curves[name].median) if name in curves else "–" for name in _at_several_radii(results)]
     seconds = [f"{arm.outcome.seconds:.1f}", f"{evaluation.cost.seconds:.1f}" if evaluation else "–"]
-    return [labels.arm_title([arm]), f"{arm.rate:.4g}", *verdicts, *medians, *seconds]
+    return [arm_title([arm]), f"{arm.rate:.4g}", *verdicts, *medians, *seconds]
 
 
 def _verdicts(results: RunFolder, arm: ArmFolder, evaluation: Evaluation | None) -> list[str]:

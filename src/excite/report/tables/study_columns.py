@@ -10,14 +10,13 @@ from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import MedianRadius
 from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report import labels
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
 from excite.report.trainings import Confounders, confounders, standing
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
 from excite.runs.experiment import is_shared
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 NOTHING = Cell("–", None)
 DAGGER = "†"
@@ -74,7 +73,7 @@ class StudyArm:
 def arms_of(group: Group, apart: str) -> list[StudyArm]:
     published = published_row(group.experiment)
     return [
-        StudyArm(name, labels.arm_title(arms), group, apart, tuple(arms), published)
+        StudyArm(name, arm_title(arms), group, apart, tuple(arms), published)
         for name in group.arm_names
         if (arms := group.arms(name))
     ]
@@ -84,11 +83,11 @@ def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], C
     """What is the same everywhere, or nowhere, gets no column: objective, settings, the paper's numbers."""
     attacks = list(dict.fromkeys(name for arm in arms for ev in arm.evaluations.values() for name in ev.attacks))
     columns: dict[Column, Callable[[StudyArm], Cell]] = {
-        Column("data", ("data",)): lambda arm: _text(labels.data_set(arm.group.experiment)),
-        Column("model", ("model",)): lambda arm: _text(labels.network(arm.group.experiment)),
+        Column("data", ("data",)): lambda arm: _text(arm.group.experiment.data_set),
+        Column("model", ("model",)): lambda arm: _text(arm.group.experiment.network),
     }
-    if any(labels.objective(arm.group.experiment) != "standard" for arm in arms):
-        columns[Column("objective", ("objective",))] = lambda arm: _text(labels.objective(arm.group.experiment))
+    if any(arm.group.experiment.objective != "standard" for arm in arms):
+        columns[Column("objective", ("objective",))] = lambda arm: _text(arm.group.experiment.objective)
     if any(arm.apart for arm in arms):
         columns[Column("setting", ("setting",))] = lambda arm: _text(arm.apart)
     columns |= {

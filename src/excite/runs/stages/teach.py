@@ -52,15 +52,15 @@ def unlabelled_source(experiment: Experiment) -> str | None:
             )
         if objective.needs_pseudo_labels:
             raise InputError(
-                f"The objective {_kind(experiment)} needs pseudo-labelled images. Set data.unlabelled to a file that "
-                f'has them, or data.name to "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
+                f"The objective {experiment.objective} needs pseudo-labelled images. Set data.unlabelled to a file "
+                f'that has them, or data.name to "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
             )
         return None
     if not objective.needs_pseudo_labels:
         fitting = next(kind for kind, make in OBJECTIVES.items() if getattr(make, "needs_pseudo_labels", False))
         raise InputError(
-            f"There are pseudo-labelled images, of which the objective {_kind(experiment)} knows nothing. Train with "
-            f'training.objective = {{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
+            f"There are pseudo-labelled images, of which the objective {experiment.objective} knows nothing. Train "
+            f'with training.objective = {{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
         )
     if source in HIDDEN_LABELS and HIDDEN_LABELS[source].whole.name == name:
         raise InputError(f'{name} shows the labels that {source} hides. Set data.name = "{source}".')
@@ -154,8 +154,3 @@ def _labelled_already(parts: Parts, source: str) -> Split:
             "Give images of the same classes."
         )
     return extra
-
-
-def _kind(experiment: Experiment) -> str:
-    objective = experiment.training.objective
-    return objective if isinstance(objective, str) else str(objective.get("kind"))
