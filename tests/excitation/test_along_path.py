@@ -1,6 +1,5 @@
 """Along a path, the theorem's ingredients read from a trace are those of the vectors."""
 
-import json
 import math
 from collections.abc import Callable
 
@@ -113,6 +112,3 @@ def test_a_path_that_bounces_is_not_excited_and_says_so(trace_of: TraceOf) -> No
     points = np.array([[(-1.0) ** k, 0.1 * k] for k in range(8)])
     found = certify(trace_of(points, points, np.full(8, 0.1)))
     assert found.excitation is None or not found.excitation.everywhere
-    written = json.loads(json.dumps(found.to_json(), allow_nan=False))
-    assert [step["certified"] for step in written["steps"]] == found.certified.tolist()
-    assert written["conclusion"] == str(found)

@@ -1,8 +1,7 @@
 """The theorem along a whole run: both assumptions and the certificate, epoch by epoch, with θ* the last moment."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,30 +133,6 @@ class PathCertificate:
             parts.append(str(self.step_sizes))
         return " ".join(parts)
 
-    def to_json(self) -> dict[str, Any]:
-        steps = [
-            {
-                "step": number + 1,
-                "cosine": float(self.angles.cosines[number]),
-                "acute": bool(self.angles.holds[number]),
-                "slope": _finite(self.slopes[number]),
-                "inverse_rate": _finite(self.inverse_rates[number]),
-                "inequality_holds": bool(self.satisfied[number]),
-                "certified": span.holds,
-                "contraction_rates": sorted(span.rates) if span.holds else None,
-                "residual": _finite(span.residual),
-            }
-            for number, span in enumerate(self.spans)
-        ]
-        return {
-            "steps": steps,
-            "assumption_1": None if self.smoothness is None else asdict(self.smoothness),
-            "assumption_2": {"fraction": self.angles.fraction, "smallest_cosine": float(self.angles.cosines.min())},
-            "excitation": None if self.excitation is None else asdict(self.excitation),
-            "decay_exponent": None if self.step_sizes is None else self.step_sizes.exponent,
-            "conclusion": str(self),
-        }
-
 
 @named_options
 def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> PathCertificate:
@@ -230,7 +205,3 @@ def step_size_decay(rates: Floats) -> StepSizes:
     centred = logs - logs.mean()
     exponent = -float(centred @ np.log(rates[start:])) / float(centred @ centred)
     return StepSizes(0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent)
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -8,7 +8,6 @@ the other directions outweigh that. At 2/L it bounces forever. In one dimension 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,10 +51,6 @@ class CertifiedDescent:
             f"certified ({first}), with residuals up to {residual:.1e}; ‖θ − θ*‖ goes from {self.distances[0]:.3g} to "
             f"{self.distances[-1]:.3g}."
         )
-
-    def to_json(self) -> dict[str, Any]:
-        lists = {name: _plain(getattr(self, name)) for name in ("distances", "slopes", "cosines", "rates", "residuals")}
-        return {"rate": self.rate, "certified": self.certified.tolist(), **lists, "conclusion": str(self)}
 
 
 @named_options
@@ -107,7 +102,3 @@ def certify_descent(
         rates=np.array([sorted(found.rates) for found in certificates]),
         residuals=np.array([found.residual for found in certificates]),
     )
-
-
-def _plain(values: Floats) -> Any:
-    return np.where(np.isfinite(values), values, None).tolist()  # type: ignore[call-overload]

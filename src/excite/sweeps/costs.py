@@ -7,8 +7,7 @@ its end, since those that fall leave it.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -107,9 +106,6 @@ class Cost:
 
     def __str__(self) -> str:
         return f"≈ {duration(self.seconds)}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Cost]:

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -55,7 +55,7 @@ class Listing:
 
     def to_json(self) -> dict[str, Any]:
         experiments = {
-            name: {"summary": experiment.summary, **self.costs[name].to_json()}
+            name: {"summary": experiment.summary, **asdict(self.costs[name])}
             for name, experiment in self.experiments.items()
         }
         return {"machine": self.machine, "experiments": experiments, **self.names}

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from excite.console import Speaker
 from excite.data import Split
@@ -45,9 +44,6 @@ class GridSearch:
     held_out: int  # images
     attack: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
         tried = ", ".join(f"{trial.rate:.3g}: {_percent(trial.robust_accuracy)}" for trial in self.trials)
         return (
@@ -60,7 +56,7 @@ def search(parts: Parts, arm: ArmFolder, rates: int, console: Speaker) -> None:
     """Leave what a grid search found in the arm's folder."""
     with console.task(f"{arm.name}: trying {rates} rates") as progress:
         found = grid_search(parts, rates, folder=arm.trials, on_progress=progress)
-    write_json(arm.search_file, found.to_json())
+    write_json(arm.search_file, asdict(found))
     shutil.rmtree(arm.trials)
     console.say(str(found))
 
