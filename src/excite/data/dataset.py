@@ -28,31 +28,8 @@ class Split:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        for name in ("images", "labels"):
-            object.__setattr__(self, name, _tensor(getattr(self, name), name))
-        if self.labels.dtype in _WHOLE_NUMBERS:
-            object.__setattr__(self, "labels", self.labels.long())
-        if self.images.dtype != torch.uint8:
-            raise InputError(
-                f"Images must be uint8 values 0 to 255, not {self.images.dtype}. "
-                "From floats in [0, 1]: (images * 255).round().to(torch.uint8)."
-            )
-        if self.images.ndim != 4:
-            raise InputError(
-                f"Images must be N×C×H×W, not of shape {tuple(self.images.shape)}. "
-                "Grey images of shape N×H×W: images.unsqueeze(1)."
-            )
-        if self.images.numel() == 0:
-            raise InputError(f"A split needs at least one image; these have shape {tuple(self.images.shape)}.")
-        if self.labels.dtype != torch.int64:
-            raise InputError(f"Labels must be whole numbers, not {self.labels.dtype}. Convert them: labels.long().")
-        if self.labels.shape != self.images.shape[:1]:
-            raise InputError(
-                f"{self.images.shape[0]} images need as many labels in one dimension; "
-                f"the labels have shape {tuple(self.labels.shape)}."
-            )
-        if int(self.labels.min()) < 0:
-            raise InputError(f"Labels count from 0; the smallest one here is {int(self.labels.min())}.")
+        object.__setattr__(self, "images", checked_images(self.images))
+        object.__setattr__(self, "labels", checked_labels(self.labels, self.images))
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -185,6 +162,40 @@ class Dataset:
 def unit_floats(images: Tensor) -> Tensor:
     """uint8 images as float32 in [0, 1]: exactly images / 255."""
     return images.float().div_(255)
+
+
+def checked_images(value: object) -> Tensor:
+    """Images as a tensor, if they are uint8 and N×C×H×W."""
+    images = _tensor(value, "images")
+    if images.dtype != torch.uint8:
+        raise InputError(
+            f"Images must be uint8 values 0 to 255, not {images.dtype}. "
+            "From floats in [0, 1]: (images * 255).round().to(torch.uint8)."
+        )
+    if images.ndim != 4:
+        raise InputError(
+            f"Images must be N×C×H×W, not of shape {tuple(images.shape)}. "
+            "Grey images of shape N×H×W: images.unsqueeze(1)."
+        )
+    if images.numel() == 0:
+        raise InputError(f"A split needs at least one image; these have shape {tuple(images.shape)}.")
+    return images
+
+
+def checked_labels(value: object, images: Tensor) -> Tensor:
+    """Labels as an int64 tensor, if they are class numbers, one per image."""
+    labels = _tensor(value, "labels")
+    labels = labels.long() if labels.dtype in _WHOLE_NUMBERS else labels
+    if labels.dtype != torch.int64:
+        raise InputError(f"Labels must be whole numbers, not {labels.dtype}. Convert them: labels.long().")
+    if labels.shape != images.shape[:1]:
+        raise InputError(
+            f"{images.shape[0]} images need as many labels in one dimension; "
+            f"the labels have shape {tuple(labels.shape)}."
+        )
+    if int(labels.min()) < 0:
+        raise InputError(f"Labels count from 0; the smallest one here is {int(labels.min())}.")
+    return labels
 
 
 def _tensor(value: object, name: str) -> Tensor:

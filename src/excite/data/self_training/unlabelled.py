@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from excite.data.dataset import Split
+from excite.data.dataset import checked_images, checked_labels
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
 from excite.data.self_training.rst_pickle import load_pseudo_labelled
 from excite.data.sources.known import data_directory
@@ -29,8 +28,9 @@ class Unlabelled:
     labels: Tensor | None = None
 
     def __post_init__(self) -> None:
-        labels = torch.zeros(len(self.images), dtype=torch.int64) if self.labels is None else self.labels
-        Split(self.images, labels)  # which checks them
+        object.__setattr__(self, "images", checked_images(self.images))
+        if self.labels is not None:
+            object.__setattr__(self, "labels", checked_labels(self.labels, self.images))
 
     def __len__(self) -> int:
         return self.images.shape[0]
