@@ -1,40 +1,21 @@
 """Square and FAB, run by their authors' package pyautoattack, and what they need around them: a fast model, a seed."""
 
+import abc
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import FastModel, fast_inference
+from excite.attacks.fast_model import fast_inference
 from excite.attacks.protocol import Attack, Norm, check_inputs, check_options, in_words
 from excite.errors import InputError
 
 MOST_TARGETS = 9
 Variant = Literal["fab", "fab-t"]
 NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
-
-
-def perturb(
-    prepare: Callable[[FastModel, int], Callable[[Tensor, Tensor], Tensor]],
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    eps: float,
-    seed: int,
-) -> Tensor:
-    """The images of the attack that `prepare` makes for a model with so many classes."""
-    check_inputs(x, y)
-    if x.dim() != 4:
-        raise InputError(f"AutoAttack takes images of shape (N, C, H, W); these have {tuple(x.shape)}.")
-    if len(x) == 0 or eps == 0:
-        return x.clone()
-    model = fast_inference(model)
-    with alone_with_seed(seed, x), torch.no_grad():
-        return prepare(model, model(x[:1]).shape[1])(x, y)
 
 
 @contextlib.contextmanager
@@ -45,8 +26,30 @@ def alone_with_seed(seed: int, x: Tensor) -> Iterator[None]:
         yield
 
 
+class Packaged(Attack):
+    """An attack of the package, prepared anew for every call."""
+
+    eps: float
+    seed: int
+
+    @abc.abstractmethod
+    def prepared(self, model: nn.Module, classes: int) -> Any:
+        """The package's object for a model with so many classes."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+        check_inputs(x, y)
+        if x.dim() != 4:
+            raise InputError(f"AutoAttack takes images of shape (N, C, H, W); these have {tuple(x.shape)}.")
+        if len(x) == 0 or self.eps == 0:
+            return x.clone()
+        model = fast_inference(model)
+        with alone_with_seed(self.seed, x), torch.no_grad():
+            moved: Tensor = self.prepared(model, model(x[:1]).shape[1]).perturb(x, y)
+        return moved
+
+
 @dataclass(frozen=True)
-class Square(Attack):
+class Square(Packaged):
     """One random square at a time, kept where it helps; fooled examples leave."""
 
     follows_gradients: ClassVar[bool] = False
@@ -60,16 +63,13 @@ class Square(Attack):
     def __post_init__(self) -> None:
         check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, queries=self.queries)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-        return perturb(self._prepare, model, x, y, eps=self.eps, seed=self.seed)
-
     def passes(self, classes: int) -> float:  # noqa: ARG002
         return self.restarts * self.queries
 
-    def _prepare(self, model: nn.Module, classes: int) -> Callable[[Tensor, Tensor], Tensor]:  # noqa: ARG002
+    def prepared(self, model: nn.Module, classes: int) -> Any:  # noqa: ARG002
         from pyautoattack.square import SquareAttack
 
-        attack = SquareAttack(
+        return SquareAttack(
             model,
             norm=NORMS[self.norm],
             eps=self.eps,
@@ -79,15 +79,13 @@ class Square(Attack):
             p_init=0.8,
             resc_schedule=False,
         )
-        images: Callable[[Tensor, Tensor], Tensor] = attack.perturb
-        return images
 
     def __str__(self) -> str:
         return f"SQUARE, {in_words(self.eps, self.norm)}"
 
 
 @dataclass(frozen=True)
-class FAB(Attack):
+class FAB(Packaged):
     """FAB towards every class at once, or (`fab-t`) towards one likely class after another, which costs less."""
 
     variant: Variant
@@ -100,17 +98,14 @@ class FAB(Attack):
     def __post_init__(self) -> None:
         check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, iterations=self.iterations)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-        return perturb(self._prepare, model, x, y, eps=self.eps, seed=self.seed)
-
     def passes(self, classes: int) -> float:
         per_iteration = 2 + classes if self.variant == "fab" else 3 * min(MOST_TARGETS, classes - 1)
         return self.restarts * self.iterations * per_iteration
 
-    def _prepare(self, model: nn.Module, classes: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def prepared(self, model: nn.Module, classes: int) -> Any:
         from pyautoattack.fab_pt import FABAttack_PT
 
-        attack = FABAttack_PT(
+        return FABAttack_PT(
             model,
             norm=NORMS[self.norm],
             eps=self.eps,
@@ -120,8 +115,6 @@ class FAB(Attack):
             targeted=self.variant == "fab-t",
             n_target_classes=min(MOST_TARGETS, classes - 1),
         )
-        images: Callable[[Tensor, Tensor], Tensor] = attack.perturb
-        return images
 
     def __str__(self) -> str:
         return f"{self.variant.upper()}, {in_words(self.eps, self.norm)}"
