@@ -61,6 +61,16 @@ def test_slow_and_noisy_runs_are_not(losses: list[float]) -> None:
     assert diagnose(losses, 2.3) is None
 
 
+def test_short_epochs_are_judged_together() -> None:
+    """Ten steps at a large rate may cost some loss; fifty that do are a collapse, and so is ten times the loss."""
+    bad_start = [2.6, 2.5, 2.2, 1.9, 1.8, 1.7]
+    assert all(diagnose(bad_start[:end], 2.3, steps=10) is None for end in range(1, 7))
+    assert all(diagnose([2.6] * end, 2.3, steps=10) is None for end in range(1, 5))
+    assert "over 5 epochs was 2.6, above" in (diagnose([2.6] * 5, 2.3, steps=10) or "")
+    assert "above its initial value" in (diagnose([30.0], 2.3, steps=10) or "")
+    assert "0.5 in the best 5 epochs, is back at 2.3" in (diagnose([0.5] * 5 + [2.3] * 5, 2.3, steps=10) or "")
+
+
 @given(st.lists(st.floats(0.0, 0.97), min_size=1), st.floats(1e-6, 1e6))
 def test_below_the_initial_loss_nothing_is_wrong(shares: list[float], initial: float) -> None:
     assert diagnose([share * initial for share in shares], initial) is None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from types import FrameType
 
 import torch
@@ -25,6 +26,8 @@ from excite.training.history import EpochMetrics, TrainingHistory
 
 LEARNED = 0.9  # of its initial value: an epoch below this has learned something
 MARGIN = 0.02  # of the initial value: what a single first batch may be off by
+STRETCH = 50  # steps that tell a collapse from a bad start
+HOPELESS = 10  # times the initial value: from there nothing comes back
 ONLINE = "online."  # what the names of its tensors begin with
 
 
@@ -146,7 +149,8 @@ class ResumableRun:
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
         loss = sum(losses) / len(losses)
-        problem = diagnose([*(metrics.loss for metrics in self.finished), loss], self.initial_loss or loss)
+        epochs = [*(metrics.loss for metrics in self.finished), loss]
+        problem = diagnose(epochs, self.initial_loss or loss, steps=position.step)
         if problem and not self.online:  # which has an eye on that itself
             raise self.diverged(problem)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
@@ -215,24 +219,32 @@ def stop_requests() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def diagnose(losses: Sequence[float], initial: float) -> str | None:
-    """Say what went wrong, given the mean loss of each epoch so far and the loss of the very first batch.
+def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH) -> str | None:
+    """Say what went wrong, given the mean loss of each epoch so far, of so many `steps`, and that of the first batch.
 
-    A collapse is an epoch clearly above the initial loss, or one that is back at it after an earlier epoch had learned:
-    a collapsed classifier guesses, and guessing costs about what an untrained network costs.
+    A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
+    a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
+    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more.
 
     >>> diagnose([0.9, 0.5], initial=2.3) is None
     True
     >>> diagnose([0.9, 2.3], initial=2.3)
     'the loss, 0.9 in the best epoch, is back at 2.3, its initial value'
+    >>> diagnose([2.6], initial=2.3, steps=10) is None
+    True
+    >>> diagnose([2.6] * 5, initial=2.3, steps=10)
+    'the loss over 5 epochs was 2.6, above its initial value 2.3'
     """
-    last = losses[-1]
-    if not math.isfinite(last):
-        return f"the loss became {last}"
+    if not math.isfinite(losses[-1]):
+        return f"the loss became {losses[-1]}"
+    together = 1 if losses[-1] > initial * HOPELESS else math.ceil(STRETCH / max(steps, 1))
+    last, *earlier = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)] or [0]
+    stretch = "an epoch" if together == 1 else f"{together} epochs"
     if last > initial * (1 + MARGIN):
-        return f"the loss over an epoch was {last:.3g}, above its initial value {initial:.3g}"
-    if min(losses) < initial * LEARNED and last > initial * (1 - MARGIN):
-        return f"the loss, {min(losses):.2g} in the best epoch, is back at {last:.3g}, its initial value"
+        return f"the loss over {stretch} was {last:.3g}, above its initial value {initial:.3g}"
+    if earlier and min(earlier) < initial * LEARNED and last > initial * (1 - MARGIN):
+        best = "the best epoch" if together == 1 else f"the best {together} epochs"
+        return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, its initial value"
     return None
 
 
