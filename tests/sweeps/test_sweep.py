@@ -101,14 +101,14 @@ def test_an_l_wanted_for_itself_is_estimated_once(tmp_path: Path, rates: str, wa
 def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
     job, estimate = Job(tmp_path, "poe"), Job(tmp_path, "L")
     assert earlier_outcome(job) is None
-    write_json(tmp_path / "poe" / OUTCOME, {"problem": None})
+    write_json(tmp_path / "poe" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
     assert earlier_outcome(job) is None  # trained, not attacked
     write_json(tmp_path / "poe" / EVALUATION, {})
     write_json(tmp_path / ESTIMATE, {})
     for finished in (earlier_outcome(job), earlier_outcome(estimate)):
         assert finished
         assert finished.status == "done"
-    write_json(tmp_path / "largest" / OUTCOME, {"problem": "the loss became nan"})
+    write_json(tmp_path / "largest" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": "the loss became nan"})
     assert earlier_outcome(Job(tmp_path, "largest")) == Outcome("diverged", "the loss became nan")
 
 
