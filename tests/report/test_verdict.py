@@ -277,6 +277,17 @@ def test_an_arm_that_does_not_beat_its_control_is_told_so(
     assert poe.so == headline.removeprefix("1/L ")
 
 
+@pytest.mark.parametrize(("fitted", "poe", "told"), [(0.96, 60, True), (0.935, 60, False), (0.96, 40, False)])
+def test_an_arm_that_helped_by_learning_further_is_told_so(
+    write_run: WriteRun, fitted: float, poe: int, told: bool
+) -> None:
+    """As in batches of 2,000 images, in which the customary rate had not finished."""
+    both = arms(40, poe)
+    both["baseline"]["train_accuracy"], both["poe"]["train_accuracy"] = 0.93, fitted
+    cautions = conclude(by_seed([write_run(both)])).cautions
+    assert any("1/L has also learned further, 96.0% of the training images" in words for words in cautions) == told
+
+
 def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> None:
     same = {name: {"evaluation": evaluation(60)} for name in ("placebo", "batch")}
     poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])

@@ -19,6 +19,7 @@ BASELINE = "baseline"
 HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
 MAYBE = {HELPED: "may have helped", HURT: "may have hurt"}  # after one training
 HELPFUL = (HELPED, MAYBE[HELPED])
+FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it has learned further
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
 DEAD, AGAINST_DEAD = "learned nothing", "met a baseline that learned nothing"  # clean accuracy is that of guessing
 
@@ -97,7 +98,8 @@ def conclude(groups: Sequence[Group]) -> Verdict:
         return Verdict(headline, cautions=tuple(_refuted(groups)))
     warnings = [warning for group in groups for warning in distrusted(group)]
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
-    cautions = (*_refuted(groups), *_disagreements(groups), *_cautions(groups))
+    further = _learned_further(groups[0], findings[0]) if len(groups) == 1 else ()
+    cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups))
     if warnings:
         doubt = f"Trust checks warn: {', '.join(warnings)}."
         headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
@@ -241,6 +243,23 @@ def _tone(compared: Iterable[Finding]) -> str:
     own = [finding for finding in compared if not arm_named(finding.name).control]
     effects = {UNCLEAR if finding.unbeaten else finding.effect for finding in own} - {UNCLEAR}
     return effects.pop() if len(effects) == 1 and effects <= {HELPED, HURT} else "unclear"
+
+
+def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]:
+    """Where an arm that helped has also fitted more training images than the baseline, which is a reason of its own."""
+    before = _train_accuracy(group, BASELINE)
+    for finding in findings:
+        after = _train_accuracy(group, finding.name)
+        if finding.effect in HELPFUL and before is not None and after is not None and after > before + FURTHER:
+            yield (
+                f"{finding.arm} has also learned further, {percent(after)} of the training images, the baseline "
+                f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs and see."
+            )
+
+
+def _train_accuracy(group: Group, name: str) -> float | None:
+    known = [found for arm in group.arms(name) if (found := arm.outcome.train_accuracy) is not None]
+    return fmean(known) if known else None
 
 
 def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
