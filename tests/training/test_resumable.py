@@ -68,6 +68,8 @@ def test_short_epochs_are_judged_together() -> None:
     assert all(diagnose([2.6] * end, 2.3, steps=10) is None for end in range(1, 5))
     assert "over 5 epochs was 2.6, above" in (diagnose([2.6] * 5, 2.3, steps=10) or "")
     assert "above its initial value" in (diagnose([30.0], 2.3, steps=10) or "")
+    assert "over 2 epochs was 2.5, above" in (diagnose([2.6, 2.4], 2.3, steps=10, over=True) or "")
+    assert diagnose([2.5, 2.0], 2.3, steps=10, over=True) is None
     assert "0.5 in the best 5 epochs, is back at 2.3" in (diagnose([0.5] * 5 + [2.3] * 5, 2.3, steps=10) or "")
 
 

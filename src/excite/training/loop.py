@@ -160,7 +160,7 @@ def train(
                     break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
-                metrics = run.finish_epoch(after_epoch)
+                metrics = run.finish_epoch(after_epoch, last=epoch + 1 == epochs)
                 if on_epoch:
                     on_epoch(metrics)
             run.save()

@@ -142,15 +142,17 @@ class ResumableRun:
         if self.ranks.agreed(1 if problem else None):
             raise self.diverged(problem or "another process's weights are no longer finite")
 
-    def finish_epoch(self, measure: Callable[[nn.Module], dict[str, float]] | None = None) -> EpochMetrics:
-        """Close the epoch, with what `measure` finds in the model."""
+    def finish_epoch(
+        self, measure: Callable[[nn.Module], dict[str, float]] | None = None, *, last: bool = False
+    ) -> EpochMetrics:
+        """Close the epoch, with what `measure` finds in the model; the `last` one is the end of the training."""
         self.check_weights()
         extra = self.ranks.from_first(partial(measure, self.model)) if measure else {}
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
         loss = sum(losses) / len(losses)
         epochs = [*(metrics.loss for metrics in self.finished), loss]
-        problem = diagnose(epochs, self.initial_loss or loss, steps=position.step)
+        problem = diagnose(epochs, self.initial_loss or loss, steps=position.step, over=last)
         if problem and not self.online:  # which has an eye on that itself
             raise self.diverged(problem)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
@@ -219,12 +221,13 @@ def stop_requests() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH) -> str | None:
+def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH, over: bool = False) -> str | None:
     """Say what went wrong, given the mean loss of each epoch so far, of so many `steps`, and that of the first batch.
 
     A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
     a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
-    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more.
+    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more. A
+    training that is `over` before is judged by what there is.
 
     >>> diagnose([0.9, 0.5], initial=2.3) is None
     True
@@ -238,6 +241,7 @@ def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH) -
     if not math.isfinite(losses[-1]):
         return f"the loss became {losses[-1]}"
     together = 1 if losses[-1] > initial * HOPELESS else math.ceil(STRETCH / max(steps, 1))
+    together = min(together, len(losses)) if over else together
     last, *earlier = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)] or [0]
     stretch = "an epoch" if together == 1 else f"{together} epochs"
     if last > initial * (1 + MARGIN):
