@@ -1,8 +1,6 @@
 """The command line: one file per group of commands, no logic; torch is imported only by the commands that need it."""
 
-import atexit
 import contextlib
-import gc
 import io
 import logging
 import os
@@ -60,8 +58,6 @@ def cli(context: click.Context) -> None:
 for _command in COMMANDS:
     cli.add_command(_command)
 
-
-atexit.register(gc.freeze)  # else Python looks for garbage among all of torch's objects once more, for half a second
 
 A_MOMENT = 0.05  # seconds, in which a finaliser comes to its end
 _KEPT = "; finished stages are kept, the same command goes on from there."
