@@ -1,14 +1,13 @@
 """What every arm gains on the baseline, in points, with its interval: last weights and, where they were kept, best."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
-from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
 from excite.report.figures import style
-from excite.report.tables.study_columns import StudyArm, arms_of
+from excite.report.tables.study_columns import StudyArm, arms_of, paired
 from excite.runs.collection import by_seed, titles
 from excite.runs.folder import RunFolder
 
@@ -50,7 +49,7 @@ def _draw(axes: "Axes", baseline: StudyArm, others: Sequence[StudyArm]) -> None:
         colour, marker = looks[on]
         offset = ROOM * ((number + 0.5) / len(lines) - 0.5)
         for row, arm in enumerate(others):
-            pairs = _pairs(baseline.best, arm.best, on) if best else _pairs(baseline.evaluations, arm.evaluations, on)
+            pairs = paired(baseline.best, arm.best, on) if best else paired(baseline.evaluations, arm.evaluations, on)
             if not pairs:
                 continue
             found, y = paired_difference(pairs, on), row + offset
@@ -63,10 +62,3 @@ def _draw(axes: "Axes", baseline: StudyArm, others: Sequence[StudyArm]) -> None:
     axes.axvline(0, color=style.INK, linewidth=1)
     axes.set_yticks(range(len(others)), [f"{arm.title}\n(η = {arm.results[0].rate:.3g})" for arm in others])
     axes.set_ylim(len(others) - 0.5, -0.5)
-
-
-def _pairs(
-    baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str
-) -> list[tuple[Evaluation, Evaluation]]:
-    both = [(baselines[seed], evaluation) for seed, evaluation in own.items() if seed in baselines]
-    return [pair for pair in both if on == "clean" or all(on in evaluation.attacks for evaluation in pair)]

@@ -8,7 +8,7 @@ from functools import partial
 
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import MedianRadius
-from excite.evaluation.comparison import paired_difference
+from excite.evaluation.comparison import Pairs, paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
@@ -235,11 +235,7 @@ def _best_difference(arm: StudyArm, on: str) -> Cell:
 
 
 def _paired(arm: StudyArm, baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> Cell:
-    pairs = [
-        (baselines[seed], evaluation)
-        for seed, evaluation in own.items()
-        if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
-    ]
+    pairs = paired(baselines, own, on)
     if arm.name == "baseline" or not pairs:
         return NOTHING
     found = paired_difference(pairs, on)
@@ -248,6 +244,15 @@ def _paired(arm: StudyArm, baselines: Mapping[int, Evaluation], own: Mapping[int
     fewer = f" at {found.seeds} of {len(arm.group.runs)} seeds" if found.seeds < len(arm.group.runs) else ""
     text = f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){fewer}".replace("-", "−")
     return Cell(text, value, difference)
+
+
+def paired(baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> Pairs:
+    """By seed, where both were measured on `on`."""
+    return [
+        (baselines[seed], evaluation)
+        for seed, evaluation in own.items()
+        if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
+    ]
 
 
 def _evaluations(group: Group, name: str, *, best: bool = False) -> dict[int, Evaluation]:
