@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import data, models
+from excite.cli import main as excite_main
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
 from excite.objectives import Objective, Trades, standard_loss
@@ -101,8 +102,7 @@ def diverging(folder: Path, ranks: Ranks) -> None:
     train(model, DIGITS, broken, optimizer, constant(0.1), epochs=1, batch_size=64, folder=folder, ranks=ranks)
 
 
-def main() -> None:
-    task, folder = sys.argv[1], Path(sys.argv[2])
+def work(task: str, folder: Path) -> None:
     with launched() as ranks:
         if task == "gradients":
             gradients(folder, ranks)
@@ -112,6 +112,18 @@ def main() -> None:
             recorded(folder, ranks, objective=Trades(steps=2), dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
         elif task == "diverging":
             diverging(folder, ranks)
+
+
+def main() -> None:
+    try:
+        if sys.argv[1] == "excite":
+            excite_main(sys.argv[2:])
+        else:
+            work(sys.argv[1], Path(sys.argv[2]))
+    finally:
+        threads = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+        left = [name for name in threads if "gloo" in name]
+        assert not left, f"threads that may abort this process when it ends: {left}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Several processes train one model: each works on its share of every batch, and all take the same step."""
 
 import contextlib
+import gc
 import logging
 import os
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -10,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # see launched
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -171,6 +174,10 @@ def launched() -> Iterator[Ranks]:
     """The processes that torchrun started this one with; without torchrun, this one alone.
 
     Each uses the accelerator of its number on its machine, where there is one.
+
+    At the end the group's threads must end, too: one that lets go of a tensor while Python ends aborts it. They
+    live as long as the group, and torch.distributed.nn.functional keeps a group that there is when it is imported (as
+    DistributedDataParallel does) as a default argument, for good. So it is imported before.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield ALONE
@@ -181,7 +188,11 @@ def launched() -> Iterator[Ranks]:
     dist.init_process_group(timeout=PATIENCE)
     try:
         yield Ranks(dist.get_rank(), dist.get_world_size())
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # they refer to DistributedDataParallel, which refers to the group
+        raise
     finally:
+        gc.collect()  # DistributedDataParallel is part of a cycle
         dist.destroy_process_group()
 
 
