@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from excite.errors import InputError
-from excite.objectives import AWP, PGDAT, Trades, awp_loss
+from excite.objectives import AWP, OBJECTIVES, PGDAT, Trades, awp_loss
 
 
 def loss_on(on: str, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
@@ -73,7 +73,26 @@ def test_dropout_masks_are_the_same_on_the_way_up_and_down() -> None:
     assert torch.equal(found.weights["2.weight"][0] == 0, dropped)
 
 
-@pytest.mark.parametrize(("options", "cure"), [({"gamma": -1.0}, "0.005"), ({"on": "mart"}, "trades")])
+def test_it_goes_on_top_of_an_objective_that_was_added(
+    new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Milder(Trades):
+        """TRADES with its own way to weigh."""
+
+    monkeypatch.setitem(OBJECTIVES, "milder", Milder)
+    mine = AWP(on="milder", beta=2.0)(new_network(), *batch, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(mine, AWP(beta=2.0)(new_network(), *batch, torch.Generator().manual_seed(3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"gamma": -1.0}, "0.005"),
+        ({"on": "mart"}, "trades"),
+        ({"on": "awp"}, "trades"),
+        ({"on": "pgd_at", "beta": 3.0}, 'no option .* "beta"'),
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
         AWP(**options)

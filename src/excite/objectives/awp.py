@@ -7,18 +7,16 @@ learning rate is said to act too; and it became a part of most strong recipes. M
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from excite.errors import InputError
-from excite.objectives.pgd_at import PGDAT
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial
-from excite.objectives.trades import BETA, Trades
 from excite.randomness import undisturbed
-from excite.registry import lookup, named_options, with_named_options
+from excite.registry import build, named_options, with_named_options
 
 GAMMA = 0.005
 
@@ -29,15 +27,15 @@ def awp_loss(
     x: Tensor,
     y: Tensor,
     *,
-    on: Literal["trades", "pgd_at"] = "trades",
+    on: str = "trades",
     gamma: float = GAMMA,
-    beta: float = BETA,
+    beta: float | None = None,
     eps: float = EPS,
     step: float = STEP,
     steps: int = STEPS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The loss of `on` at (x′, θ + v); its gradient arrives at θ. `beta` belongs to TRADES.
+    """The loss of `on`, an adversarial objective, at (x′, θ + v); its gradient arrives at θ. `beta` is that of TRADES.
 
     x′ is what the attack of `on` finds at θ. v is one step up the loss at x′, of length gamma · ‖w‖ for every weight
     tensor w of two dimensions or more (biases and batch-norm scales stay). The step up sees the loss as training does,
@@ -61,9 +59,9 @@ class AWP(Adversarial[WeightPerturbation]):
 
     title: ClassVar[str] = "adversarial weight perturbation"
 
-    on: Literal["trades", "pgd_at"] = "trades"
+    on: str = "trades"
     gamma: float = GAMMA
-    beta: float = BETA
+    beta: float | None = None  # the customary one, where `on` has any
     eps: float = EPS
     step: float = STEP
     steps: int = STEPS
@@ -74,10 +72,14 @@ class AWP(Adversarial[WeightPerturbation]):
         _ = self._inner
 
     @cached_property
-    def _inner(self) -> Trades | PGDAT:
-        attack = (self.eps, self.step, self.steps)
-        inner: dict[str, Trades | PGDAT] = {"trades": Trades(self.beta, *attack), "pgd_at": PGDAT(*attack)}
-        return lookup("objective to perturb weights under", inner, self.on)
+    def _inner(self) -> Adversarial[Tensor]:
+        from excite.objectives import OBJECTIVES  # which has a line for this one
+
+        inner = {name: kind for name, kind in OBJECTIVES.items() if _has_images(kind)}
+        options = {"eps": self.eps, "step": self.step, "steps": self.steps}
+        if self.beta is not None:
+            options["beta"] = self.beta
+        return build("objective to perturb weights under", inner, self.on, options)
 
     @property
     def losses(self) -> int:
@@ -103,5 +105,11 @@ class AWP(Adversarial[WeightPerturbation]):
         )
 
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: WeightPerturbation, y: Tensor) -> Tensor:
-        weights = {name: model.get_parameter(name) + moved for name, moved in perturbation.weights.items()}
-        return self._inner.loss_at(partial(functional_call, model, weights), x, perturbation.x_adv, y)
+        weights = {name: model.get_parameter(name) + by for name, by in perturbation.weights.items()}
+        moved: Any = partial(functional_call, model, weights)  # the model, with other weights
+        return self._inner.loss_at(moved, x, perturbation.x_adv, y)
+
+
+def _has_images(kind: object) -> TypeGuard[type[Adversarial[Tensor]]]:
+    """Whether what it attacks is images alone, and all of them labelled."""
+    return isinstance(kind, type) and issubclass(kind, Adversarial) and kind is not AWP and not kind.needs_pseudo_labels

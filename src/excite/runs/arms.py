@@ -57,6 +57,10 @@ class Arm:
         """Whether it is there to show what something else than 1/L does."""
         return False
 
+    def by_estimator(self, preset: str) -> "Arm | None":  # noqa: ARG002
+        """The same arm with the L of a preset, where it is one that rests on L."""
+        return None
+
     def first_rate(self, known: KnownRates) -> float:
         return known.baseline()
 
@@ -91,6 +95,15 @@ class MultipleOfInverse(Arm):
     @property
     def estimator(self) -> str | None:
         return self.by
+
+    def by_estimator(self, preset: str) -> Arm | None:
+        return replace(
+            self,
+            name=f"{self.name}@{preset}",
+            title=f"{self.title} ({preset})",
+            short_title=f"{self.short_title} ({preset})",
+            by=preset,
+        )
 
     def first_rate(self, known: KnownRates) -> float:
         return known.estimate(self.by).learning_rate(self.times)
@@ -166,11 +179,10 @@ def arm_named(text: str) -> Arm:
         raise unknown("arm", text, [*ARMS, "1.9/L", "poe@stated", "grid:5", "batch:128"])
     if not at:
         return arm
-    if not isinstance(arm, MultipleOfInverse) or not re.fullmatch(r"[\w-]{1,40}", by):
+    preset = arm.by_estimator(by) if re.fullmatch(r"[\w-]{1,40}", by) else None
+    if preset is None:
         raise InputError(f'"{text}" is no arm: @ follows an arm that needs L, and a preset\'s name: poe@stated.')
-    return replace(
-        arm, name=f"{arm.name}@{by}", title=f"{arm.title} ({by})", short_title=f"{arm.short_title} ({by})", by=by
-    )
+    return preset
 
 
 def _numbered(text: str) -> Arm | None:

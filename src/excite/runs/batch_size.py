@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from excite import data
 from excite.errors import DivergedError, InputError
 from excite.excitation import acuteness, choose_batch_size
 from excite.runs.procedure import Run
@@ -33,7 +34,7 @@ class BatchSizeChoice:
 
 def papers_threshold(data_set: str) -> float:
     """The clean accuracy that the paper asks for: 0.6 with 100 classes, 0.8 else."""
-    return 0.6 if data_set.startswith("cifar100") else 0.8
+    return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
 def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:

@@ -119,7 +119,7 @@ class Experiment(Section, frozen=True):
 
 def catalogue() -> dict[str, Traversable]:
     """The experiments shipped with the package, by name."""
-    folder = resources.files("excite.runs") / "catalogue"
+    folder = resources.files("excite.runs") / "experiments"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
 

@@ -278,6 +278,26 @@ class RunFolder:
         }
 
 
+@dataclass(frozen=True)
+class StoredRates:
+    """What an arm's rate may rest on, read from the stages that came before."""
+
+    run: RunFolder
+    rate: float  # the baseline's
+
+    def baseline(self) -> float:
+        return self.rate
+
+    def estimate(self, estimator: str) -> LipschitzEstimate:
+        stored = read_as(self.run.estimate_file(estimator), StoredEstimate)
+        if stored.estimate is None:
+            raise InputError(stored.problem)
+        return stored.estimate
+
+    def best_of_grid(self, arm: str) -> float:
+        return self.run.arm(arm).best_of_grid
+
+
 def run_folders_in(folder: Path) -> list[RunFolder]:
     """The run folders at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

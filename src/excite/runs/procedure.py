@@ -24,7 +24,7 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import RunFolder
+from excite.runs.folder import RunFolder, StoredRates
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
 from excite.runs.stages.judge import attack, certify, illustrate, shown_arms
@@ -126,9 +126,9 @@ class Run:
                 ranks.from_first(partial(self.search, arm))
 
         def make() -> None:
-            rate = ranks.from_first(partial(chosen.first_rate, _Found(self)))
-            own = self.experiment.training.batch_size
-            parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, _Found(self))))
+            known, own = StoredRates(self.files, self.parts.schedule(0)), self.experiment.training.batch_size
+            rate = ranks.from_first(partial(chosen.first_rate, known))
+            parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, known)))
             train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)
 
         ranks.together(partial(self._once, files.outcome_file), make)
@@ -239,22 +239,3 @@ class Run:
         if file not in self._plan:
             return self.console
         return Placed(self.console, f"stage {self._plan.index(file) + 1} of {len(self._plan)}")
-
-
-class _Found:
-    """What an arm's rate may rest on, read from the stages that came before."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def baseline(self) -> float:
-        return self._run.parts.schedule(0)
-
-    def estimate(self, estimator: str) -> LipschitzEstimate:
-        stored = read_as(self._run.files.estimate_file(estimator), StoredEstimate)
-        if stored.estimate is None:
-            raise InputError(stored.problem)
-        return stored.estimate
-
-    def best_of_grid(self, arm: str) -> float:
-        return self._run.files.arm(arm).best_of_grid

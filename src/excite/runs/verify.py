@@ -9,7 +9,7 @@ from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
-from excite.runs.folder import ArmFolder, RunFolder, run_folders_in
+from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,17 @@ def _senseless(run: RunFolder) -> Iterator[ExciteError]:
         tested = run.experiment.data.test_examples
         if arm.evaluation and tested and len(arm.evaluation.correct) != tested:
             yield CorruptFileError(f"{arm.evaluation_file} is not of the experiment's {tested} test images.")
-        wanted = {"baseline": baseline(0)}
-        if arm.arm.multiple and (stored := run.estimates.get(arm.arm.estimator or "")) and stored.estimate:
-            wanted[arm.name] = stored.estimate.learning_rate(arm.arm.multiple)
-        if not math.isclose(arm.rate, wanted.get(arm.name, arm.rate)):
-            yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {wanted[arm.name]}.")
+        yield from _other_than_chosen(run, arm, baseline(0))
+
+
+def _other_than_chosen(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
+    """Where an arm was trained at another rate or batch size than its way to choose them gives."""
+    own, known = run.experiment.training.batch_size, StoredRates(run, baseline)
+    try:
+        rate, batch = arm.arm.first_rate(known), arm.arm.batch_size(own, known)
+    except FileNotFoundError:  # kept without what it rests on
+        return
+    if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
+        yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}.")
+    if (arm.outcome.batch_size or batch) != batch:
+        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {batch}.")
