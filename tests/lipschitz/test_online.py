@@ -10,7 +10,7 @@ from torch.optim import SGD, Optimizer
 
 from excite import schedules
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.online import MOST_BREAKS, MOST_RUNGS, Ladder, OnlineRate
+from excite.lipschitz.online import MOST_BREAKS, MOST_RUNGS, Climb, OnlineRate
 
 CURVATURE = 4.0  # so that L = 4 and no rate above 2/4 trains
 
@@ -75,7 +75,7 @@ def test_a_start_past_the_edge_comes_down_first() -> None:
 
 
 def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
-    ladder = Ladder(rate=0.1, rung=4, multiple=2.0)
+    ladder = Climb(rate=0.1, rung=4, multiple=2.0)
     for loss in [2.0, 1.0, 0.5, 0.5] + [0.5] * 4 + [math.inf]:  # 0.1 and 0.14 hold, 0.2 breaks
         ladder.observe(loss)
     assert ladder.settled
@@ -86,7 +86,7 @@ def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
 
 
 def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() -> None:
-    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
     assert ladder.rate == pytest.approx(0.2)
     assert ladder.observe(math.inf) == "roll back"
@@ -97,7 +97,7 @@ def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() 
 
 
 def test_a_climb_that_never_breaks_ends_after_so_many_rungs() -> None:
-    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     for step in range(4 * MOST_RUNGS):
         ladder.observe(2.0 * 0.9**step)
     assert ladder.settled
@@ -141,7 +141,7 @@ def test_parameter_groups_keep_their_ratio() -> None:
 
 
 def test_a_loss_that_is_never_finite_ends() -> None:
-    ladder = Ladder(rate=0.1, rung=4, multiple=1.0)
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     for _ in range(MOST_BREAKS):
         ladder.observe(math.nan)
     with pytest.raises(DivergedError, match="smaller rate"):

@@ -12,7 +12,7 @@ from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import load
 from excite.sweeps import speed
-from excite.sweeps.costs import Sizes, Work, costs, count_work, duration
+from excite.sweeps.costs import Sizes, Workload, costs, count_work, duration
 from excite.sweeps.speed import Network
 
 SMALL = [
@@ -43,7 +43,7 @@ class Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def work(*overrides: str, name: str = "mnist-sample") -> Work:
+def work(*overrides: str, name: str = "mnist-sample") -> Workload:
     experiment = load(name, overrides=[*SMALL, *overrides])
     return count_work(experiment)
 
@@ -66,7 +66,7 @@ def test_an_objectives_passes_are_its_flops(objective: NamedObjective) -> None:
 
 def test_the_work_of_a_run_is_what_its_stages_take() -> None:
     attack = 0.5 * (2 * 6 + 1)
-    assert work() == Work(
+    assert work() == Workload(
         training=3 * 4 * (100 * 3 + 10),  # arms, epochs; a pass over the training images, the test images after it
         estimating=10 * 7 * 30 * 3,
         attacking=3 * 10 * (1 + attack),
@@ -76,7 +76,7 @@ def test_the_work_of_a_run_is_what_its_stages_take() -> None:
 def test_every_setting_counts() -> None:
     before = work()
     attack = 0.5 * (2 * 6 + 1)
-    assert work('arms=["baseline"]') == Work(4 * (100 * 3 + 10), 0, 10 * (1 + attack))
+    assert work('arms=["baseline"]') == Workload(4 * (100 * 3 + 10), 0, 10 * (1 + attack))
     assert work("lipschitz.method=epochs").estimating == 0
     assert work("lipschitz.steps=14").estimating == 2 * before.estimating
     assert work("training.steps=2").training == 3 * 4 * (60 * 3 + 10)
@@ -84,6 +84,11 @@ def test_every_setting_counts() -> None:
     assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch
     assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
     assert work("record.attacked_examples=5").training == before.training + 3 * 4 * 5 * attack
+    best = work("record.best_every=3", "record.held_out_examples=20")  # after epochs 3 and 4
+    assert best.training == before.training + 3 * 2 * 20 * attack
+    assert best.attacking == 2 * before.attacking
+    presets = work('estimators={other={method="edge", steps=14}}', 'arms=["baseline", "poe", "poe@other"]')
+    assert presets.estimating == 3 * before.estimating
     trades = work('training.objective={kind="trades", steps=2}')
     assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
     search = work('arms=["baseline", "grid:5"]')

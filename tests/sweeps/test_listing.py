@@ -1,15 +1,15 @@
 import json
 
 from excite.runs import catalogue, load
-from excite.sweeps.costs import Cost, Work
+from excite.sweeps.costs import Price, Workload
 from excite.sweeps.listing import Listing
 
 LISTING = Listing(
     names={"models": ["lenet5", "resnet8"]},
     experiments={name: load(name) for name in ("figure-3", "figure-4")},
     costs={
-        "figure-3": Cost(Work(training=100.0), 200.0, sweep_runs=0, sweep_seconds=0.0),
-        "figure-4": Cost(Work(training=50.0, attacking=25.0), 4e6, sweep_runs=14, sweep_seconds=6e7),
+        "figure-3": Price(Workload(training=100.0), 200.0, sweep_runs=0, sweep_seconds=0.0),
+        "figure-4": Price(Workload(training=50.0, attacking=25.0), 4e6, sweep_runs=14, sweep_seconds=6e7),
     },
     machine="cpu × 2",
 )

@@ -9,7 +9,7 @@ from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import run_folders
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME
-from excite.sweeps.jobs import Job, Outcome, blocked, earlier_outcome, jobs_of
+from excite.sweeps.jobs import Job, JobEnd, blocked, earlier_outcome, jobs_of
 from excite.sweeps.sweep import combinations
 
 
@@ -109,11 +109,11 @@ def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
         assert finished
         assert finished.status == "done"
     write_json(tmp_path / "largest" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": "the loss became nan"})
-    assert earlier_outcome(Job(tmp_path, "largest")) == Outcome("diverged", "the loss became nan")
+    assert earlier_outcome(Job(tmp_path, "largest")) == JobEnd("diverged", "the loss became nan")
 
 
 def test_a_failed_job_fails_those_that_need_it() -> None:
-    assert blocked([Outcome("done"), Outcome("diverged", "nan")]) is None
-    failed = blocked([Outcome("done"), Outcome("failed", "no room")])
+    assert blocked([JobEnd("done"), JobEnd("diverged", "nan")]) is None
+    failed = blocked([JobEnd("done"), JobEnd("failed", "no room")])
     assert failed
     assert (failed.status, failed.reason) == ("failed", "it needs a job that failed: no room")

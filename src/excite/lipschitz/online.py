@@ -32,7 +32,7 @@ Verdict = Literal["go on", "keep", "roll back"]
 
 
 @dataclass
-class Ladder:
+class Climb:
     """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
 
     A rung breaks when a loss is not finite or 100 times the initial one, or when the mean loss of its second half has
@@ -150,7 +150,7 @@ class OnlineRate:
         if not 0 < multiple <= 2:
             raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
         self.model, self.optimizer = model, optimizer
-        self.ladder = Ladder(float(optimizer.param_groups[0]["lr"]), rung, multiple)
+        self.ladder = Climb(float(optimizer.param_groups[0]["lr"]), rung, multiple)
         self._kept = self._copy()
 
     @property
@@ -202,7 +202,7 @@ class OnlineRate:
         return dict(self._kept), {"ladder": asdict(self.ladder), "rates": rates}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.ladder = Ladder(**facts["ladder"])
+        self.ladder = Climb(**facts["ladder"])
         self._kept = dict(tensors)
         for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
             group["lr"] = rate

@@ -6,6 +6,7 @@ its end, since those that fall leave it.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 from excite import data
 from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
-from excite.runs.arms import arm_named
+from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import look_up
 from excite.runs.experiment import Experiment, Model, estimator_of, is_wanted, with_values
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
@@ -25,7 +26,7 @@ CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times;
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """By what it is for. `teaching` is in passes of the teacher's network."""
 
     training: float
@@ -39,7 +40,7 @@ class Work:
         return self.training + self.estimating + self.attacking
 
 
-def count_work(experiment: Experiment) -> Work:
+def count_work(experiment: Experiment) -> Workload:
     """Of one run with all its arms."""
     training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment)
     arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
@@ -53,16 +54,23 @@ def count_work(experiment: Experiment) -> Work:
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
     one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured)
     one_training += curvatures * CURVATURE_STEPS * min(record.probe_examples, sizes.train) * per_image
+    looks = math.ceil(training.epochs / record.best_every) if record.best_every else 0
+    one_training += looks * record.held_out_examples * first_attack
 
-    whole = training.epochs * sizes.steps
-    edge = estimator_of(experiment).most_steps(whole) * training.batch_size * per_image
+    def estimating(by: str) -> float:
+        steps = estimator_of(experiment, by).most_steps(training.epochs * sizes.steps)
+        return steps * training.batch_size * per_image
+
+    wanted = {OWN} if is_wanted(experiment) else set()
+    estimates = sum(map(estimating, wanted.union(arm.estimator for arm in arms if arm.estimator is not None)))
     held_out = min(HELD_OUT * sizes.train, MOST_HELD_OUT)
-    one_search = training.epochs * sizes.epoch * per_image + edge
+    one_search = training.epochs * sizes.epoch * per_image + estimating(OWN)
     searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
-    return Work(
+    tests = 2 if looks else 1  # of the last weights, and of the best
+    return Workload(
         training=len(arms) * one_training,
-        estimating=sum(searches) + edge * (is_wanted(experiment) or any(arm.estimator is not None for arm in arms)),
-        attacking=len(arms) * sizes.test * (1 + sum(attacks)),
+        estimating=sum(searches) + estimates,
+        attacking=len(arms) * tests * sizes.test * (1 + sum(attacks)),
         teaching=_teaching(experiment, sizes),
     )
 
@@ -96,10 +104,10 @@ def _teaching(experiment: Experiment, sizes: Sizes) -> float:
 
 
 @dataclass(frozen=True)
-class Cost:
+class Price:
     """Of one run, and of all runs of the experiment's sweep."""
 
-    work: Work
+    work: Workload
     seconds: float
     sweep_runs: int
     sweep_seconds: float
@@ -108,19 +116,19 @@ class Cost:
         return f"≈ {duration(self.seconds)}"
 
 
-def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Cost]:
+def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Price]:
     """What each experiment would cost on `device`, whose speed is measured now."""
     runs = {name: [experiment, *sweep_runs(experiment)] for name, experiment in experiments.items()}
     speeds = passes_per_second(networks(itertools.chain.from_iterable(runs.values())), device)
 
-    def seconds(run: Experiment, work: Work) -> float:
+    def seconds(run: Experiment, work: Workload) -> float:
         return work.passes / speeds[_network(run, run.model)] + work.teaching / speeds[_network(run, _teacher(run))]
 
     found = {}
     for name, (experiment, *swept) in runs.items():
         work = count_work(experiment)
         in_sweep = sum(seconds(run, count_work(run)) for run in swept)
-        found[name] = Cost(work, seconds(experiment, work), len(swept), in_sweep)
+        found[name] = Price(work, seconds(experiment, work), len(swept), in_sweep)
     return found
 
 

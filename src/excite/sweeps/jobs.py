@@ -51,7 +51,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobEnd:
     """A training that diverged is a result; a job has failed when it has none."""
 
     status: Literal["done", "diverged", "failed"]
@@ -88,23 +88,23 @@ def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
     return Job(folder, task, (Job(folder, "baseline"),) if needs_trace else ())
 
 
-def earlier_outcome(job: Job) -> Outcome | None:
+def earlier_outcome(job: Job) -> JobEnd | None:
     """How a job ended that needs not be done again."""
     if all(file.exists() for file in job.files):
-        return Outcome("done", "earlier")
+        return JobEnd("done", "earlier")
     arm = RunFolder(job.folder).arm(job.task)
     if job.estimator is None and arm.trained and arm.problem:
-        return Outcome("diverged", arm.problem)
+        return JobEnd("diverged", arm.problem)
     return None
 
 
-def blocked(needed: Iterable[Outcome]) -> Outcome | None:
+def blocked(needed: Iterable[JobEnd]) -> JobEnd | None:
     """What becomes of a job that needs one that failed."""
     failed = next((outcome for outcome in needed if outcome.status == "failed"), None)
-    return failed and Outcome("failed", f"it needs a job that failed: {failed.reason}")
+    return failed and JobEnd("failed", f"it needs a job that failed: {failed.reason}")
 
 
-def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> Outcome:
+def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
     """Do one job, its attack shared among `shards`, its progress going to a log in the run folder.
 
     Begun by a process that died, it goes on from there.
@@ -124,12 +124,12 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> Outcome:
             raise
         except ExciteError as error:
             console.say(f"error: {error}")
-            return Outcome("failed", str(error), time.perf_counter() - started)
+            return JobEnd("failed", str(error), time.perf_counter() - started)
         except Exception as error:  # a fault of one job is not to end the others
             console.say(traceback.format_exc())
-            return Outcome("failed", f"{error!r}, see {job.log}", time.perf_counter() - started)
+            return JobEnd("failed", f"{error!r}, see {job.log}", time.perf_counter() - started)
     seconds = time.perf_counter() - started
-    return Outcome("diverged", problem, seconds) if problem else Outcome("done", seconds=seconds)
+    return JobEnd("diverged", problem, seconds) if problem else JobEnd("done", seconds=seconds)
 
 
 def _work(run: Run, job: Job, shards: Shards) -> str | None:

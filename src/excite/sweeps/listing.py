@@ -16,14 +16,14 @@ from excite.objectives import OBJECTIVES
 from excite.runs.arms import ARMS
 from excite.runs.experiment import Experiment, catalogue, load
 from excite.schedules import SCHEDULES
-from excite.sweeps.costs import Cost, costs, duration
+from excite.sweeps.costs import Price, costs, duration
 
 
 @dataclass(frozen=True)
 class Listing:
     names: dict[str, list[str]]
     experiments: dict[str, Experiment]
-    costs: dict[str, Cost]
+    costs: dict[str, Price]
     machine: str
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from excite.runs.collection import check_not_a_run, seedless
 from excite.runs.experiment import Experiment, is_wanted, with_values
 from excite.runs.procedure import Run
 from excite.sweeps.engines import Engine
-from excite.sweeps.jobs import Job, Outcome, earlier_outcome, jobs_of
+from excite.sweeps.jobs import Job, JobEnd, earlier_outcome, jobs_of
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Sweep:
     """Every job with its outcome, in the order in which they ended."""
 
     folder: Path
-    outcomes: Mapping[Job, Outcome]
+    outcomes: Mapping[Job, JobEnd]
 
     @property
     def failed(self) -> list[Job]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Generator, Sequence
 
 from excite.sweeps.engines.local import run_locally
 from excite.sweeps.engines.on_ray import run_on_ray
-from excite.sweeps.jobs import Job, Outcome
+from excite.sweeps.jobs import Job, JobEnd
 
-Engine = Callable[[Sequence[Job]], Generator[tuple[Job, Outcome], None, None]]
+Engine = Callable[[Sequence[Job]], Generator[tuple[Job, JobEnd], None, None]]
 
 __all__ = ["Engine", "run_locally", "run_on_ray"]

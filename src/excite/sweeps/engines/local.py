@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 
 from excite.files import being_made
-from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked
+from excite.sweeps.jobs import RETRIES, Job, JobEnd, blocked
 
 SECONDS_BETWEEN_LOOKS = 0.05
 WORKER = "excite.sweeps.engines.worker"
@@ -17,7 +17,7 @@ WORKER = "excite.sweeps.engines.worker"
 
 def run_locally(
     jobs: Sequence[Job], *, workers: int | None = None, shards: int | None = None, device: str | None = None
-) -> Generator[tuple[Job, Outcome], None, None]:
+) -> Generator[tuple[Job, JobEnd], None, None]:
     """Yield each job with its outcome as it ends; one whose process was killed is started again, at most twice.
 
     `workers` is by default the number of GPUs, or of cores where there is none; each shares its attacks among `shards`
@@ -26,7 +26,7 @@ def run_locally(
     """
     gpus = _gpus(device)
     places = range(workers or len(gpus) or _cores())
-    waiting, running, finished = list(jobs), dict[subprocess.Popen[str], tuple[Job, int]](), dict[Job, Outcome]()
+    waiting, running, finished = list(jobs), dict[subprocess.Popen[str], tuple[Job, int]](), dict[Job, JobEnd]()
     killed: Counter[Job] = Counter()
     try:
         while waiting or running:
@@ -47,7 +47,7 @@ def run_locally(
                 if process.returncode != 0 and killed[job] <= RETRIES:
                     waiting.insert(0, job)
                     continue
-                finished[job] = Outcome(**json.loads(said)) if process.returncode == 0 else _given_up(job, process)
+                finished[job] = JobEnd(**json.loads(said)) if process.returncode == 0 else _given_up(job, process)
                 yield job, finished[job]
     finally:
         for process in running:
@@ -70,8 +70,8 @@ def _start(job: Job, device: str | None, shards: int | None, gpu: str | None) ->
     )
 
 
-def _given_up(job: Job, process: subprocess.Popen[str]) -> Outcome:
-    return Outcome(
+def _given_up(job: Job, process: subprocess.Popen[str]) -> JobEnd:
+    return JobEnd(
         "failed", f"its process ended {RETRIES + 1} times, the last time with code {process.returncode}; see {job.log}"
     )
 

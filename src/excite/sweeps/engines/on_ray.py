@@ -4,7 +4,7 @@ from collections.abc import Generator, Sequence
 
 from excite.evaluation.shards import UNSHARED, Shards
 from excite.evaluation.shards_on_ray import cluster
-from excite.sweeps.jobs import RETRIES, Job, Outcome, blocked, perform
+from excite.sweeps.jobs import RETRIES, Job, JobEnd, blocked, perform
 
 OBJECT_STORE_BYTES = 100_000_000  # outcomes are a line of text each
 
@@ -16,7 +16,7 @@ def run_on_ray(
     workers: int | None = None,
     shards: int | None = None,
     device: str | None = None,
-) -> Generator[tuple[Job, Outcome], None, None]:
+) -> Generator[tuple[Job, JobEnd], None, None]:
     """Yield each job with its outcome as it ends.
 
     `address` names a cluster that shares the run folders' file system ("auto" finds the one this machine is part of).
@@ -28,7 +28,7 @@ def run_on_ray(
 
         gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0  # type: ignore[no-untyped-call]
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=True)(_perform)
-        promises: dict[Job, ray.ObjectRef[Outcome]] = {}
+        promises: dict[Job, ray.ObjectRef[JobEnd]] = {}
         for job in jobs:
             promises[job] = remote.remote(job, device, shards, *(promises[needed] for needed in job.needs))
         waiting = {promise: job for job, promise in promises.items()}
@@ -38,8 +38,8 @@ def run_on_ray(
             try:
                 yield job, ray.get(promise)
             except ray.exceptions.RayError as error:
-                yield job, Outcome("failed", f"{str(error).splitlines()[0]}; see {job.log}")
+                yield job, JobEnd("failed", f"{str(error).splitlines()[0]}; see {job.log}")
 
 
-def _perform(job: Job, device: str | None, shards: int | None, *needed: Outcome) -> Outcome:
+def _perform(job: Job, device: str | None, shards: int | None, *needed: JobEnd) -> JobEnd:
     return blocked(needed) or perform(job, device, UNSHARED if shards is None else Shards(shards, "ray"))
