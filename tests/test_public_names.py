@@ -5,6 +5,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable
 from inspect import isfunction, signature
 from types import ModuleType
 
@@ -97,6 +98,12 @@ def test_a_wrong_option_of_a_public_class_is_an_input_error(kind: type) -> None:
 def test_the_nearest_option_of_an_objective_is_named() -> None:
     with pytest.raises(InputError, match='There is no option of Trades "betta"; did you mean "beta"'):
         excite.objectives.Trades(betta=6.0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("function", [excite.estimate_lipschitz, excite.lipschitz.estimator, excite.models.create])
+def test_what_is_missing_beside_options_that_are_handed_on_is_named(function: Callable[..., object]) -> None:
+    with pytest.raises(InputError, match=rf"{function.__name__}\(\): missing a required argument: "):
+        function(trace=None)
 
 
 def test_so_is_a_wrong_option_of_an_estimator() -> None:

@@ -72,7 +72,8 @@ def _check_type(what: str, value: Any, annotation: Any) -> None:
 
 
 def named_options(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, but a wrong or missing option is an InputError that names the right one.
+    """`function`, but a wrong or missing option is an InputError that names the right one; one that hands options on
+    to what it names leaves their names to that.
 
     >>> @named_options
     ... def power(base, *, exponent=2):
@@ -103,11 +104,12 @@ def with_named_options(kind: type[T]) -> type[T]:
 def _checked(function: Callable[P, T], name: str) -> Callable[P, T]:
     signature = inspect.signature(function)
     known = [option for option in signature.parameters if option != "self"]
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
     @functools.wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> T:
         for option in options:
-            if option not in signature.parameters:
+            if option not in signature.parameters and not hands_on:
                 raise unknown(f"option of {name}", option, known)
         try:
             signature.bind(*args, **options)

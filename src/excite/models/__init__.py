@@ -18,7 +18,7 @@ from excite.models.normalize import Normalize
 from excite.models.resnet import ResNet
 from excite.models.wide_resnet import WideResNet
 from excite.quantities import check_whole
-from excite.registry import build
+from excite.registry import build, named_options
 
 __all__ = ["MODELS", "DenseNet", "LeNet5", "Normalize", "ResNet", "WideResNet", "create"]
 
@@ -39,6 +39,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 OWN_OPTIONS = ("num_classes", "input_shape", "normalize")  # of `create`; all others are the model's
 
 
+@named_options
 def create(
     name: str,
     *,
