@@ -3,15 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu, softmax
 
 from excite import attacks, data
-from excite.attacks import fast_inference
-from excite.evaluation import Evaluation, evaluate
-from excite.evaluation.trust import EXAMPLES, WEAKEST, check_attack
+from excite.attacks import PGD, fast_inference
+from excite.evaluation import AttackResult, Evaluation, evaluate
+from excite.evaluation.trust import EXAMPLES, WEAKEST, check_attack, without_gradients
 from excite.models.lenet import LeNet5
 
 
@@ -250,3 +251,19 @@ def test_square_in_an_evaluation_is_held_against_the_gradient_attacks(honest: nn
     cascade = {"both": attacks.create("autoattack", eps=0.2, members=["apgd-ce", "square"], iterations=20, queries=300)}
     flagged = evaluate(Misleading(honest), x[:30], y[:30], cascade).flags
     assert "black box beats white box" in {flag.name for flag in flagged}
+
+
+class Guesses(PGD):
+    follows_gradients = False
+
+
+def test_the_attack_that_sees_no_gradient_is_named() -> None:
+    both = {"PGD": PGD(0.1, 0.02), "a hundred guesses": Guesses(0.1, 0.02)}
+    results = {
+        "PGD": AttackResult("PGD", np.full(50, True), ()),
+        "a hundred guesses": AttackResult("guesses", np.arange(50) >= 10, ()),
+    }
+    (flag,) = without_gradients(both, results)
+    assert flag.name == "black box beats white box"
+    assert str(flag).count("a hundred guesses") == 2
+    assert "Square" not in str(flag)

@@ -51,24 +51,24 @@ def distrust(
             x, y = examples(_few(robust))
             share = float(robust.double().mean())
             flags += check_attack(attacked, x, y, attack=largest, share=share, generator=generator)
-    return flags + square_alone(attacks, results)
+    return flags + without_gradients(attacks, results)
 
 
 def _few(chosen: Tensor) -> Tensor:
     return chosen.nonzero().squeeze(1)[:EXAMPLES]
 
 
-def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
-    """Whether Square, where it was asked for, fooled what the gradient attacks of the same size had not."""
+def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
+    """Whether an attack that follows no gradient, such as Square, fooled what the others of its size had not."""
     flags = []
     for name, attack in attacks.items():
         robust = results[name].robust
-        for (_, member), (before, after) in zip(
+        for (stage, member), (before, after) in zip(
             attack.stages[1:], itertools.pairwise(results[name].stages), strict=True
         ):
             if not member.follows_gradients:
                 fooled = before.standing - after.standing
-                flags.append(black_box(fooled, fooled / len(robust)))
+                flags.append(black_box(stage, fooled, fooled / len(robust)))
         if not attack.follows_gradients:
             rivals = [
                 results[other].robust
@@ -77,7 +77,7 @@ def square_alone(attacks: Mapping[str, Attack], results: Mapping[str, AttackResu
             ]
             if rivals:
                 fooled = int((np.all(rivals, axis=0) & ~robust).sum())
-                flags.append(black_box(fooled, fooled / len(robust)))
+                flags.append(black_box(name, fooled, fooled / len(robust)))
     return [flag for flag in flags if flag is not None]
 
 
@@ -257,7 +257,7 @@ def check_attack(
 
     flags = []
     if x.dim() == IMAGES and all(stage.follows_gradients for _, stage in attack.stages):
-        flags.append(black_box(*drop(Square(attack.eps, attack.norm, queries=SQUARE_QUERIES))))
+        flags.append(black_box("Square", *drop(Square(attack.eps, attack.norm, queries=SQUARE_QUERIES))))
     if stronger := attack.stronger():
         flags.append(_stronger(*drop(stronger)))
     return [flag for flag in flags if flag is not None]
@@ -285,14 +285,14 @@ def _stronger(fooled: int, drop: float) -> Flag | None:
     )
 
 
-def black_box(fooled: int, drop: float) -> Flag | None:
-    """`fooled` examples fell to Square after every gradient attack of the same size had failed: `drop` of them all."""
+def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
+    """`fooled` examples fell to it after every gradient attack of the same size had failed: `drop` of them all."""
     if not _enough(fooled, drop):
         return None
     return Flag(
         "black box beats white box",
-        f"Square, which sees no gradient, brings the accuracy down by about {100 * drop:.0f} points or more after "
-        "the gradient attacks: their gradient is masked. Count Square's verdicts too, and find what masks it.",
+        f"{attack}, which sees no gradient, brings the accuracy down by about {100 * drop:.0f} points or more after "
+        f"the gradient attacks: their gradient is masked. Count the verdicts of {attack} too, and find what masks it.",
     )
 
 
