@@ -53,14 +53,27 @@ def test_a_wrong_name_suggests_the_right_one() -> None:
     assert error.value.obj is excite
 
 
+def modules() -> dict[str, ModuleType]:
+    """By dotted name: every station, and what stands in other people's tools, where their packages are installed."""
+    found = {station: getattr(excite, station) for station in STATIONS} | {"report.figures": excite.report.figures}
+    for name in (name for name in MODULES if name.startswith("excite.integrations.")):
+        with contextlib.suppress(MissingExtraError):
+            found[name.removeprefix("excite.")] = importlib.import_module(name)
+    return found
+
+
 def public() -> dict[str, object]:
-    """By dotted name: what is public of excite, and of every station."""
-    own = {name: getattr(excite, name) for name in excite.__all__}
-    return own | {
-        f"{station}.{name}": getattr(own[station], name)
-        for station in STATIONS
-        for name in getattr(own[station], "__all__", ())
+    """By dotted name: what is public of excite, and of every such module."""
+    return {name: getattr(excite, name) for name in excite.__all__} | {
+        f"{home}.{name}": getattr(module, name)
+        for home, module in modules().items()
+        for name in getattr(module, "__all__", ())
     }
+
+
+def test_every_integration_says_what_is_public() -> None:
+    named = {home for home, module in modules().items() if getattr(module, "__all__", ())}
+    assert {home for home in modules() if home.startswith("integrations.")} <= named
 
 
 FORWARDING = ("estimate_lipschitz", "estimator", "create")  # whose options are those of what they name
@@ -79,6 +92,11 @@ CLASSES = [
     *(excite.models.LeNet5, excite.models.ResNet, excite.models.DenseNet, excite.models.WideResNet),
     *excite.objectives.OBJECTIVES.values(),
     *excite.lipschitz.ESTIMATORS.values(),
+    *(
+        kind
+        for name, kind in public().items()
+        if name.startswith("integrations.") and isinstance(kind, type) and not issubclass(kind, Exception)
+    ),
 ]
 
 

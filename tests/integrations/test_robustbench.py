@@ -1,8 +1,10 @@
 """RobustBench's arguments give its answer, its record has the leaderboard's keys, and exported models load back."""
 
+import dataclasses
 import json
+import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 
@@ -13,14 +15,17 @@ from torch import Tensor, nn
 
 import excite
 from excite import data, models
-from excite.attacks.protocol import AttackWarning
+from excite.attacks import ATTACKS, AttackWarning, as_attack
 from excite.console import Console
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError
+from excite.files import write_json
 from excite.integrations.robustbench import Record, export, load_model, model_card, save_model
+from excite.lipschitz import LipschitzEstimate
+from excite.runs.arms import OWN
 from excite.runs.assemble import assemble
 from excite.runs.experiment import from_values
-from excite.runs.folder import RunFolder
+from excite.runs.folder import EVALUATION, EXPERIMENT, RunFolder
 from excite.runs.procedure import Run
 
 KEYS = {
@@ -181,6 +186,65 @@ def test_the_row_of_an_exported_arm(run: RunFolder, tmp_path: Path) -> None:
     assert record.keys() == KEYS
     assert record["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
     assert (record["eps"], record["autoattack_acc"], record["additional_data"]) == ("8/255", None, False)
+
+
+AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
+
+
+@pytest.mark.parametrize(
+    ("options", "standard"),
+    [
+        (AUTOATTACK, True),
+        (AUTOATTACK | {"version": "standard", "norm": "l2", "seed": 3}, True),
+        (AUTOATTACK | {"eps": ["4/255", "8/255"]}, True),
+        (AUTOATTACK | {"version": "standard", "iterations": 5}, False),
+        (AUTOATTACK | {"version": "standard", "queries": 100}, False),
+        (AUTOATTACK | {"version": "rand"}, False),
+        (AUTOATTACK | {"members": ["apgd-ce"]}, False),
+    ],
+)
+def test_only_the_leaderboards_autoattack_is_called_so(
+    run: RunFolder, tmp_path: Path, options: dict[str, object], standard: bool
+) -> None:
+    copy = with_attacks(run, tmp_path / "run", {"PGD": run.experiment.attacks["PGD"], "A": options})
+    folder = export(copy, "baseline", tmp_path / "model")
+    (row,) = (folder / "model_info").rglob("*.json")
+    found = json.loads(row.read_text())
+    assert (found["autoattack_acc"] is not None, found["eps"]) == (standard, "8/255")
+    assert row.parent.name == ("L2" if standard and options.get("norm") == "l2" else "Linf")
+
+
+def test_an_attack_that_does_not_say_its_ball_gets_no_row(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ATTACKS, "blind", lambda: as_attack(lambda _model, x, _y: x))
+    copy = with_attacks(run, tmp_path / "run", {"A": {"kind": "blind"}})
+    folder = export(copy, "baseline", tmp_path / "model")
+    assert load_model(folder)
+    assert not (folder / "model_info").exists()
+
+
+def with_attacks(run: RunFolder, folder: Path, attacks: Mapping[str, Mapping[str, object]]) -> RunFolder:
+    """The run as if it had met these attacks, each with the verdicts of its own PGD."""
+    shutil.copytree(run.path, folder)
+    write_json(folder / EXPERIMENT, run.experiment.to_json() | {"attacks": attacks})
+    before = run.arm("baseline").evaluation
+    assert before is not None
+    verdicts = dict.fromkeys(attacks, before.attacks["PGD"])
+    dataclasses.replace(before, attacks=verdicts).save(folder / "baseline" / EVALUATION)
+    return RunFolder(folder)
+
+
+def test_the_card_has_the_l_of_its_arm(run: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    (tmp_path / "run/baseline").rename(tmp_path / "run/poe@stated")
+    copy = RunFolder(tmp_path / "run")
+    for name, constant in ((OWN, 3.0), ("stated", 7.0)):
+        estimate = LipschitzEstimate(constant, (constant, constant), name or "edge", True, "a test")
+        write_json(copy.estimate_file(name), {"estimate": estimate.to_json(), "seconds": 0.0})
+    card = (export(copy, "poe@stated", tmp_path / "model") / "README.md").read_text(encoding="utf-8")
+    assert "L = 7 (7 to 7) by stated" in card
+    assert "L = 3" not in card
 
 
 def test_an_arm_that_was_not_trained_is_refused(run: RunFolder, tmp_path: Path) -> None:

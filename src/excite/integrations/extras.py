@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 from excite.errors import ExciteError
 
+__all__ = ["MissingExtraError"]
+
 
 class MissingExtraError(ExciteError, ImportError):
     """An optional package is not installed."""

@@ -13,15 +13,19 @@ from excite.finder import find_learning_rate
 from excite.integrations import scalars
 from excite.integrations.extras import extra
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import with_named_options
 from excite.rescaling import first_rate, rescale_scheduler
 from excite.trace import Recorder, Trace
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
 
+__all__ = ["PoECallback"]
+
 logger = logging.getLogger(__name__)
 
 
+@with_named_options
 class PoECallback(Callback):
     """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with your scheduler's shape γ.
 

@@ -13,17 +13,20 @@ from torch import nn
 
 import excite
 from excite import attacks, data, models
-from excite.attacks.protocol import AttackWarning
+from excite.attacks import Attack, AttackWarning, AutoAttack
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
 from excite.quantities import pixels
-from excite.registry import named_options
+from excite.registry import named_options, with_named_options
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 
+__all__ = ["Record", "benchmark", "export", "load_model", "model_card", "save_model"]
+
 NORMS = {"Linf": "linf", "L2": "l2"}
+THREAT_MODELS = {norm: name for name, norm in NORMS.items()}
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 
 # Our names for what AutoAttack's documentation of its flags warns of, too.
@@ -113,6 +116,7 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     return record.clean, evaluation.robust["AutoAttack"].value
 
 
+@with_named_options
 @dataclass(frozen=True)
 class Record:
     """A row of the leaderboard. What only its author knows (title, authors, venue, link) is left to be filled in."""
@@ -152,6 +156,7 @@ class Record:
         return path
 
 
+@named_options
 def save_model(
     folder: Path,
     model: nn.Module,
@@ -182,6 +187,7 @@ def save_model(
     return folder
 
 
+@named_options
 def load_model(folder: str | Path) -> nn.Module:
     """The network that an exported folder holds, in eval mode: images in [0, 1] in, logits out.
 
@@ -212,6 +218,7 @@ def load_model(folder: str | Path) -> nn.Module:
     return model.eval()
 
 
+@named_options
 def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
     """Write a trained arm as a model folder with its card, and its row for the leaderboard under model_info/.
 
@@ -222,7 +229,7 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
 
     Returns:
         The folder, which `load_model` reads. `autoattack_acc` of the row is null where the experiment has no
-        AutoAttack of the standard version.
+        AutoAttack of the standard version, at its full length; there is no row where no attack says its ball.
     """
     experiment, trained = run.experiment, run.arm(arm)
     if not trained.has_checkpoint:
@@ -236,8 +243,8 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
         f"{experiment.model.name}, trained on {experiment.data.name} by `excite` {excite.__version__}, experiment "
         f"`{experiment.name}`, arm {trained.title}: first learning rate {trained.rate:.4g}."
     )
-    if run.estimate is not None:
-        about += f" {run.estimate}"
+    if (estimate := run.estimate_of(arm)) is not None:
+        about += f" {estimate}"
     save_model(
         folder,
         trained.load_into(parts.new_model()),
@@ -253,26 +260,26 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
             folder=str(folder),
         ),
     )
-    if trained.evaluation is not None and parts.attacks:
-        _record(parts, trained.evaluation).write(folder / "model_info", f"{experiment.name}-{arm}")
+    if trained.evaluation is not None and (record := _record(parts, trained.evaluation)):
+        record.write(folder / "model_info", f"{experiment.name}-{arm}")
     return folder
 
 
-def _record(parts: Parts, evaluation: Evaluation) -> Record:
+def _record(parts: Parts, evaluation: Evaluation) -> Record | None:
     """The row of an evaluated arm, at the radius of its AutoAttack, or of its first attack where it met none."""
-    experiment, given = parts.experiment, {"kind", "eps", "norm"}
-    standard = [
-        name
-        for name, options in experiment.attacks.items()
-        if options["kind"] == "autoattack" and (options.keys() <= given or options.get("version") == "standard")
+    balls = [
+        (_is_standard(attack), name, eps, threat_model)
+        for name, attack in parts.attacks.items()
+        if (eps := attack.eps) is not None and (threat_model := THREAT_MODELS.get(attack.norm or ""))
     ]
-    name = next(iter([*standard, *parts.attacks]))
-    attack: Any = parts.attacks[name]
-    images = len(evaluation.correct)
+    if not balls:
+        return None
+    standard, name, eps, threat_model = max(balls, key=lambda ball: ball[0])
+    experiment, images = parts.experiment, len(evaluation.correct)
     return Record(
         dataset=experiment.data.name,
-        threat_model={norm: threat for threat, norm in NORMS.items()}[attack.norm],
-        eps=attack.eps,
+        threat_model=threat_model,
+        eps=eps,
         clean=evaluation.clean.value,
         autoattack=evaluation.robust[name].value if standard else None,
         unreliable=bool(evaluation.flags),
@@ -282,6 +289,13 @@ def _record(parts: Parts, evaluation: Evaluation) -> Record:
     )
 
 
+def _is_standard(attack: Attack) -> bool:
+    """Whether it is the leaderboard's AutoAttack, whatever its seed: nothing left out, nothing shortened."""
+    largest = attack.rungs[-1]
+    return isinstance(largest, AutoAttack) and largest == AutoAttack(largest.eps, largest.norm, seed=largest.seed)
+
+
+@named_options
 def model_card(title: str, *, about: str, evaluation: Evaluation | None, dataset: str, folder: str) -> str:
     """What a stranger must know before using the model: what it is, what was measured, what it is for."""
     rows = [f"| clean | {evaluation.clean} | {len(evaluation.correct)} |"] if evaluation else []

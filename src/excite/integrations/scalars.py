@@ -4,9 +4,13 @@ import math
 
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import named_options
 from excite.trace import Trace
 
+__all__ = ["of_estimate", "of_trace"]
 
+
+@named_options
 def of_estimate(estimate: LipschitzEstimate) -> dict[str, float]:
     """L, its interval, and the rates it gives."""
     low, high = estimate.interval
@@ -19,6 +23,7 @@ def of_estimate(estimate: LipschitzEstimate) -> dict[str, float]:
     }
 
 
+@named_options
 def of_trace(trace: Trace) -> dict[str, float]:
     """The last local slope and, from the third moment on, the shares of acute and of certified steps so far.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from excite.integrations import scalars
 from excite.integrations.extras import extra
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import named_options
 from excite.report.figures import plot
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.trace import Trace
@@ -12,9 +13,12 @@ from excite.trace import Trace
 with extra("tensorboard"):
     from torch.utils.tensorboard import SummaryWriter
 
+__all__ = ["add_estimate", "add_trace", "write_run"]
+
 ONE_RUN = ("figure-1",)  # figures that a single run has all the data for
 
 
+@named_options
 def write_run(run: RunFolder, destination: Path | None = None) -> Path:
     """Write event files, one per arm and one for the run itself; `tensorboard --logdir` shows them side by side.
 
@@ -53,6 +57,7 @@ def _write_arm(writer: SummaryWriter, arm: ArmFolder) -> None:
         writer.add_text("evaluation", f"```\n{arm.evaluation}\n```", len(arm.epochs))
 
 
+@named_options
 def add_estimate(writer: SummaryWriter, estimate: LipschitzEstimate, step: int = 0) -> None:
     """L, its interval, its rates and its picture, into a writer of yours."""
     for name, value in scalars.of_estimate(estimate).items():
@@ -63,6 +68,7 @@ def add_estimate(writer: SummaryWriter, estimate: LipschitzEstimate, step: int =
     writer.add_text("excite/L", str(estimate), step)
 
 
+@named_options
 def add_trace(writer: SummaryWriter, trace: Trace) -> None:
     """What a recorder saw, into a writer of yours: slopes at their steps; acuteness and certified steps at the end."""
     for slope, step in zip(trace.slopes, trace.slope_steps, strict=True):

@@ -11,15 +11,19 @@ from excite.finder import find_learning_rate
 from excite.integrations import scalars
 from excite.integrations.extras import extra
 from excite.lipschitz import LipschitzEstimate
+from excite.registry import with_named_options
 from excite.rescaling import first_rate, rescale_scheduler
 from excite.trace import Recorder, Trace
 
 with extra("transformers"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+__all__ = ["PoETrainerCallback"]
+
 logger = logging.getLogger(__name__)
 
 
+@with_named_options
 class PoETrainerCallback(TrainerCallback):
     """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with the Trainer's schedule γ.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from excite.registry import lookup
+from excite.registry import lookup, named_options
 from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, gains, style, theorem_1
 from excite.report.figures.heat_maps import figure_5, figure_6
 from excite.runs.folder import RunFolder
@@ -40,12 +40,14 @@ FIGURES: dict[str, Kind] = {
 }
 
 
+@named_options
 def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
     """The figure as matplotlib has it, to change or to show."""
     with style.settings():
         return lookup("figure", FIGURES, name).plot(runs)
 
 
+@named_options
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
     """Write `name`.svg, .png and .pdf into `folder`; runs that lack what the figure shows are an InputError."""
     title = lookup("figure", FIGURES, name).title
