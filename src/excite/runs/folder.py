@@ -52,7 +52,7 @@ class ArmFolder:
     journal_file = _inside("evaluation.journal")
     trace_file = _inside("trace.safetensors")
     metrics_file = _inside(history.METRICS)
-    checkpoint_file = _inside("checkpoint.json")
+    checkpoint_file = _inside(history.CHECKPOINT)
     certificate_file = _inside(CERTIFICATE)
     search_file = _inside("search.json")
     moments = _inside("moments")  # the recorder's vectors, while it trains

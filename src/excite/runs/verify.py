@@ -10,6 +10,7 @@ from typing import Any
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
 from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
+from excite.training import history
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _check_tensors(path: Path) -> None:
     from excite.training import checkpoints
 
     arm = ArmFolder(path.parent)
-    if path.name.startswith("weights-"):
+    if path.match(history.WEIGHTS):
         if arm.trained or arm.has_checkpoint:  # weights that were written last do not count yet
             checkpoints.check(path.parent)
     else:

@@ -13,9 +13,13 @@ from torch.optim import Optimizer
 from excite.errors import CorruptFileError, InputError
 from excite.files import expected, read_json, sha256, write_bytes, write_json
 from excite.randomness import device_of, restore_tensors, state_tensors
+from excite.training.history import CHECKPOINT, WEIGHTS
 
-FACTS = "checkpoint.json"
 _MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
+
+
+def weights_file(folder: Path, epoch: int, step: int = 0) -> Path:
+    return folder / WEIGHTS.replace("*", f"{epoch:04d}-{step:06d}")
 
 
 def save(
@@ -53,12 +57,12 @@ def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
 
 def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     write_bytes(weights, safetensors.torch.save(dict(tensors)))
-    write_json(weights.parent / FACTS, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
+    write_json(weights.parent / CHECKPOINT, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
     _clear_all_but(weights)
 
 
 def _clear_all_but(weights: Path) -> None:
-    for stale in {*weights.parent.glob("weights-*.safetensors")} - {weights}:
+    for stale in {*weights.parent.glob(WEIGHTS)} - {weights}:
         stale.unlink(missing_ok=True)
 
 
@@ -69,7 +73,7 @@ def restore(
 
     A `rank` that was not there when the checkpoint was saved keeps the random state it has.
     """
-    if not (folder / FACTS).exists():
+    if not (folder / CHECKPOINT).exists():
         return None
     facts, tensors = _read(folder)
     if rank == 0:
@@ -98,7 +102,7 @@ def own_state(model: nn.Module) -> dict[str, Tensor]:
 
 def load_model(folder: Path, model: nn.Module) -> nn.Module:
     """Put the last saved weights of a run folder into `model`."""
-    if not (folder / FACTS).exists():
+    if not (folder / CHECKPOINT).exists():
         raise InputError(f"{folder} holds no checkpoint. Train there first, or name the folder of a trained model.")
     _, tensors = _read(folder)
     _load_model(model, tensors, folder)
@@ -107,20 +111,20 @@ def load_model(folder: Path, model: nn.Module) -> nn.Module:
 
 def check(folder: Path) -> None:
     """Raise where the last saved weights are not those that were written."""
-    if not (folder / FACTS).exists():
-        raise CorruptFileError(f"{folder} holds weights, but no {FACTS}. Put it back, or delete the folder.")
+    if not (folder / CHECKPOINT).exists():
+        raise CorruptFileError(f"{folder} holds weights, but no {CHECKPOINT}. Put it back, or delete the folder.")
     _read(folder)
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    facts = read_json(folder / FACTS)
-    with expected(folder / FACTS):
+    facts = read_json(folder / CHECKPOINT)
+    with expected(folder / CHECKPOINT):
         weights, hashed = folder / facts["weights"], facts["weights_sha256"]
         if weights.resolve().parent != folder.resolve():
             raise ValueError(f"the weights are {facts['weights']!r}, not a file beside it")
     if not weights.exists() or sha256(weights) != hashed:
         raise CorruptFileError(
-            f"{weights} is missing or does not match the SHA-256 in {FACTS}. "
+            f"{weights} is missing or does not match the SHA-256 in {CHECKPOINT}. "
             f"Put the original file back, or delete {folder} to train again from the start."
         )
     try:

@@ -7,6 +7,7 @@ from excite.errors import CorruptFileError
 from excite.files import append_line, expected, read_lines, write_bytes
 
 METRICS = "metrics.jsonl"
+CHECKPOINT, WEIGHTS = "checkpoint.json", "weights-*.safetensors"
 
 
 @dataclass(frozen=True)

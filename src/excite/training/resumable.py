@@ -75,11 +75,11 @@ class ResumableRun:
             )
         if saved:
             facts, extra = saved
-            with expected(folder / checkpoints.FACTS):
+            with expected(folder / history.CHECKPOINT):
                 self.position = Position(**facts["position"])
                 self.initial_loss = facts["initial_loss"]
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
-            with expected(folder / checkpoints.FACTS):
+            with expected(folder / history.CHECKPOINT):
                 scheduler.load_state_dict(facts["scheduler"])
                 if recorder:
                     recorder.restore(extra, facts["recorder"])
@@ -104,7 +104,7 @@ class ResumableRun:
             return
         _, *others = self.ranks.gather(checkpoints.own_state(self.model))
         if self.ranks.first:
-            weights = self.folder / f"weights-{self.position.epoch:04d}-{self.position.step:06d}.safetensors"
+            weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
             facts = {
                 "position": asdict(self.position),
                 "initial_loss": self.initial_loss,

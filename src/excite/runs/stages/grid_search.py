@@ -20,7 +20,6 @@ from excite.schedules import Schedule, rescale
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
 HELD_OUT = 0.1  # of the training images judge the rates, but not more than
 MOST_HELD_OUT = 1000
-EVALUATION = "evaluation.json"
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class _Trainer:
     steps: int  # per epoch
 
     def trial(self, rate: float, folder: Path, on_progress: Callable[[int, int], None]) -> Trial:
-        done = folder / EVALUATION
+        done = ArmFolder(folder).evaluation_file
         try:
             evaluation = Evaluation.load(done) if done.exists() else self._evaluation(rate, folder, on_progress)
         except DivergedError as error:

@@ -135,6 +135,5 @@ def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float
         images, labels = held_out.floats().to(device), held_out.labels.to(device)
         found = evaluate(model, images, labels, first, checks=False, seed=parts.experiment.seed).worst.value
     if found > max((past.extra.get(MEASURED, -math.inf) for past in before), default=-math.inf):
-        weights = arm.best.path / f"weights-{epoch:04d}-000000.safetensors"
-        checkpoints.save_model(weights, model, {"epoch": epoch, MEASURED: found})
+        checkpoints.save_model(checkpoints.weights_file(arm.best.path, epoch), model, {"epoch": epoch, MEASURED: found})
     return {MEASURED: found}
