@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "square eps=nan": (lambda: attacks.create("square", eps=math.nan), "no radius"),
     "evaluate eps=8": (lambda: judge(eps=8), "8/255"),
     "evaluate eps=nan": (lambda: judge(eps=math.nan), "8/255"),
-    "evaluate no eps": (lambda: judge(eps=None), "pass eps"),
+    "evaluate no eps": (lambda: judge(eps=None), 'also needs "eps"'),
     "trades eps=8": (lambda: objectives.Trades(eps=8.0), "8/255"),
     "pgd_at eps=nan": (lambda: objectives.PGDAT(eps=math.nan), "eps"),
     # what an attack may be

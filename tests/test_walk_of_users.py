@@ -56,8 +56,8 @@ bad command lines, some 290 of them | Name a new folder with --out | test_bad_in
 options that would be ignored | would be ignored | test_ignored_options.py::test_an_option_that_would_be_ignored_is_refused
 bad arguments of functions | with one class there is nothing to | test_bad_arguments.py::test_a_bad_argument_is_refused_with_the_cure
 arrays, loaders, int32, lists, float64 given to evaluate | as a DataLoader does | evaluation/test_judge_inputs.py::test_examples_in_every_form
-a bare attack, a list, a name, TOML, eps="8/255" | DEFAULT_STEP | evaluation/test_judge_inputs.py::test_attacks_in_every_form
-FGSM by name | FGSM is PGD's one whole step | evaluation/test_judge_inputs.py::test_fgsm_is_one_whole_step_of_pgd
+a bare attack, a list, a name, TOML, eps="8/255" | step_length | evaluation/test_judge_inputs.py::test_attacks_in_every_form
+FGSM by name | PGD's one step, as long as the ball's radius | evaluation/test_judge_inputs.py::test_fgsm_is_one_whole_step_of_pgd
 a plain function, journal="text" | pass a function (model, x, y, generator) | evaluation/test_judge_inputs.py::test_a_plain_function_two_of_a_kind_and_a_journal_as_text
 foolbox attacks | A foolbox attack as one of ours | attacks/test_from_foolbox.py::test_each_kind_knows_its_ball_and_stays_in_it
 float64 and autocast | floating-point type | evaluation/test_judge_inputs.py::test_double_precision_and_autocast

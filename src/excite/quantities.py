@@ -6,17 +6,20 @@ from numbers import Integral, Real
 from excite.errors import InputError
 
 
-def number(text: str) -> float:
+def number(given: float | str) -> float:
     """
-    >>> number("8/255") == 8 / 255
+    >>> number("8/255") == number(8 / 255)
     True
     """
+    if not isinstance(given, str):
+        check_number("The number", given)
+        return given
     try:
-        numerator, *denominators = [float(Fraction(part.strip())) for part in text.split("/")]
+        numerator, *denominators = [float(Fraction(part.strip())) for part in given.split("/")]
         (denominator,) = denominators or [1.0]
         return numerator / denominator
     except (ValueError, ArithmeticError) as error:
-        raise InputError(f'"{text}" is not a number; write for instance 0.031 or 8/255.') from error
+        raise InputError(f'"{given}" is not a number; write for instance 0.031 or 8/255.') from error
 
 
 def check_whole(name: str, value: object, *, least: int | None = None) -> None:

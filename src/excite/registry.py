@@ -8,6 +8,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 import msgspec
 
 from excite.errors import InputError, unknown
+from excite.quantities import number
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,10 +36,20 @@ def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
     return registry[name]
 
 
+def kind_and_options(where: str, table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What `build` takes, of a table such as { kind = "pgd", eps = "8/255" }."""
+    options = dict(table)
+    if "kind" not in options:
+        raise InputError(f'"{where}" needs a kind, for instance {where} = {{ kind = "…", … }}.')
+    return str(options.pop("kind")), options
+
+
 def build(
     kind: str, registry: Mapping[str, Callable[..., T]], name: str, options: Mapping[str, Any], **given: Any
 ) -> T:
     """Call the factory `name`; `given` is the house's, `options` the user's: they must fit the factory's signature.
+
+    A number may be text, as people write it: 8/255.
 
     >>> build("power", {"integer": lambda *, base, exponent=2: base**exponent}, "integer", {"base": 3})
     9
@@ -53,22 +64,27 @@ def build(
     for option in options:
         if option not in known:
             raise unknown(f"option of the {kind} {name}", option, known)
+    fitting = dict(options)
     for parameter in parameters:
         if parameter.name not in options:
             if parameter.default is parameter.empty:
                 raise InputError(f'The {kind} {name} also needs "{parameter.name}".')
         elif parameter.annotation is not parameter.empty:
-            _check_type(f'"{parameter.name}" of the {kind} {name}', options[parameter.name], parameter.annotation)
-    return factory(**given, **options)
+            what, value = f'"{parameter.name}" of the {kind} {name}', options[parameter.name]
+            fitting[parameter.name] = _fitting(what, value, parameter.annotation)
+    return factory(**given, **fitting)
 
 
-def _check_type(what: str, value: Any, annotation: Any) -> None:
+def _fitting(what: str, value: Any, annotation: Any) -> Any:
+    """The value as a factory takes it: of the type that it says."""
     if get_origin(annotation) is Literal and value not in (choices := get_args(annotation)):
         raise InputError(f"{what} is {value!r}; choose one of {', '.join(map(str, choices))}.")
     try:
+        value = number(value) if isinstance(value, str) and float in (annotation, *get_args(annotation)) else value
         msgspec.convert(value, annotation)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{what} does not fit: {error}.") from error
+    except (InputError, msgspec.ValidationError) as error:
+        raise InputError(f"{what} does not fit: {str(error).removesuffix('.')}.") from error
+    return value
 
 
 def named_options(function: Callable[P, T]) -> Callable[P, T]:

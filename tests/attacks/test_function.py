@@ -61,7 +61,7 @@ def test_autoattack_as_a_function(convnet: nn.Module, images: Tensor, labels: Te
     ("function", "options", "cure"),
     [
         (attacks.pgd, {"ep": 0.1, "step": 0.1}, 'did you mean "eps"'),
-        (attacks.pgd, {"eps": 0.1}, '"step"'),
+        (attacks.pgd, {"step": 0.1}, '"eps"'),
         (attacks.autoattack, {"epss": 0.1}, 'did you mean "eps"'),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_name_is_no_attack() -> None:
     ("function", "options", "cure"),
     [
         (attacks.pgd, {"ep": 0.1, "step": 0.1}, 'did you mean "eps"'),
-        (attacks.pgd, {"eps": 0.1}, "'step'"),
+        (attacks.pgd, {"step": 0.1}, "'eps'"),
         (attacks.pgd, {"eps": 0.1, "step": 0.1, "keep": "bset"}, '"best"'),
         (attacks.autoattack, {"eps": 0.1, "verson": "plus"}, '"version"'),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softmax
 
-from excite.attacks import create, pgd
+from excite.attacks import PGD, create, pgd
 from excite.attacks.projected_gradient import LOSSES, LossName, dlr, kl, margin
 from excite.attacks.protocol import Norm, distance
 from excite.errors import InputError
@@ -213,10 +213,33 @@ def test_a_model_without_gradient_or_with_nan_stays_inside(images: Tensor, label
             assert torch.isfinite(x_adv).all()
 
 
+def test_several_restarts_are_random_starts(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    assert PGD(0.05, 0.01, restarts=2) == PGD(0.05, 0.01, restarts=2, random_start=True)
+    found = [
+        pgd(
+            *(convnet, images, labels),
+            eps=0.05,
+            steps=1,
+            restarts=2,
+            random_start=random_start,
+            generator=torch.Generator().manual_seed(0),
+        )
+        for random_start in (False, True)
+    ]
+    assert torch.equal(*found)
+
+
+def test_the_customary_step(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    assert PGD(0.08, steps=10).step == 2.5 * 0.08 / 10
+    assert PGD(0.08, steps=0).step == 2.5 * 0.08
+    assert PGD(0.08, 0.0).step == 0
+    default, given = pgd(convnet, images, labels, eps=0.08), pgd(convnet, images, labels, eps=0.08, step=0.01)
+    assert torch.equal(default, given)
+
+
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"restarts": 2}, "random_start=True"),
         ({"loss": "kl"}, "start="),
         ({"loss": "crossentropy"}, "cross_entropy"),
         ({"norm": "l1"}, "linf"),

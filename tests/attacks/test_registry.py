@@ -1,6 +1,7 @@
 """Attacks by name."""
 
 import inspect
+import math
 import pkgutil
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from excite.errors import InputError
 
 NAMES: dict[str, tuple[dict[str, Any], str]] = {
     "pgd": ({"eps": 8 / 255, "step": 2 / 255, "random_start": True, "restarts": 5}, "PGD-20, L∞ ε = 8/255, step 2/255"),
+    "fgsm": ({"eps": "8/255"}, "PGD-1, L∞ ε = 8/255, step 8/255"),
     "autoattack": ({"eps": 8 / 255}, "AutoAttack (standard), L∞ ε = 8/255"),
     "apgd-ce": ({"eps": 0.5, "norm": "l2", "iterations": 3}, "APGD-CE, L2 ε = 0.5"),
     "apgd-dlr": ({"eps": 1 / 255, "iterations": 3}, "APGD-DLR, L∞ ε = 1/255"),
@@ -26,6 +28,7 @@ NAMES: dict[str, tuple[dict[str, Any], str]] = {
 
 QUICK: dict[str, dict[str, Any]] = {
     "pgd": {"step": 0.01, "steps": 3, "random_start": True},
+    "fgsm": {},
     "autoattack": {"members": ("apgd-ce", "fab-t", "square"), "iterations": 3, "queries": 10},
     "square": {"queries": 10},
 }
@@ -70,7 +73,7 @@ def test_an_attacks_passes_are_those_it_makes(name: str, classes: int) -> None:
     images = torch.rand(4, 3, 4, 4)
     with torch.no_grad():
         labels = model(images).argmax(1)
-    efforts: dict[str, dict[str, Any]] = {"pgd": {"step": 1e-9, "steps": 30}, "square": {"queries": 200}}
+    efforts: dict[str, dict[str, Any]] = {"pgd": {"step": 1e-9, "steps": 30}, "fgsm": {}, "square": {"queries": 200}}
     effort = efforts.get(name, {"iterations": 30})
     attack = attacks.create(name, eps=1e-9, **effort)  # nothing falls
     fast = attacks.fast_inference(model)
@@ -93,8 +96,11 @@ def test_no_function_hides_a_module() -> None:
     [
         ("pdg", {"eps": 0.1}, 'did you mean "pgd"'),
         ("pgd", {"ep": 0.1}, 'did you mean "eps"'),
-        ("pgd", {"eps": 0.1}, '"step"'),
-        ("pgd", {"eps": "8/255", "step": 0.1}, "float"),
+        ("pgd", {"step": 0.1}, '"eps"'),
+        ("pgd", {"eps": "much"}, '"eps" of the attack pgd does not fit: "much" is not a number; write'),
+        ("pgd", {"eps": [0.1, "much"]}, "0.031 or 8/255"),
+        ("pgd", {"eps": [math.nan]}, "such as 8/255"),
+        ("fgsm", {"eps": 0.1, "steps": 3}, 'no option of the attack fgsm "steps"'),
         ("square", {"eps": 0.1, "query": 3}, 'did you mean "queries"'),
         ("square", {"eps": 0.1, "queries": 0}, "queries ≥ 1"),
         ("apgd-t", {"eps": 0.1, "queries": 5}, "iterations"),

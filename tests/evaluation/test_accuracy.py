@@ -192,7 +192,7 @@ def test_the_interval_of_the_median_holds_it_as_often_as_it_says() -> None:
     assert 0.91 <= held / trials <= 0.98
 
 
-@pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1]])
+@pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1], [math.nan], [0.1, math.inf]])
 def test_radii_must_increase(radii: list[float]) -> None:
     with pytest.raises(InputError, match=r"each larger than the one before|no radius"):
         evaluate(*problem(), {"pgd": PGD}, eps=radii)

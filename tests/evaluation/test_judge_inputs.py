@@ -70,8 +70,9 @@ STEP = 2.5 * EPS / 20
         ({"mine": {"kind": "pgd", "eps": "8/255"}}, None),
         ({"mine": "pgd"}, EPS),
         ("pgd", ["4/255", "8/255"]),
+        ({"kind": "pgd", "eps": ["4/255", "8/255"]}, None),
     ],
-    ids=["one", "a list", "a partial", "a name", "names", "toml", "toml by name", "a name by name", "radii"],
+    ids=["one", "a list", "a partial", "a name", "names", "toml", "by name", "a name by name", "radii", "toml radii"],
 )
 def test_attacks_in_every_form(given: Any, eps: Any) -> None:
     model, x, y = problem()
@@ -111,7 +112,7 @@ def test_double_precision_and_autocast() -> None:
         ({"eps": math.nan}, "such as 8/255"),
         ({"eps": -0.1}, "such as 8/255"),
         ({"eps": "much"}, "0.031 or 8/255"),
-        ({"eps": None}, 'eps="8/255"'),
+        ({"eps": None}, 'also needs "eps"'),
         ({"attacks": "pdg"}, "pgd"),
         ({"attacks": 3}, "pass a function"),
         ({"attacks": attacks.PGD}, "is a class"),

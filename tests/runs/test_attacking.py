@@ -14,11 +14,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from excite import models
+from excite.attacks.given import named_attacks
 from excite.console import Console
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards
 from excite.files import read_json
-from excite.runs.attacking import attack_target, named_attacks, stranger
+from excite.runs.attacking import attack_target, stranger
 
 FACTORY = """
 from torch import nn
@@ -100,19 +101,6 @@ def test_what_does_not_fit_is_named(tmp_path: Path, module: str) -> None:
             load(model, tmp_path / "w.pt")
     with pytest.raises(InputError, match="There is no file"):
         load(f"{module}:digits", tmp_path / "none.pt")
-
-
-def test_options_reach_the_attacks_that_take_them() -> None:
-    options = {"eps": 8 / 255, "steps": 10, "norm": None}
-    chosen = named_attacks(("pgd", "square"), options)
-    assert str(chosen["pgd"]) == "PGD-10, L∞ ε = 8/255, step 2/255"
-    assert str(chosen["square"]) == "SQUARE, L∞ ε = 8/255"
-    with pytest.raises(InputError, match="None of square takes steps"):
-        named_attacks(("square",), options)
-    with pytest.raises(InputError, match='no attack "pdg"'):
-        named_attacks(("pdg",), options)
-    with pytest.raises(InputError, match='also needs "eps"'):
-        named_attacks(("pgd",), {})
 
 
 def test_several_radii_make_a_curve(tmp_path: Path, module: str) -> None:

@@ -7,8 +7,9 @@ from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
 from excite.attacks.fast_model import fast_inference
 from excite.attacks.function import as_attack
 from excite.attacks.ladder import Ladder
-from excite.attacks.projected_gradient import PGD, pgd
+from excite.attacks.projected_gradient import PGD, fgsm, pgd
 from excite.attacks.protocol import Attack, AttackWarning, Cascade
+from excite.quantities import number
 from excite.registry import build
 
 __all__ = [
@@ -25,16 +26,17 @@ __all__ = [
     "pgd",
 ]
 
-ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": PGD, "autoattack": AutoAttack, **MEMBERS}
+ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": PGD, "fgsm": fgsm, "autoattack": AutoAttack, **MEMBERS}
 
 
 def create(name: str, **options: Any) -> Attack:
     """The attack `name` with its options set; `eps` may be a list of increasing radii, for a curve.
 
-    >>> str(create("pgd", eps=8 / 255, step=2 / 255))
-    'PGD-20, L∞ ε = 8/255, step 2/255'
+    >>> str(create("pgd", eps="8/255", steps=10))
+    'PGD-10, L∞ ε = 8/255, step 2/255'
     """
     radii = options.get("eps")
     if isinstance(radii, list | tuple) and radii:
-        return Ladder(build("attack", ATTACKS, name, {**options, "eps": radii[-1]}), tuple(radii))
+        radii = tuple(map(number, radii))
+        return Ladder(build("attack", ATTACKS, name, {**options, "eps": radii[-1]}), radii)
     return build("attack", ATTACKS, name, options)

@@ -28,8 +28,7 @@ class FromFoolbox(Attack):
     def __post_init__(self) -> None:
         if isinstance(self.attack, type):
             raise InputError(f"{self.attack.__name__} is a class; pass an attack: {self.attack.__name__}().")
-        if self.norm is not None:
-            check_ball(self.eps, self.norm)
+        check_ball(self.eps, self.norm or "l2")
 
     @property
     def norm(self) -> Norm | None:  # type: ignore[override]

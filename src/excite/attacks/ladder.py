@@ -1,5 +1,7 @@
 """One attack at several radii, largest first: who withstands is done, who falls goes on from what was found."""
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +27,8 @@ class Ladder(Attack):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "radii", tuple(self.radii))
-        increasing = all(low < high for low, high in zip(self.radii, self.radii[1:], strict=False))
-        if not self.radii or self.radii[0] < 0 or not increasing:
+        increasing = all(low < high for low, high in itertools.pairwise((*self.radii, math.inf)))
+        if not (self.radii and self.radii[0] >= 0 and increasing):
             raise InputError(
                 f"eps={[round(radius, 6) for radius in self.radii]} must name radii ≥ 0, each larger than the one "
                 "before: an image that fell at one has fallen at all after it. Sort them and drop doubles."

@@ -65,7 +65,7 @@ def pgd(
     y: Tensor,
     *,
     eps: float,
-    step: float,
+    step: float | None = None,
     steps: int = 20,
     norm: Norm = "linf",
     random_start: bool = False,
@@ -83,7 +83,8 @@ def pgd(
     `keep="largest_loss"` goes by the loss alone, as adversarial training does, and `keep="last"` returns the last
     iterate, which saves a forward pass.
     With `early_stop`, examples leave the batch as soon as they are misclassified: the same verdict for less work.
-    `start` begins at given points, as TRADES does; with `random_start` only the first of the restarts does.
+    Several restarts begin at random points, as one does with `random_start`; the first begins at `start` where that is
+    given, as by TRADES. A step that is not given is 2.5 ε / steps.
     The model is attacked in eval mode and stays as it was.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
@@ -91,9 +92,9 @@ def pgd(
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    check_pgd(
-        eps=eps, step=step, steps=steps, norm=norm, random_start=random_start, restarts=restarts, loss=loss, keep=keep
-    )
+    step = step_length(step, eps, steps)
+    check_pgd(eps=eps, step=step, steps=steps, norm=norm, restarts=restarts, loss=loss, keep=keep)
+    random_start = random_start or restarts > 1
     if keep != "best" and early_stop:
         raise InputError(f'keep="{keep}" says nothing about examples that stop; pass "best".')
     if loss == "kl" and not random_start and start is None:
@@ -128,13 +129,17 @@ def pgd(
     return found.images
 
 
+def step_length(given: float | None, eps: float, steps: int) -> float:
+    """The customary one where none is given: the steps together are 2.5 times as long as the ball's radius."""
+    return 2.5 * eps / max(1, steps) if given is None else given
+
+
 def check_pgd(
     *,
     eps: float,
     step: float,
     steps: int,
     norm: str = "linf",
-    random_start: bool = False,
     restarts: int = 1,
     loss: str = "cross_entropy",
     keep: str = "best",
@@ -149,8 +154,6 @@ def check_pgd(
         raise InputError(
             f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={step:g}, steps={steps}, restarts={restarts}."
         )
-    if restarts > 1 and not random_start:
-        raise InputError(f"restarts={restarts} without a random start repeats one attack; pass random_start=True.")
 
 
 class _Found:
@@ -209,16 +212,26 @@ class PGD(Attack):
     """`pgd` with its options set, for verdicts: fooled examples leave the batch unless another iterate is to count."""
 
     eps: float
-    step: float
+    step: float = None  # type: ignore[assignment]  # see `step_length`
     steps: int = 20
     norm: Norm = "linf"
-    random_start: bool = False
+    random_start: bool = False  # always where there are several restarts: without it they would be the same
     restarts: int = 1
     loss: LossName = "cross_entropy"
     keep: Keep = "best"
 
     def __post_init__(self) -> None:
-        check_pgd(**dataclasses.asdict(self))
+        object.__setattr__(self, "step", step_length(self.step, self.eps, self.steps))
+        object.__setattr__(self, "random_start", self.random_start or self.restarts > 1)
+        check_pgd(
+            eps=self.eps,
+            step=self.step,
+            steps=self.steps,
+            norm=self.norm,
+            restarts=self.restarts,
+            loss=self.loss,
+            keep=self.keep,
+        )
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         early = self.keep == "best"
@@ -253,3 +266,8 @@ class PGD(Attack):
             *([f"{self.keep.replace('_', ' ')} iterate"] if self.keep != "best" else []),
         ]
         return ", ".join(words)
+
+
+def fgsm(eps: float, norm: Norm = "linf", loss: LossName = "cross_entropy") -> PGD:
+    """The fast gradient sign method (Goodfellow et al. 2015): PGD's one step, as long as the ball's radius."""
+    return PGD(eps, eps, steps=1, norm=norm, loss=loss)

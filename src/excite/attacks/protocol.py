@@ -104,7 +104,7 @@ def check_ball(eps: float, norm: str) -> None:
     if norm not in get_args(Norm):
         raise unknown("norm", norm, get_args(Norm))
     if not (eps >= 0 and math.isfinite(eps)):
-        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0.")
+        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0, such as 8/255.")
     if norm == "linf" and eps > 1:
         raise InputError(
             f"eps={eps:g} is more than a pixel can change: pixels lie in [0, 1]. For {eps:g} of 255 levels pass "

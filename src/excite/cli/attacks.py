@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--eps", type=NUMBERS, help="Radius of the ball, 8/255; several, 1/255,2/255,4/255, give a curve.")
 @click.option("--step", type=NUMBER, help="Step length of PGD; by default 2.5 ε / steps.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of PGD.")
-@click.option("--restarts", type=click.IntRange(min=1), help="Restarts; PGD then starts at random points.")
+@click.option("--restarts", type=click.IntRange(min=1), help="Restarts; with several, PGD starts at random points.")
 @click.option("--norm", type=click.Choice(["linf", "l2"]), help="The norm of the ball.")
 @click.option("--examples", type=click.IntRange(min=1), help="Attack a random subset of the test images.")
 @click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Which subset.")
@@ -65,9 +65,10 @@ def attack(
     Without --with the run's own attacks are made, or their verdict is read. Attacks named with --with go into a file of
     their own beside it; one that was stopped goes on from there.
     """
+    from excite.attacks.given import named_attacks
     from excite.evaluation import Shards
     from excite.runs.arms import arm_named
-    from excite.runs.attacking import arm_of_run, attack_target, named_attacks, stranger
+    from excite.runs.attacking import arm_of_run, attack_target, stranger
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
@@ -94,7 +95,6 @@ def attack(
         evaluation = open_run(target, device).attack(arm_named(arm).name, shards)
         show(as_json, evaluation.to_json(), str(evaluation))
         return
-    options["random_start"] = True if options["restarts"] else None
     evaluation = attack_target(
         chosen,
         named_attacks(names, options),

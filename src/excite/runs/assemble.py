@@ -1,12 +1,10 @@
 """An experiment's names turned into the things themselves, all of them checked before anything runs."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
@@ -15,7 +13,7 @@ from torch.optim import SGD
 
 from excite import data, models
 from excite.attacks import Attack
-from excite.attacks import create as create_attack
+from excite.attacks.given import as_attacks
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
@@ -24,9 +22,8 @@ from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective
-from excite.quantities import number
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
-from excite.registry import build, lookup
+from excite.registry import build, kind_and_options, lookup
 from excite.runs.experiment import Experiment
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
@@ -187,15 +184,11 @@ class Named:
 
 def look_up(experiment: Experiment) -> Named:
     training = experiment.training
-    schedule = build("schedule", SCHEDULES, *_kind("training.schedule", training.schedule))
-    chosen = {}
-    for name, options in experiment.attacks.items():
-        kind, own = _kind(f"attacks.{name}", options)
-        chosen[name] = create_attack(kind, **own)
+    schedule = build("schedule", SCHEDULES, *kind_and_options("training.schedule", training.schedule))
     asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
-    objective = build("objective", OBJECTIVES, *_kind("training.objective", asked))
+    objective = build("objective", OBJECTIVES, *kind_and_options("training.objective", asked))
     augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
-    return Named(objective, schedule, augment, chosen)
+    return Named(objective, schedule, augment, as_attacks(experiment.attacks))
 
 
 def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
@@ -249,24 +242,6 @@ def usable_device(name: str | None) -> torch.device:
             f'The device "{name}" cannot be used here ({error}). Leave out --device, or pass cpu.'
         ) from error
     return torch.device(name)
-
-
-def _kind(where: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Split {kind = "pgd", eps = "8/255", …} into its name and its options; fractions become numbers."""
-    rest = {key: _number(value) for key, value in options.items() if key != "kind"}
-    if "kind" not in options:
-        raise InputError(f'"{where}" needs a kind, for instance {where} = {{ kind = "…", … }}.')
-    return str(options["kind"]), rest
-
-
-def _number(value: Any) -> Any:
-    """8/255 as people write it, also in a list; everything else as it is."""
-    if isinstance(value, list):
-        return [_number(each) for each in value]
-    if isinstance(value, str) and "/" in value:
-        with contextlib.suppress(InputError):
-            return number(value)
-    return value
 
 
 def _subset(split: Split, examples: int | None, seed: int) -> Split:

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 
 from excite import data, models
-from excite.attacks import ATTACKS, Attack, create
+from excite.attacks import Attack
 from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
 from excite.evaluation.shards import UNSHARED
-from excite.registry import lookup
 from excite.runs.assemble import usable_device
 from excite.runs.procedure import Run
 
@@ -53,24 +52,6 @@ def stranger(model: str, weights: Path, *, data_name: str, device: str | None, f
     except RuntimeError as error:
         raise InputError(f"{weights} does not fit {model}: {error}") from error
     return Target(built.to(usable_device(device)).eval(), dataset.test, folder, weights.stem)
-
-
-def named_attacks(names: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Attack]:
-    """Each named attack with those of the options that it takes; a PGD step not given is 2.5 ε / steps."""
-    given = {option: value for option, value in options.items() if value is not None}
-    chosen: dict[str, Attack] = {}
-    taken: set[str] = set()
-    for name in names:
-        parameters = inspect.signature(lookup("attack", ATTACKS, name)).parameters
-        own = {option: value for option, value in given.items() if option in parameters}
-        taken |= own.keys()
-        if "step" in parameters and "eps" in own:
-            largest = own["eps"][-1] if isinstance(own["eps"], list) else own["eps"]
-            own.setdefault("step", 2.5 * largest / own.get("steps", parameters["steps"].default))
-        chosen[name] = create(name, **own)
-    if ignored := given.keys() - taken:
-        raise InputError(f"None of {', '.join(names)} takes {', '.join(sorted(ignored))}; leave it out.")
-    return chosen
 
 
 def attack_target(
