@@ -316,6 +316,13 @@ def test_a_batch_of_one_image_is_refused_where_batch_norm_cannot_take_it(digits:
     train(model, digits.subset(65), standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64, steps=1)
 
 
+def test_batches_of_two_kinds_of_images_are_all_full(digits: data.Split) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10), nn.BatchNorm1d(10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    both = data.Mixture(digits, digits, epoch_samples=17)  # 16 and 1, if they were not
+    train(model, both, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=16)
+
+
 def test_steps_cut_every_epoch_short(train_lenet: Train) -> None:
     seen: list[tuple[int, int]] = []
     train_lenet(steps=2, on_progress=lambda done, total: seen.append((done, total)))

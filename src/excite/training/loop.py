@@ -120,7 +120,8 @@ def train(
     _check_kinds(data, objective, optimizer)
     _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
-    _check_fit(model, data, data.epoch_images % batch_size if length * batch_size > data.epoch_images else batch_size)
+    last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
+    _check_fit(model, data, sum(map(len, last_batch)))
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
