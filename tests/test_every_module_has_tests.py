@@ -47,7 +47,7 @@ ELSEWHERE = {
     "test_extensions.py": ("every stage, from the command to the page", "runs/procedure runs/stages/estimate"),
     "sweeps/engines/test_engines.py": (
         "every engine gives the same: one table",
-        "sweeps/engines/local sweeps/engines/on_ray sweeps/engines/worker",
+        "sweeps/engines/on_processes sweeps/engines/on_ray sweeps/engines/worker",
     ),
     "trace/test_recorder.py": ("parts of the recorder", "trace/probe"),
 }

@@ -38,7 +38,7 @@ a summary after --set | The catalogue's | report/page/test_page.py::test_what_wa
 what a second seed costs | A second seed costs about | report/test_verdict.py::test_after_one_training_the_headline_says_maybe
 PoE spelt out, "all numbers", the methods and which one was used | PoE: persistency of excitation | report/page/test_page.py::test_the_methods_are_explained_and_one_that_is_off_is_not_trusted
 an estimate that is off is not "identified: yes" | to be trusted | report/test_verdict.py::test_an_estimate_that_is_off_is_not_trusted
-examples show images where the arms differ | those first that withstand it in some arms only | runs/stages/test_judge.py::test_images_that_tell_the_arms_apart_come_first
+examples show images where the arms differ | those first that withstand it in some arms only | runs/stages/test_attack.py::test_images_that_tell_the_arms_apart_come_first
 date, machine, versions, threads, total time on the page | When and on what it ran | report/page/test_origin.py::test_a_run_says_its_machine_versions_threads_date_and_total_time
 the contents list | aria-label="Contents" | report/page/test_page.py::test_everything_is_on_it_in_order
 a sweep over rates | Accuracy against the rate | report/page/test_charts.py::test_a_sweep_over_rates_draws_accuracy_against_rate

@@ -37,7 +37,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Ruling:
     fell_at: tuple[int, ...]
     cost: Cost
     flags: tuple[Flag, ...]
@@ -59,7 +59,7 @@ class Judge:
         self.attacked = fast_inference(model) if fast else FastModel(model)
         self.attacked.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
 
-    def __call__(self, task: Task) -> Verdict:
+    def __call__(self, task: Task) -> Ruling:
         began, flags = self.spent(), list[Flag]()
         x, y = self.examples(torch.tensor(task.examples))
         rungs = self.attacks[task.attack].rungs
@@ -89,7 +89,7 @@ class Judge:
                 reached = 1 + torch.searchsorted(radii, distance(moved, x[here], norm=stage.norm))
             fell_at[active[wrong]] = reached[wrong]
             judged += len(active)
-        return Verdict(tuple(fell_at.tolist()), self.spent() - began + Cost(forwards=judged), tuple(flags))
+        return Ruling(tuple(fell_at.tolist()), self.spent() - began + Cost(forwards=judged), tuple(flags))
 
     def examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         device = device_of(self.model, self.x)

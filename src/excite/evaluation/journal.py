@@ -13,7 +13,7 @@ from torch import Tensor
 from excite.attacks.protocol import Attack
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation.accuracy import pack, pack_rows, unpack, unpack_rows
-from excite.evaluation.batch import Task, Verdict
+from excite.evaluation.batch import Ruling, Task
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.files import read_json, write_json
 
@@ -74,7 +74,7 @@ class Progress:
         may_grow = self.before.settled < len(self.judged)
         return [batch for batch in batches if len(batch) == size or not may_grow]
 
-    def take(self, task: Task, verdict: Verdict) -> None:
+    def take(self, task: Task, verdict: Ruling) -> None:
         examples = torch.tensor(task.examples)
         self.judged[examples] = True
         self.found[examples] = torch.tensor(verdict.fell_at)
@@ -187,7 +187,7 @@ class Agenda:
         """The first batch that nobody judges yet; none also where all others wait for verdicts."""
         return heapq.heappop(self._waiting) if self._waiting else None
 
-    def take(self, task: Task, verdict: Verdict) -> None:
+    def take(self, task: Task, verdict: Ruling) -> None:
         stages = self._journal.progress[task.attack]
         stages[task.stage].take(task, verdict)
         self._journal.add_flags(task.address, verdict.flags)

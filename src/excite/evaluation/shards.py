@@ -19,7 +19,7 @@ from typing import Literal, Protocol, get_args
 import torch
 
 from excite.errors import ExciteError, InputError, unknown
-from excite.evaluation.batch import Judge, Task, Verdict
+from excite.evaluation.batch import Judge, Ruling, Task
 from excite.evaluation.parcel import opened, parcel
 from excite.registry import with_named_options
 
@@ -57,7 +57,7 @@ class Work(Protocol):
     def next(self) -> Task | None:
         """A batch that can be judged now; none also where the next ones wait for those being judged."""
 
-    def take(self, task: Task, verdict: Verdict) -> None: ...
+    def take(self, task: Task, verdict: Ruling) -> None: ...
 
 
 class Engine(Protocol):
@@ -213,7 +213,7 @@ def _work(connection: Connection, device: str) -> None:
             task = connection.recv()
             try:
                 judge = judge or opened(contents, device)
-                answer: Verdict | Exception = judge(task)
+                answer: Ruling | Exception = judge(task)
             except Exception as error:  # whatever it is, the process that asked raises it again
                 error.add_note(traceback.format_exc())
                 answer = error

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from excite.errors import InputError
-from excite.evaluation.batch import Judge, Task, Verdict, device_of
+from excite.evaluation.batch import Judge, Ruling, Task, device_of
 from excite.evaluation.parcel import opened, parcel
 from excite.evaluation.shards import RETRIES, Work
 
@@ -44,7 +44,7 @@ class OnRay:
             work.take(busy.pop(promise), ray.get(promise))
 
 
-def _judge(contents: bytes, task: Task, device: str) -> Verdict:
+def _judge(contents: bytes, task: Task, device: str) -> Ruling:
     torch.set_num_threads(1)
     return opened(contents, device)(task)
 

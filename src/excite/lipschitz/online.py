@@ -28,7 +28,7 @@ FEWEST_STEPS = 20  # on a rung
 MOST_RUNGS = 16  # 40% of the training: then the climb is over, broken or not
 MOST_BREAKS = 24
 
-Verdict = Literal["go on", "keep", "roll back"]
+Advice = Literal["go on", "keep", "roll back"]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Climb:
     lost: int = 0  # steps that were rolled back
     settled: bool = False
 
-    def observe(self, loss: float) -> Verdict:
+    def observe(self, loss: float) -> Advice:
         self.losses.append(loss)
         self.unkept += 1
         if self.initial is None and math.isfinite(loss):
@@ -92,7 +92,7 @@ class Climb:
         else:
             self._settle()
 
-    def _break(self) -> Verdict:
+    def _break(self) -> Advice:
         self.breaks.append(self.rate)
         self.lost += self.unkept
         self.unkept = 0

@@ -25,9 +25,9 @@ from excite.runs.experiment import (
     without_plan,
 )
 from excite.runs.folder import RunFolder, StoredRates
+from excite.runs.stages.attack import attack, certify, illustrate, shown_arms
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
-from excite.runs.stages.judge import attack, certify, illustrate, shown_arms
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import check_recording, train
 from excite.runs.stored import StoredEstimate, kept

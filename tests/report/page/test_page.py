@@ -20,7 +20,7 @@ from excite.report.page.page import page
 from excite.report.verdict import verdict
 from excite.runs.experiment import with_values
 from excite.runs.folder import EXPERIMENT, RunFolder
-from excite.runs.stages.judge import certify
+from excite.runs.stages.attack import certify
 from excite.trace import Trace
 
 WriteRun = Callable[..., RunFolder]

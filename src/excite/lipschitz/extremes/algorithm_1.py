@@ -76,7 +76,7 @@ def _largest(slopes: Floats) -> Floats:
     return largest
 
 
-class Cell(NamedTuple):
+class Fitted(NamedTuple):
     constant: float
     p_value: float
     identified: bool
@@ -96,14 +96,14 @@ class Reading:
     protocol: Protocol = "paper"
     return_period: float = 1000.0
 
-    def cells(self, samples: Floats, starts: Sequence[float], *, globally: bool = False) -> list[Cell]:
+    def cells(self, samples: Floats, starts: Sequence[float], *, globally: bool = False) -> list[Fitted]:
         """One cell per sample, each fitted uphill from its initial shape, or `globally`."""
         if self.protocol == "authors":
             return [self._as_authors(sample, start) for sample, start in zip(samples, starts, strict=True)]
         shapes = None if globally else np.asarray(starts, dtype=np.float64)
         fits = fit_many(samples, initial_shapes=shapes, return_period=self.return_period)
         return [
-            Cell(self.constant(fit, sample, start), fit.ks_p_value or 0.0, fit.identified)
+            Fitted(self.constant(fit, sample, start), fit.ks_p_value or 0.0, fit.identified)
             for fit, sample, start in zip(fits, samples, starts, strict=True)
         ]
 
@@ -118,10 +118,10 @@ class Reading:
         return stopped.scale if stopped.finite else bound
 
     @staticmethod
-    def _as_authors(sample: Floats, start: float) -> Cell:
+    def _as_authors(sample: Floats, start: float) -> Fitted:
         stopped = stopping_point(sample, start)
         usable = stopped.finite and stopped.p_value >= _AUTHORS_SMALLEST_P
-        return Cell(stopped.endpoint if usable else float(sample.max()), stopped.p_value, identified=False)
+        return Fitted(stopped.endpoint if usable else float(sample.max()), stopped.p_value, identified=False)
 
 
 @dataclass(frozen=True, eq=False)

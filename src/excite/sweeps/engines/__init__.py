@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 
-from excite.sweeps.engines.local import run_locally
+from excite.sweeps.engines.on_processes import run_locally
 from excite.sweeps.engines.on_ray import run_on_ray
 from excite.sweeps.jobs import Job, JobEnd
 

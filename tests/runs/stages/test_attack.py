@@ -20,7 +20,7 @@ from excite.runs import load
 from excite.runs.assemble import assemble
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.runs.stages.judge import attacked_examples, choose, png
+from excite.runs.stages.attack import attacked_examples, choose, png
 from excite.runs.stored import Illustration
 
 
