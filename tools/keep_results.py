@@ -2,8 +2,8 @@
 
     python tools/keep_results.py RUNS… --out results/NAME [--figure figure-2 …] [--traces]
 
-Copies every run's JSON files and epoch metrics (and traces, for Figures 4 to 6), and writes table.md, table.csv and the
-figures beside them.
+Copies every run's JSON files and epoch metrics (and traces, for the figure theorem-1 and for estimators to come), and
+writes table.md, table.csv and the figures beside them.
 """
 
 import argparse

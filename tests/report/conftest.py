@@ -10,14 +10,15 @@ import pytest
 from excite.files import write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs import load
-from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.arms import OWN
+from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.trace import Trace
 from excite.training.history import EpochMetrics, append
 
 ATTACK = "PGD_20 ε=1/255"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def descent() -> Callable[..., Trace]:
     """A function that makes the trace of a straight descent to a goal, shaken by `noise`."""
 
@@ -52,13 +53,15 @@ def write_run(tmp_path: Path) -> RunWriter:
         *,
         changes: Sequence[str] = (),
         estimate: LipschitzEstimate | None = None,
+        estimates: Mapping[str, LipschitzEstimate] | None = None,
     ) -> RunFolder:
         folder = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         values = load("mnist-sample", overrides=changes).to_json()
         attacks = {ATTACK: {"kind": "pgd", "eps": "1/255", "step": "0.1/255"}}
         write_json(folder / EXPERIMENT, values | {"attacks": attacks})
-        if estimate:
-            write_json(folder / ESTIMATE, {"estimate": estimate.to_json(), "seconds": 1.0})
+        answers = ({OWN: estimate} if estimate else {}) | dict(estimates or {})
+        for name, found in answers.items():
+            write_json(RunFolder(folder).estimate_file(name), {"estimate": found.to_json(), "seconds": 1.0})
         for name, arm in arms.items():
             known = {key: arm[key] for key in ("batch_size", "steps", "train_accuracy") if key in arm}
             write_json(

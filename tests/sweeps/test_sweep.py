@@ -1,16 +1,20 @@
 """Which run folders and which jobs a sweep consists of."""
 
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from excite.console import Console
 from excite.errors import InputError
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import run_folders
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.sweeps.jobs import Job, JobEnd, blocked, earlier_outcome, jobs_of
-from excite.sweeps.sweep import combinations
+from excite.sweeps.sweep import combinations, sweep
+from excite.trace import Trace
 
 
 def names(runs: dict[Path, Experiment]) -> list[str]:
@@ -117,3 +121,25 @@ def test_a_failed_job_fails_those_that_need_it() -> None:
     failed = blocked([JobEnd("done"), JobEnd("failed", "no room")])
     assert failed
     assert (failed.status, failed.reason) == ("failed", "it needs a job that failed: no room")
+
+
+def test_every_run_keeps_what_the_estimators_say_of_its_trace(tmp_path: Path) -> None:
+    runs = combinations(load("mnist-sample", overrides=["sweep.seed=[0, 1]"]), tmp_path)
+    path = np.linspace(1, 0, 6)[:, None] ** np.arange(1, 4)
+    squared = ((path[:, None] - path[None]) ** 2).sum(axis=2)
+    trace = Trace(
+        squared_gradient_distances=squared,
+        squared_parameter_distances=squared,
+        steps=np.arange(1, 6),
+        learning_rates=np.full(5, 0.1),
+    )
+    for folder in runs:
+        write_json(folder / "baseline" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+        trace.save(RunFolder(folder).arm("baseline").trace_file)
+
+    def idle(_: Sequence[Job]) -> Generator[tuple[Job, JobEnd], None, None]:
+        yield from ()
+
+    sweep(runs, tmp_path, engine=idle, console=Console())
+    for folder in runs:
+        assert {"epochs", "local", "curvature"} <= {*RunFolder(folder).estimates}

@@ -6,7 +6,9 @@ from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
 
-from excite.lipschitz.protocol import LipschitzEstimate
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.runs.arms import OWN
+from excite.runs.experiment import options_of
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 from excite.runs.stored import Certified
 from excite.training.history import EpochMetrics
@@ -47,6 +49,17 @@ def standing(
         words = f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
         return Standing(False, words)
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
+
+
+def method_of(run: RunFolder, name: str = OWN) -> str:
+    """Which of `ESTIMATORS` gave the L that the run calls `name`; the estimate itself may say it in other words."""
+    return str((run.estimates[name].options or options_of(run.experiment, name))["method"])
+
+
+def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:
+    """The run's own L, if short trainings gave it: what others can be held against."""
+    kind = ESTIMATORS.get(method_of(run)) if run.estimate else None
+    return run.estimate if kind and kind.needs == "short trainings" else None
 
 
 @dataclass(frozen=True)

@@ -177,11 +177,15 @@ class Run:
         """L by the experiment's own way and by every other."""
         return self.compare(every_name(self.experiment))
 
+    def estimates_from_trace(self) -> None:
+        """L by every estimator that reads the baseline's trace, if there is one; a figure has them side by side."""
+        if self.files.arm("baseline").trace() is not None:
+            self.compare(name for name, kind in ESTIMATORS.items() if kind.needs == "trace")
+
     def show(self) -> None:
         """Keep what a report shows beside the arms: L by every estimator that reads the trace, and a few images."""
+        self.estimates_from_trace()
         files = self.files
-        if files.arm("baseline").trace() is not None:
-            self.compare(name for name, kind in ESTIMATORS.items() if kind.needs == "trace")
         shown = tuple(arm.name for arm in shown_arms(files))
         if not shown or not self.experiment.attacks:
             return

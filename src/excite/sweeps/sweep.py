@@ -87,6 +87,8 @@ def sweep(
         for job, outcome in ended:
             outcomes[job] = outcome
             console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
+    for run in opened:
+        run.estimates_from_trace()
     opened[0].show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
 

@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ from excite.cli import cli
 from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.excitation import acuteness, certify
-from excite.lipschitz import estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
 from excite.report.tables.published import FIGURE_5_CONSTANTS
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
+from excite.runs.stages.judge import certify as leave_certificate
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -42,6 +44,17 @@ def points(line: "Line2D") -> dict[float, float]:
     return dict(zip(x, y, strict=True))
 
 
+def from_trace(trace: Trace, *methods: str) -> dict[str, LipschitzEstimate]:
+    """As a run keeps them, but for the p-values that no figure shows."""
+    return {method: estimate_lipschitz(trace, method, bootstraps=0) for method in methods}
+
+
+def certified(run: RunFolder) -> RunFolder:
+    for arm in run.arms:
+        leave_certificate(arm)
+    return RunFolder(run.path)
+
+
 def outline(band: "Collection") -> list[tuple[float, float]]:
     return [(x, y) for x, y in np.asarray(band.get_paths()[0].vertices, dtype=float).tolist()]
 
@@ -50,10 +63,17 @@ def written(axes: "Axes") -> list[str]:
     return [text.get_text() for text in axes.texts]
 
 
+@pytest.fixture(scope="module")
+def said(descent: Descent) -> dict[str, LipschitzEstimate]:
+    return from_trace(descent(8, noise=0.02), "epochs", "local")
+
+
 @pytest.fixture
-def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list[RunFolder]:
+def everything(
+    write_run: Write, evaluated: Evaluated, descent: Descent, said: dict[str, LipschitzEstimate]
+) -> list[RunFolder]:
     """Runs that hold what each of the figures needs: two rates, two batch sizes, attacked epochs, traces, an L."""
-    return [
+    runs = [
         write_run(
             {
                 "baseline": {
@@ -66,9 +86,11 @@ def everything(write_run: Write, evaluated: Evaluated, descent: Descent) -> list
             },
             changes=[f"seed={seed}", f"training.schedule.rate={rate}", f"training.batch_size={size}"],
             estimate=EDGE,
+            estimates=said,
         )
         for seed, (rate, size) in enumerate([(0.1, 32), (0.2, 32), (0.1, 64)])
     ]
+    return [certified(run) for run in runs]
 
 
 def test_figure_1_rescales_every_kind_of_schedule(write_run: Write) -> None:
@@ -147,7 +169,7 @@ def test_gains_are_paired_with_the_baseline_of_the_same_seed(write_run: Write, e
 def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
     traces = {size: descent(12, noise=noise, seed=1) for size, noise in ((32, 0.3), (512, 0.0))}
     runs = [
-        write_run({"baseline": {"trace": trace}}, changes=[f"training.batch_size={size}"])
+        certified(write_run({"baseline": {"trace": trace}}, changes=[f"training.batch_size={size}"]))
         for size, trace in traces.items()
     ]
     (axes,) = plot("figure-4", runs).axes
@@ -159,10 +181,10 @@ def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, desce
 
 def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
     trace = descent(164, noise=0.05)
-    run = write_run({"baseline": {"trace": trace}}, changes=["name=figures-5-6"])
+    (estimate,) = from_trace(trace, "epochs").values()
+    run = write_run({"baseline": {}}, changes=["name=figures-5-6"], estimates={"epochs": estimate})
     figure = plot("figure-5", [run])
     by_shape, ours, p_values, papers = figure.axes
-    estimate = estimate_lipschitz(trace, "epochs", n_points=(80, 100, 120, 150, 164), bootstraps=0)
     cells = estimate.details["heat_map"]
     best = np.argmax(cells["p_values"], axis=2)[:, :, None]
     expected = np.take_along_axis(np.array(cells["constants"]), best, axis=2)[:, :, 0]
@@ -186,7 +208,7 @@ def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent
 
 
 def test_figure_6_has_a_row_per_pair_and_a_column_per_shape(write_run: Write, descent: Descent) -> None:
-    run = write_run({"baseline": {"trace": descent(20, noise=0.05)}})
+    run = write_run({"baseline": {}}, estimates=from_trace(descent(20, noise=0.05), "epochs"))
     constants, p_values = plot("figure-6", [run]).axes
     assert [label.get_text() for label in constants.get_xticklabels()] == ["0.1", "1", "5", "10", "20", "50", "100"]
     pairs = [label.get_text() for label in constants.get_yticklabels()]
@@ -210,21 +232,44 @@ def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent:
 
 
 def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) -> None:
-    trace = descent(20, noise=0.05)
+    answers = from_trace(descent(20, noise=0.05), "epochs", "local")
+    edge_in_words = replace(EDGE, method="edge, as its own words have it")
     runs = [
         write_run(
-            {"baseline": {"rate": rate, "trace": trace}}, changes=[f"training.schedule.rate={rate}"], estimate=EDGE
+            {"baseline": {"rate": rate}},
+            changes=[f"training.schedule.rate={rate}"],
+            estimate=edge_in_words,
+            estimates=answers,
         )
         for rate in (0.1, 0.2)
     ]
     (axes,) = plot("estimators", runs).axes
     marks = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]
     heights = [height for mark in marks for height in points(mark).values()]
-    said = [estimate_lipschitz(trace, method, bootstraps=0).constant for method in ("epochs", "local")]
-    assert heights == pytest.approx([constant for constant in said for _ in runs])
+    assert heights == pytest.approx([answer.constant for answer in answers.values() for _ in runs])
     (edge,) = (line for line in axes.lines if str(line.get_label()).startswith("edge"))
     assert set(points(edge).values()) == {4.0}
     assert points(lines(axes)["2/η"]) == pytest.approx({0.05: 40, 0.4: 5})
+
+
+def test_a_recorded_baseline_that_no_estimator_was_asked_about_is_named(write_run: Write, descent: Descent) -> None:
+    answers = {"local": EDGE}
+    asked = write_run({"baseline": {}}, estimates=answers)
+    bare = write_run({"baseline": {"trace": descent(8)}}, changes=["training.schedule.rate=0.2"])
+    with pytest.raises(InputError, match=re.escape(f"excite estimate {bare.path} --compare --train")):
+        plot("estimators", [asked, bare])
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_read_what_the_stages_left(
+    everything: list[RunFolder], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ESTIMATORS.values():
+        monkeypatch.setattr(kind, "__call__", None)
+    if name != "theorem-1":  # which shows every step
+        for trace in tmp_path.rglob("*.safetensors"):
+            trace.unlink()
+    assert plot(name, everything).axes
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -264,9 +309,9 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
         ("figure-2", "at two constant rates or more. Try `excite sweep figure-2-relu-small`"),
         ("figure-3", "--set record.attacked_examples=100"),
         ("figure-4", "two batch sizes or more"),
-        ("figure-5", "a baseline's trace of 6 epochs or more"),
-        ("figure-6", "a baseline's trace of 6 epochs or more"),
-        ("estimators", "a baseline's trace"),
+        ("figure-5", "--compare --train` does it. `excite run figures-5-6-small` makes a run that has it"),
+        ("figure-6", "--compare --train` does it. `excite run figures-5-6-small` makes a run that has it"),
+        ("estimators", "what the estimators said of a baseline's trace"),
         ("gains", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
         ("theorem-1", "`excite run theorem-1` makes them"),
     ],

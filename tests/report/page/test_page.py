@@ -251,6 +251,21 @@ def test_the_methods_are_explained_and_one_that_is_off_is_not_trusted(write_run:
     assert "largest convergent, 2/L" not in text
 
 
+def test_the_l_of_an_arm_is_that_of_its_preset(write_run: WriteRun) -> None:
+    own = LipschitzEstimate(3.0, (3.0, 3.0), "edge", True, "8 short trainings")
+    authors = LipschitzEstimate(7.0, (3.0, 9.0), "epochs (authors' protocol)", False, "164 epochs")
+    preset = 'estimators={authors={method="epochs",protocol="authors"}}'
+    arms = {"baseline": {}, "poe": {"rate": 1 / 3}, "poe@authors": {"rate": 1 / 7}}
+    run = write_run(arms, changes=[preset], estimate=own, estimates={"authors": authors, "local": own})
+    text = page([run])
+    sources = dict(re.findall(r'data-order="([\d.]+)" title="(estimate[^"]*)"', text))  # by L
+    assert sources == {"3.0": "estimate.json", "7.0": "estimates/authors.json"}
+    section = unescape(text.partition('<h2 id="l">')[2].partition("</section>")[0])
+    assert "come from <strong>edge, authors</strong>" in section
+    assert section.count("used here") == 2
+    assert ESTIMATORS["epochs"].about in section
+
+
 def test_the_certificate_of_each_arm_is_read_not_computed(write_run: WriteRun, descent: Callable[..., Trace]) -> None:
     given = LipschitzEstimate(3.0, (3.0, 3.0), "stated", False, "an example")
     trace = descent(12, noise=0.05)

@@ -1,16 +1,17 @@
 """What each estimator says L is, from baselines at several rates, beside the edge of stability itself."""
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from excite.errors import InputError
-from excite.lipschitz import ESTIMATORS, LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report.figures import style
+from excite.report.trainings import by_short_trainings
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.folder import RunFolder
+from excite.runs.missing import stored_estimates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +25,10 @@ def estimators(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network: L against the baseline's rate; hollow marks are not identified; lines of 1/η and 2/η."""
     groups = [(group, found) for group in same_but(without_rate, runs) if (found := _estimates(group))]
     if not groups:
-        raise InputError("estimators needs a baseline's trace. Name run folders whose baseline is trained.")
+        raise InputError(
+            "estimators needs what the estimators said of a baseline's trace. Name run folders whose baseline is "
+            "trained and recorded."
+        )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.8)
     for (group, found), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
         _draw(axes, group, found)
@@ -60,8 +64,7 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
             )
     if not all(estimate.identified for estimates in found.values() for _, estimate in estimates):
         axes.plot([], [], "o", color=style.INK, markerfacecolor="none", label="hollow: not identified")
-    searched = [name for name, kind in ESTIMATORS.items() if kind.needs == "short trainings"]
-    edges = [run.estimate for run in group if run.estimate and run.estimate.method in searched]
+    edges = [edge for run in group if (edge := by_short_trainings(run))]
     for count, edge in enumerate({edge.constant: edge for edge in edges}.values()):
         axes.axhline(
             edge.constant,
@@ -76,21 +79,16 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
 
 
 def _estimates(group: Sequence[RunFolder]) -> Estimates:
-    found: Estimates = {}
-    for run in group:
-        recorded = run.arm("baseline").trace()
-        if recorded is None:
-            continue
-        for method in _from_traces():
-            known = inspect.signature(ESTIMATORS[method]).parameters
-            options = {"bootstraps": 0} if "bootstraps" in known else {}  # no p-value is shown
-            try:
-                estimate = estimate_lipschitz(recorded, method, **options)
-            except InputError:
-                continue  # this method has no answer here
-            rate = next(arm.rate for arm in run.arms if arm.name == "baseline")
-            found.setdefault(method, []).append((rate, estimate))
-    return {method: found[method] for method in _from_traces() if method in found}
+    found: Estimates = {method: [] for method in _from_traces()}
+    for run in (run for run in group if run.arm("baseline").trained):
+        answers = {method: stored_estimates(run)[method] for method in found}
+        said = {method: answer for method, answer in answers.items() if isinstance(answer, LipschitzEstimate)}
+        if not said and run.arm("baseline").trace() is not None:
+            reasons = "; ".join(f"{method}: {reason}" for method, reason in answers.items())
+            raise InputError(f"estimators has nothing to show of {run.path}: {reasons}.".replace("..", "."))
+        for method, estimate in said.items():
+            found[method].append((run.arm("baseline").rate, estimate))
+    return {method: estimates for method, estimates in found.items() if estimates}
 
 
 def _from_traces() -> list[str]:

@@ -9,16 +9,19 @@ from excite.registry import build
 from excite.report.figures import style
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
-from excite.schedules import SCHEDULES, Schedule, rescale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from excite.schedules import Schedule
 
 KINDS = ("step", "exponential", "cosine")
 
 
 def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     """From the first run with an estimate of L; its own schedule is drawn as it was, the other kinds at its length."""
+    from excite.schedules import rescale
+
     run = next((run for run in runs if run.estimate), None)
     if run is None or run.estimate is None:
         raise InputError("figure-1 needs a run with an estimate of L. `excite estimate RUN --train` makes one.")
@@ -56,8 +59,10 @@ def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     return figure
 
 
-def _schedule(experiment: Experiment, kind: str) -> Schedule:
+def _schedule(experiment: Experiment, kind: str) -> "Schedule":
     """The experiment's own γᵏ if it is of this kind; else one of its length that falls to 1% or less."""
+    from excite.schedules import SCHEDULES
+
     epochs = experiment.training.epochs
     own = {key: number(value) if isinstance(value, str) else value for key, value in _options(experiment).items()}
     shapes: dict[str, dict[str, Any]] = {

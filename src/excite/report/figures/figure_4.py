@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
-from excite.excitation import acuteness
 from excite.report.figures import style
 from excite.runs.collection import same_but, titles, without_batch_size
 from excite.runs.folder import RunFolder
@@ -12,7 +11,6 @@ from excite.runs.folder import RunFolder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FEWEST_MOMENTS = 3
 Fractions = dict[tuple[str, str], dict[float, list[float]]]  # by arm (name, title) and batch size: in %, one per seed
 
 
@@ -22,8 +20,9 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     groups = [(group, fractions) for group, fractions in read if len(_sizes(fractions)) > 1]
     if not groups:
         raise InputError(
-            "figure-4 needs traces of one network at two batch sizes or more, of three epochs or more. Try `excite "
-            "sweep figure-4-small`, or `excite batch-size EXPERIMENT --try 32 128 512`."
+            "figure-4 needs certified trainings of one network at two batch sizes or more, of three epochs or more. "
+            "Try `excite sweep figure-4-small`, or `excite batch-size EXPERIMENT --try 32 128 512`; `excite train "
+            "RUN` certifies what older versions trained."
         )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.4)
     for (_, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
@@ -44,11 +43,10 @@ def _fractions(group: Sequence[RunFolder]) -> Fractions:
     found: Fractions = {}
     for run in group:
         for arm in run.arms:
-            recorded = arm.trace()
-            if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
+            if arm.certified:
                 shares = found.setdefault((arm.name, arm.title), {})
                 size = float(run.experiment.training.batch_size)
-                shares.setdefault(size, []).append(100 * acuteness(recorded).fraction)
+                shares.setdefault(size, []).append(100 * arm.certified.acute / arm.certified.steps)
     return found
 
 

@@ -8,24 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz import LipschitzEstimate, estimate_lipschitz
+from excite.lipschitz import LipschitzEstimate
 from excite.report.figures import style
-from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS
+from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS, at_full_scale
 from excite.runs.folder import RunFolder
-from excite.trace import Trace
+from excite.runs.missing import stored_estimates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FEWEST_MOMENTS = 6
+ESTIMATOR = "epochs"  # Algorithm 1 as the paper has it
 REPEATS_THE_PAPER = "figures-5-6"
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Maps:
-    """Algorithm 1 on one trace; arrays are M × N × initial shapes."""
+    """What Algorithm 1 said of one baseline; arrays are M × N × initial shapes."""
 
     title: str
     experiment: str
@@ -60,23 +60,23 @@ class Maps:
 
 
 def maps(name: str, runs: Sequence[RunFolder]) -> Maps:
-    """From the baseline's trace of the first run that has one."""
-    for run in runs:
-        recorded = run.arm("baseline").trace()
-        if recorded is not None and len(recorded) >= FEWEST_MOMENTS:
-            return _maps(run, recorded)
+    """Of the first run that was asked for L by Algorithm 1."""
+    answers = [(run, stored_estimates(run)[ESTIMATOR]) for run in runs]
+    for run, answer in answers:
+        if isinstance(answer, LipschitzEstimate):
+            return _maps(run, answer)
+    run, reason = answers[0]
     raise InputError(
-        f"{name} needs a baseline's trace of {FEWEST_MOMENTS} epochs or more. Name a run folder whose baseline is "
-        "trained, with its trace.safetensors; `excite run figures-5-6-small` makes one."
+        f"{name} needs L by {ESTIMATOR}, with its heat map. {run.path}: {reason}. `excite run figures-5-6-small` "
+        "makes a run that has it."
     )
 
 
-def _maps(run: RunFolder, recorded: Trace) -> Maps:
-    estimate = estimate_lipschitz(recorded, "epochs", bootstraps=0)
+def _maps(run: RunFolder, estimate: LipschitzEstimate) -> Maps:
     cells: dict[str, Any] = estimate.details["heat_map"]
     return Maps(
         title=f"{run.experiment.network}, {run.experiment.data_set}, seed {run.experiment.seed}, "
-        f"{len(recorded)} epochs",
+        f"{run.experiment.training.epochs} epochs",
         experiment=run.experiment.name,
         estimate=estimate,
         n_maxima=cells["n_maxima"],
@@ -94,7 +94,7 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     Where the experiment repeats the paper's figure, its L stand beside ours.
     """
     found = maps("figure-5", runs)
-    beside_paper = found.experiment.removesuffix("-small") == REPEATS_THE_PAPER
+    beside_paper = at_full_scale(found.experiment) == REPEATS_THE_PAPER
     figure, axes = style.panels(2 if beside_paper else 1, 2 if beside_paper else 3, width=4.4, height=3.5)
     row, column = found.chosen
     shapes = [f"{shape:g}" for shape in found.shapes]

@@ -17,7 +17,7 @@ from zlib import crc32
 import numpy as np
 
 from excite.files import atomic, write_text
-from excite.runs.arms import ARMS
+from excite.runs.arms import ARMS, arm_named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,8 @@ INK, LIGHT_INK = "#1a1a1a", "#ececec"
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PINK, "D"), (INK, "v"))
 COLOURS, MARKERS = tuple(colour for colour, _ in LOOKS), "os^Dv<>pPX*h8"
-FIRST = ("baseline", "poe", "largest", "grid")  # of the arms: the looks that differ most
+GRID = "a grid"  # of any number of rates
+FIRST = ("baseline", "poe", "largest", GRID)  # of the arms: the looks that differ most
 LONGEST_NAME = 60  # letters in a line of a legend or a panel's title
 HEAT = "cividis"  # even in lightness, the same for nearly all eyes
 
@@ -68,7 +69,7 @@ def look(arm: str) -> tuple[str, str]:
     """Colour and marker of an arm, the same in every figure; an arm with another's L has the colour of the arm."""
     base, at, _ = arm.partition("@")
     order = list(dict.fromkeys((*FIRST, *ARMS)))
-    family = "grid" if base.startswith("grid-") else base
+    family = GRID if arm_named(base).rates else base
     number = order.index(family) if family in order else len(order) + crc32(base.encode())  # such as 1.9-over-L
     return COLOURS[number % len(COLOURS)], MARKERS[(number + bool(at) * len(order)) % len(MARKERS)]
 

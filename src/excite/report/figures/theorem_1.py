@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.excitation import certify, certify_descent
 from excite.report.figures import style
 from excite.runs.folder import RunFolder
 
@@ -57,6 +55,10 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
 
 def _quadratic(curvatures: Sequence[float]) -> list[Line]:
     """Gradient descent on ½ Σ λᵢ θᵢ² from θ = 1, whose L is the largest λ and whose θ* is 0."""
+    import torch
+
+    from excite.excitation import certify_descent
+
     eigenvalues = torch.tensor(curvatures, dtype=torch.float64)
     lines = []
     for multiple in MULTIPLES:
@@ -73,6 +75,8 @@ def _quadratic(curvatures: Sequence[float]) -> list[Line]:
 
 
 def _of_run(run: RunFolder) -> list[Line]:
+    from excite.excitation import certify
+
     lines = []
     for arm in run.arms:
         trace = arm.trace()

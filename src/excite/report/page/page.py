@@ -28,11 +28,19 @@ from excite.report.page.charts import (
 from excite.report.tables.formats import Cell
 from excite.report.tables.run_tables import Row, StudyTable, study_table
 from excite.report.tables.study_columns import Column
-from excite.report.trainings import Confounders, Standing, certificates, confounders, standing
+from excite.report.trainings import (
+    Confounders,
+    Standing,
+    by_short_trainings,
+    certificates,
+    confounders,
+    method_of,
+    standing,
+)
 from excite.report.verdict import Finding, compare_arms, conclude, signed
-from excite.runs.arms import arm_named
+from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed
-from excite.runs.folder import BEST, ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title
+from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title
 from excite.runs.stored import STAGES, Illustration
 from excite.training.history import METRICS
 
@@ -48,7 +56,7 @@ SOURCES = {  # of the table's columns: the file below an arm's folder, or below 
     "best": f"{BEST}/{EVALUATION}",
     "best_difference": f"{BEST}/{EVALUATION}",
 }
-SOURCES_OF_RUN = {"L": ESTIMATE, "L_by": ESTIMATE}
+OF_ESTIMATE = ("L", "L_by")  # of the table's columns: those that an arm's L is in
 
 
 @dataclass(frozen=True)
@@ -97,12 +105,14 @@ class CurveRow:
 @dataclass(frozen=True)
 class EstimateRow:
     run: str
-    method: str
+    called: str  # by the run
+    method: str  # of `ESTIMATORS`
     estimate: LipschitzEstimate | None
     problem: str
     seconds: float | None
     source: str
-    used: bool
+    used: bool  # by an arm
+    preset: bool  # not the experiment's own way
     standing: Standing | None
 
 
@@ -252,8 +262,9 @@ def _source(column: Column, row: Row, groups: Sequence[Group], base: Path) -> st
     kind = column.path[0]
     if kind == "paper":
         return "the paper"
-    if kind in SOURCES_OF_RUN:
-        files = [_label(run, base) + SOURCES_OF_RUN[kind] for run in groups[row.group].runs]
+    if kind in OF_ESTIMATE:
+        name = arm_named(row.arm).estimator or OWN
+        files = [_estimate_source(run, name, base) for run in groups[row.group].runs]
     elif kind in SOURCES:
         files = [f"{_label(run, base)}{row.arm}/{SOURCES[kind]}" for run in groups[row.group].runs]
     else:
@@ -267,36 +278,35 @@ def _label(run: RunFolder, base: Path) -> str:
     return "" if inner == "." else f"{inner}/"
 
 
+def _estimate_source(run: RunFolder, name: str, base: Path) -> str:
+    return _label(run, base) + run.estimate_file(name).relative_to(run.path).as_posix()
+
+
 def _trained(run: RunFolder, arm: ArmFolder, base: Path) -> TrainedArm:
     label = _label(run, base)
     return TrainedArm(arm, arm_title([arm]), label.rstrip("/"), f"{label}{arm.name}/", confounders(run, arm))
 
 
 def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
-    """The estimate each run used and, on the page of a single run, what the other estimators said."""
+    """Each run's own L and those its arms were given; on the page of a single run, what other estimators said, too."""
     for run in runs:
-        if run.estimate:
-            label = _label(run, base)
+        given = {arm.arm.estimator for arm in run.arms}
+        for name, stored in run.estimates.items():
+            if len(runs) > 1 and name != OWN and name not in given:
+                continue
+            found = stored.estimate
             yield EstimateRow(
-                run=label.rstrip("/"),
-                method=run.estimate.method,
-                estimate=run.estimate,
-                problem="",
-                seconds=run.estimate_seconds,
-                source=label + ESTIMATE,
-                used=True,
-                standing=standing(run.estimate, run.arms),
+                run=_label(run, base).rstrip("/"),
+                called=name or (found.method if found else method_of(run)),
+                method=method_of(run, name),
+                estimate=found,
+                problem=stored.problem,
+                seconds=stored.seconds,
+                source=_estimate_source(run, name, base),
+                used=name in given,
+                preset=name != OWN,
+                standing=standing(found, run.arms, by_short_trainings(run)) if found else None,
             )
-    if len(runs) > 1:
-        return
-    own = runs[0].estimate
-    from_trainings = own and own.method in ESTIMATORS and ESTIMATORS[own.method].needs == "short trainings"
-    for name, stored in runs[0].estimates.items():
-        if name:
-            source = runs[0].estimate_file(name).relative_to(runs[0].path).as_posix()
-            measured = own if from_trainings else None
-            found = standing(stored.estimate, runs[0].arms, measured) if stored.estimate else None
-            yield EstimateRow("", name, stored.estimate, stored.problem, stored.seconds, source, False, found)
 
 
 def _examples(run: RunFolder) -> dict[str, Illustration | str | None]:

@@ -50,8 +50,13 @@ def published_row(experiment: Experiment) -> PublishedRow | None:
 
     With another loss, model or data than the catalogue's it repeats none.
     """
-    row = PUBLISHED.get(experiment.name.removesuffix("-small"))
+    row = PUBLISHED.get(at_full_scale(experiment.name))
     return row if row and _subject(experiment) == _subject(load(experiment.name)) else None
+
+
+def at_full_scale(name: str) -> str:
+    """The experiment whose small twin is called `name`; one of the paper's scale is that itself."""
+    return name.removesuffix("-small")
 
 
 def _subject(experiment: Experiment) -> tuple[str, str, str]:

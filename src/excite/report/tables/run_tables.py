@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from excite.evaluation import Accuracy, Evaluation
 from excite.registry import named_options
 from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, terminal_width, text_table
+from excite.report.tables.published import at_full_scale
 from excite.report.tables.records import Record, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
 from excite.report.trainings import mean_of, standing
@@ -233,7 +234,7 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
         f"Paper: its Table {arm.published.table}, {arm.published.attack}, 5 seeds." for arm in arms if arm.published
     )
     published = dict.fromkeys(arm.group.experiment.name for arm in arms if arm.published)
-    small = [name for name in published if name.endswith("-small")]
+    small = [name for name in published if at_full_scale(name) != name]
     if small:
         yield (
             f"{', '.join(small)}: a small twin, not the paper's scale; the paper's numbers stand beside it for "
