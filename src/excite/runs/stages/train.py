@@ -15,6 +15,7 @@ from excite.files import write_json
 from excite.lipschitz.online import OnlineRate
 from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts
+from excite.runs.experiment import Data, Record
 from excite.runs.folder import ArmFolder
 from excite.runs.stored import Outcome
 from excite.schedules import rescale
@@ -77,8 +78,15 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
 
 
 def check_recording(parts: Parts) -> None:
-    """Refuse to record accuracies under an attack that the experiment does not have."""
-    record = parts.experiment.record
+    """Refuse to record accuracies under an attack that the experiment does not have, and what nothing would heed."""
+    record, epoch_samples = parts.experiment.record, parts.experiment.data.epoch_samples
+    if not record.best_every and record.held_out_examples != Record().held_out_examples:
+        raise InputError("record.held_out_examples would be ignored: it needs record.best_every. Set both, or neither.")
+    if parts.pseudo_labelled is None and epoch_samples != Data(name="").epoch_samples:
+        raise InputError(
+            "data.epoch_samples would be ignored: it counts images where some are pseudo-labelled, and here are none. "
+            "Leave it out; data.train_examples takes a part of the images, training.steps fewer steps."
+        )
     for name in ("attacked_examples", "best_every"):
         if getattr(record, name) and not parts.attacks:
             raise InputError(f"record.{name} needs an attack; name one under [attacks], or set it to 0.")
