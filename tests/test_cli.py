@@ -18,10 +18,11 @@ import excite
 from excite.cli import cli
 from tests.command_line import call, call_process, start
 
-SMALL = [
+SHORT = [
     *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
-    *("--set", "training.batch_size=32", "--set", "lipschitz.steps=20"),
+    *("--set", "lipschitz.steps=20"),
 ]
+SMALL = [*SHORT, "--set", "training.batch_size=32"]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_certify_tells_whether_it_was_excited(finished: tuple[Path, str, str]) -
 
 def test_batch_size_tries_each(tmp_path: Path) -> None:
     choice = json.loads(
-        call("batch-size", "mnist-sample", "--try", "32", "64", *SMALL, "--threshold", "0.01", "--json", cwd=tmp_path)[
+        call("batch-size", "mnist-sample", "--try", "32", "64", *SHORT, "--threshold", "0.01", "--json", cwd=tmp_path)[
             0
         ]
     )

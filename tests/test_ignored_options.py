@@ -1,13 +1,17 @@
 """An option that is given is used or refused: every option of every command stands in one of two tables here."""
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from excite.cli import cli
+from excite.cli.shared import described
+from excite.runs.experiment import flattened
 
 RUN = "a-run"  # a folder; what would be ignored is refused before anybody looks into it
 REFUSED = {
@@ -30,6 +34,24 @@ REFUSED = {
     "report --open": ["report", RUN, "--format", "csv", "--open"],
     "report --out": ["report", RUN, "--format", "csv", "--out", "page.html"],
     "report --json": ["report", RUN, "--format", "csv", "--json"],
+}
+# A --set of what another option or the sweep decides, and of the table that it is in.
+LOST = {
+    "run --estimator paper --set lipschitz=edge": "--estimator",
+    "run --estimator paper --set lipschitz.method=edge": "--estimator",
+    "run --estimator paper --set lipschitz={shared=true}": "--estimator",
+    "run --seeds 2 --set seed=7": "--seeds",
+    "run --arms baseline --set arms=['poe']": "--arms",
+    "run --set sweep.seed=[1,2]": "`excite sweep`",
+    "train --set sweep={seed=[1,2]}": "`excite sweep`",
+    "sweep mnist-sample --estimator paper --set lipschitz=edge": "--estimator",
+    "sweep mnist-sample --seeds 2 --set seed=7": "--seeds",
+    "sweep mnist-sample --seeds 2 --set sweep={seed=[7,8]}": "--seeds",
+    "sweep mnist-sample --arms baseline --set arms=['poe']": "--arms",
+    "sweep figure-2-relu-small --set training.schedule.rate=0.7": "--set 'sweep.training.schedule.rate=[…]'",
+    "sweep figure-2-relu-small --set training.schedule={kind='constant',rate=0.7}": "the sweep has its own values",
+    "sweep mnist-sample --set sweep.seed=[1,2] --set seed=7": "--set 'sweep.seed=[…]'",
+    "batch-size mnist-sample --try 32 64 --set training.batch_size=5": "--try",
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
@@ -74,6 +96,41 @@ def test_an_option_that_would_be_ignored_is_refused(
     assert f"{option.rsplit(maxsplit=1)[-1]} would be ignored" in answer.stderr
     assert answer.stdout == ""
     assert [path.name for path in tmp_path.rglob("*")] == [RUN]
+
+
+@pytest.mark.parametrize("command", LOST)
+def test_a_set_that_something_else_decides_is_refused(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = CliRunner().invoke(cli, command.split())
+    key = command.rsplit(maxsplit=1)[-1].partition("=")[0]
+    assert answer.exit_code == 2
+    assert f"--set {key} would be ignored: " in answer.stderr
+    assert LOST[command] in answer.stderr
+    assert answer.stdout == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        (["lipschitz.shared=true"], {"estimator": "stated"}),
+        (["estimators.mine={method='stated',constant=3.0}"], {"estimator": "mine"}),
+        (["sweep={training.epochs=[1,2]}"], {"seeds": 2, "sweeping": True}),
+        (["training.schedule={kind='constant'}"], {"sweeping": True}),
+        (["sweep={}", "training.schedule.rate=0.7"], {"sweeping": True}),
+    ],
+)
+def test_a_set_beside_what_is_decided_is_used(changes: list[str], options: dict[str, Any]) -> None:
+    found, _ = described("figure-2-relu-small", tuple(changes), None, **options)
+    stated = flattened(found.to_json())
+    for change in changes:
+        key, _, value = change.partition("=")
+        expected = flattened({key: tomllib.loads(f"value = {value}")["value"]})
+        assert {name: stated[name] for name in expected} == expected
+    if "estimator" in options:
+        assert found.lipschitz["method"] == "stated"
 
 
 def test_all_that_would_be_ignored_is_named_at_once(tmp_path: Path) -> None:

@@ -277,6 +277,11 @@ def test_the_budget_is_not_exceeded_and_progress_is_told() -> None:
     assert {total for _, total in seen} == {300}
 
 
+def test_a_bar_and_a_listener_at_once_are_refused() -> None:
+    with pytest.raises(InputError, match="pass one of them"):
+        excite.find_learning_rate(linear(), batches(), half_mse, sgd, progress=True, on_progress=lambda *_: None)
+
+
 def test_seconds_cut_the_budget() -> None:
     totals: set[int] = set()
     excite.find_learning_rate(

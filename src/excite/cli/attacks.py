@@ -92,7 +92,10 @@ def attack(
     elif names:
         chosen = arm_of_run(open_run(target, device), arm_named(arm).name)
     else:
-        evaluation = open_run(target, device).attack(arm_named(arm).name, shards)
+        run, arm = open_run(target, device), arm_named(arm).name
+        if run.files.arm(arm).evaluation_file.exists():
+            refuse_ignored(["workers", "engine", "address"], "the verdict is there and is read; leave it out")
+        evaluation = run.attack(arm, shards)
         show(as_json, evaluation.to_json(), str(evaluation))
         return
     evaluation = attack_target(

@@ -7,6 +7,8 @@ import click
 from excite.cli.shared import (
     SHARE,
     arm_option,
+    console,
+    described,
     device_option,
     json_option,
     open_run,
@@ -14,7 +16,6 @@ from excite.cli.shared import (
     read_run,
     refuse_ignored,
     run_argument,
-    run_of,
     set_option,
     show,
     verbosity_options,
@@ -68,7 +69,7 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
 @click.argument("experiment")
 @click.argument("sizes", nargs=-1, type=click.IntRange(min=1), required=True)
-@click.option("--try", is_flag=True, expose_value=False, help="Stands before the sizes.")
+@click.option("--try", is_flag=True, required=True, expose_value=False, help="Stands before the sizes.")
 @click.option(
     "--threshold", type=SHARE, help="The clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
 )
@@ -91,10 +92,14 @@ def batch_size(
     Trains the baseline at each of SIZES, in a folder each.
     """
     from excite.runs.batch_size import try_batch_sizes
+    from excite.runs.experiment import with_values
+    from excite.runs.procedure import Run
 
-    parent = out or Path("runs") / f"{Path(experiment).stem}-batch-size"
-    settings = {size: (*changes, f"training.batch_size={size}") for size in sizes}
+    description, _ = described(experiment, changes, out, sizes=sizes)
+    parent, speaking = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
+    tried = {size: with_values(description, {"training.batch_size": size}) for size in sizes}
     choice = try_batch_sizes(
-        {size: run_of(experiment, parent / str(size), setting, device) for size, setting in settings.items()}, threshold
+        {size: Run(parent / str(size), each, console=speaking, device=device) for size, each in tried.items()},
+        threshold,
     )
     show(as_json, choice.to_json(), str(choice))

@@ -16,7 +16,6 @@ from excite.cli.shared import (
     json_option,
     out_option,
     refuse_ignored,
-    run_of,
     seeds_option,
     set_option,
     show,
@@ -65,7 +64,7 @@ def run(
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work
         from excite.runs.folder import RunFolder
-    description, folder = described(experiment, changes, out, estimator)
+    description, folder = described(experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms)
     chosen = () if arms is None else arm_names(arms)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
@@ -123,7 +122,9 @@ def sweep(
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
     if address:
         refuse_ignored(["workers"], "a cluster has its own; leave it or --address out")
-    description, folder = described(experiment, changes, out, estimator, suffix="-sweep")
+    description, folder = described(
+        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True
+    )
     finished = sweep_runs(
         combinations(description, folder, seeds),
         folder,
@@ -154,11 +155,12 @@ def train(
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
     from excite.runs.arms import arm_named
     from excite.runs.folder import RunFolder
+    from excite.runs.procedure import Run
     from excite.training.distributed import launched
 
     arm = arm_named(arm).name
     with launched() as ranks:
-        opened = run_of(experiment, out, changes, device)
-        opened.train(arm, ranks)
-    result = RunFolder(opened.folder).arm(arm)
-    show(as_json, result.to_json(), f"{result}\nCheckpoint: {opened.folder / arm}")
+        description, folder = described(experiment, changes, out)
+        Run(folder, description, console=console(), device=device).train(arm, ranks)
+    result = RunFolder(folder).arm(arm)
+    show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / arm}")

@@ -5,7 +5,7 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -187,31 +187,59 @@ def console() -> "Console":
 
 
 def described(
-    experiment: str, changes: tuple[str, ...], out: Path | None, estimator: str | None = None, suffix: str = ""
+    experiment: str,
+    changes: tuple[str, ...],
+    out: Path | None,
+    *,
+    estimator: str | None = None,
+    seeds: int | None = None,
+    arms: str | None = None,
+    sizes: tuple[int, ...] | None = None,
+    sweeping: bool = False,
 ) -> "tuple[Experiment, Path]":
     """The experiment of this name, of this file or of this run folder, and the folder to run it in."""
     from excite.runs import catalogue, load
     from excite.runs.folder import RunFolder
 
-    if estimator is not None:
-        changes, suffix = (f"lipschitz={estimator}", *changes), f"-{estimator}{suffix}"
     there = RunFolder(Path(experiment))
     if experiment not in catalogue() and there.exists:
-        if changes:
+        if changes or estimator is not None:
             raise click.UsageError(
                 f"{experiment} has its experiment: --set and --estimator need a name or a file, and a new --out."
             )
         return there.experiment, out or there.path
-    description = load(experiment, overrides=changes)
-    return description, out or Path("runs") / f"{description.name}{suffix}"
+    presets = tuple(change for change in changes if change.startswith("estimators"))  # of which one may be chosen
+    chosen = () if estimator is None else (*presets, f"lipschitz={estimator}")
+    description = load(experiment, overrides=(*chosen, *changes))
+    decided = {
+        "lipschitz.method": ("--estimator", estimator),
+        "seed": ("--seeds", seeds),
+        "sweep.seed": ("--seeds", seeds),
+        "arms": ("--arms", arms),
+        "training.batch_size": ("--try", sizes),
+    }
+    options = {key: f"{option} says it; leave one of them out" for key, (option, given) in decided.items() if given}
+    _refuse_lost(changes, description, options | _swept(description, sweeping))
+    name = "-".join(filter(None, [description.name, estimator, "sweep" if sweeping else None]))
+    return description, out or Path("runs") / name
 
 
-def run_of(experiment: str, out: Path | None, changes: tuple[str, ...], device: str | None) -> "Run":
-    """The run of an experiment, in a folder that is made where it is not there."""
-    from excite.runs.procedure import Run
+def _swept(description: "Experiment", sweeping: bool) -> dict[str, str]:
+    if not sweeping:
+        return {"sweep": "`excite sweep` is what tries several values"}
+    return {key: f"the sweep has its own values; --set 'sweep.{key}=[…]' gives others" for key in description.sweep}
 
-    description, folder = described(experiment, changes, out)
-    return Run(folder, description, console=console(), device=device)
+
+def _refuse_lost(changes: Collection[str], description: "Experiment", decided: Mapping[str, str]) -> None:
+    """A --set of a key, or of the table it is in, that is decided elsewhere: one of the two would be lost."""
+    from excite.runs.experiment import flattened
+
+    stated = flattened(description.to_json())
+    for key in (change.partition("=")[0].strip() for change in changes):
+        for other, why in decided.items():
+            is_in_it = f"{other}.".startswith(f"{key}.") and other in stated
+            if is_in_it or f"{key}.".startswith(f"{other}."):
+                raise click.UsageError(f"--set {key} would be ignored: {why}.")
 
 
 def open_run(folder: Path, device: str | None) -> "Run":

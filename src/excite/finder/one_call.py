@@ -90,6 +90,8 @@ def find_learning_rate(
     check_whole("seed", seed, least=0)
     if not callable(loss_fn):
         raise InputError(f"loss_fn is {loss_fn!r}; pass a function (output, target) -> loss.")
+    if progress and on_progress is not None:
+        raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
     began = time.perf_counter()
     with _beginnings(model, loader, weights, isinstance(optimizer, Optimizer)) as beginning:
         trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)
