@@ -21,7 +21,7 @@ from excite.report.figures import FIGURES, draw, plot, style
 from excite.report.tables.published import FIGURE_5_CONSTANTS
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
-from excite.runs.stages.judge import certify as leave_certificate
+from excite.runs.stages.attack import certify as leave_certificate
 from excite.trace import Trace
 
 if TYPE_CHECKING:
