@@ -57,7 +57,18 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
         raise ExciteError(f"No browser could be started; open {page} in one.")
 
 
-@click.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
+class _WithFigures(click.Command):
+    """Its help lists the figures, which are imported only then."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from excite.report.figures import FIGURES
+
+        super().format_options(ctx, formatter)
+        with formatter.section("Names"):
+            formatter.write_dl([(name, kind.title) for name, kind in FIGURES.items()])
+
+
+@click.command(cls=_WithFigures, epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
 @click.argument("name")
 @runs_argument
 @click.option(
@@ -68,7 +79,7 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     help="Folder for the files.",
 )
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw figure-1 to figure-6 of the paper, or `estimators`, from run folders, as SVG, PNG and PDF.
+    """Draw a figure of the paper, or another one, from run folders, as SVG, PNG and PDF.
 
     RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
     """

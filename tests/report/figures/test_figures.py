@@ -333,6 +333,11 @@ def test_a_real_run_gives_its_figures(small_run: RunFolder, tmp_path: Path, name
     assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.path]), tmp_path))
 
 
+def test_the_help_names_every_figure() -> None:
+    told = " ".join(CliRunner().invoke(cli, ["figure", "--help"]).output.split())
+    assert all(f"{name} {kind.title}" in told for name, kind in FIGURES.items())
+
+
 def test_the_command_draws_and_prints_the_paths(small_run: RunFolder, tmp_path: Path) -> None:
     out = tmp_path / "pictures"
     result = CliRunner().invoke(cli, ["figure", "figure-3", str(small_run.path), "--out", str(out)])
