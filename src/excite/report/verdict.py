@@ -9,6 +9,7 @@ from statistics import fmean
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
+from excite.report.tables.study_columns import evaluations_of, paired
 from excite.report.trainings import standing
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
@@ -162,13 +163,7 @@ def _compare(group: Group, name: str, attack: str, against: str = BASELINE) -> F
     arms = [{arm.name: arm for arm in run.arms} for run in group.runs]
     title = _title(group, name)
     diverged = sum(bool(run[name].problem) for run in arms if name in run)
-    by_seed = {
-        seed: (first, second)
-        for seed, run in zip(group.seeds, arms, strict=True)
-        if against in run and name in run
-        if (first := run[against].evaluation) and (second := run[name].evaluation)
-        if attack == "clean" or (attack in first.attacks and attack in second.attacks)
-    }
+    by_seed = paired(evaluations_of(group, against), evaluations_of(group, name), attack)
     if not by_seed:
         return Finding(name, title, DIVERGED if diverged else PENDING, attack)
     pairs = list(by_seed.values())

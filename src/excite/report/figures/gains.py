@@ -49,7 +49,8 @@ def _draw(axes: "Axes", baseline: StudyArm, others: Sequence[StudyArm]) -> None:
         colour, marker = looks[on]
         offset = ROOM * ((number + 0.5) / len(lines) - 0.5)
         for row, arm in enumerate(others):
-            pairs = paired(baseline.best, arm.best, on) if best else paired(baseline.evaluations, arm.evaluations, on)
+            both = (baseline.best, arm.best) if best else (baseline.evaluations, arm.evaluations)
+            pairs = list(paired(*both, on).values())
             if not pairs:
                 continue
             found, y = paired_difference(pairs, on), row + offset

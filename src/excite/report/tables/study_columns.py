@@ -8,7 +8,7 @@ from functools import partial
 
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import MedianRadius
-from excite.evaluation.comparison import Pairs, paired_difference
+from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
@@ -20,6 +20,7 @@ from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 NOTHING = Cell("–", None)
 DAGGER = "†"
+Pair = tuple[Evaluation, Evaluation]  # the baseline's and the arm's
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,12 @@ class StudyArm:
     @property
     def evaluations(self) -> dict[int, Evaluation]:
         """By seed, where there is one."""
-        return _evaluations(self.group, self.name)
+        return evaluations_of(self.group, self.name)
 
     @property
     def best(self) -> dict[int, Evaluation]:
         """By seed, of the weights that stood best on held-out images, where they were kept."""
-        return _evaluations(self.group, self.name, best=True)
+        return evaluations_of(self.group, self.name, best=True)
 
     @property
     def confounders(self) -> list[Confounders]:
@@ -227,15 +228,15 @@ def _median(arm: StudyArm, on: str) -> Cell:
 
 
 def _difference(arm: StudyArm, on: str) -> Cell:
-    return _paired(arm, _evaluations(arm.group, "baseline"), arm.evaluations, on)
+    return _paired(arm, evaluations_of(arm.group, "baseline"), arm.evaluations, on)
 
 
 def _best_difference(arm: StudyArm, on: str) -> Cell:
-    return _paired(arm, _evaluations(arm.group, "baseline", best=True), arm.best, on)
+    return _paired(arm, evaluations_of(arm.group, "baseline", best=True), arm.best, on)
 
 
 def _paired(arm: StudyArm, baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> Cell:
-    pairs = paired(baselines, own, on)
+    pairs = list(paired(baselines, own, on).values())
     if arm.name == "baseline" or not pairs:
         return NOTHING
     found = paired_difference(pairs, on)
@@ -246,16 +247,16 @@ def _paired(arm: StudyArm, baselines: Mapping[int, Evaluation], own: Mapping[int
     return Cell(text, value, difference)
 
 
-def paired(baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> Pairs:
+def paired(baselines: Mapping[int, Evaluation], own: Mapping[int, Evaluation], on: str) -> dict[int, Pair]:
     """By seed, where both were measured on `on`."""
-    return [
-        (baselines[seed], evaluation)
+    return {
+        seed: (baselines[seed], evaluation)
         for seed, evaluation in own.items()
         if seed in baselines and _measured(evaluation, on) and _measured(baselines[seed], on)
-    ]
+    }
 
 
-def _evaluations(group: Group, name: str, *, best: bool = False) -> dict[int, Evaluation]:
+def evaluations_of(group: Group, name: str, *, best: bool = False) -> dict[int, Evaluation]:
     return {
         run.experiment.seed: evaluation
         for run in group.runs
