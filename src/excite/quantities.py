@@ -1,9 +1,12 @@
 """Read numbers as people write them, 8/255 as well as 0.031, and refuse what is no number of the wanted kind."""
 
+from collections.abc import Callable
 from fractions import Fraction
 from numbers import Integral, Real
 
 from excite.errors import InputError
+
+OnProgress = Callable[[int, int], None]  # is told how much is done, of how much
 
 
 def number(given: float | str) -> float:

@@ -74,7 +74,7 @@ def test_an_objective_is_a_name_or_a_table(asked: str, built: Objective) -> None
         ("{beta=3.0}", "needs a kind"),
         ('{kind="trades",bta=3.0}', 'did you mean "beta"'),
         ('{kind="trades",beta="much"}', "beta"),
-        ('{kind="awp",on="mart"}', "'mart'"),
+        ('{kind="awp",on="mart"}', "Known: pgd_at, trades"),
     ],
 )
 def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> None:

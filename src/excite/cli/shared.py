@@ -231,13 +231,16 @@ def _swept(description: "Experiment", sweeping: bool) -> dict[str, str]:
 
 
 def _refuse_lost(changes: Collection[str], description: "Experiment", decided: Mapping[str, str]) -> None:
-    """A --set of a key, or of the table it is in, that is decided elsewhere: one of the two would be lost."""
+    """A --set of a key, or of the table it is in, that is decided elsewhere: one of the two would be lost.
+
+    A table around a swept key says more than that: a schedule its kind, and the rate at which a wanted L is looked for.
+    """
     from excite.runs.experiment import flattened
 
     stated = flattened(description.to_json())
     for key in (change.partition("=")[0].strip() for change in changes):
         for other, why in decided.items():
-            is_in_it = f"{other}.".startswith(f"{key}.") and other in stated
+            is_in_it = f"{other}.".startswith(f"{key}.") and other in stated and other not in description.sweep
             if is_in_it or f"{key}.".startswith(f"{other}."):
                 raise click.UsageError(f"--set {key} would be ignored: {why}.")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import heapq
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from excite.evaluation.accuracy import pack, pack_rows, unpack, unpack_rows
 from excite.evaluation.batch import Ruling, Task
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.files import read_json, write_json
+from excite.quantities import OnProgress
 
-OnProgress = Callable[[int, int], None]
 LAST = (2**31, 0, 0)  # the address of what no batch said: after all of them
 
 

@@ -21,10 +21,10 @@ from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
 from excite.evaluation.batch import Judge, device_of, right_answers
-from excite.evaluation.journal import LAST, Agenda, Journal, OnProgress, Progress
+from excite.evaluation.journal import LAST, Agenda, Journal, Progress
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag
 from excite.evaluation.shards import EngineName, Shards, engines
-from excite.quantities import MODULE, check_kind, check_whole
+from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import seeded
 from excite.registry import named_options
 

@@ -20,12 +20,11 @@ from excite.finder.batch_loss import LossFunction, batch_loss, to_device
 from excite.finder.borrowed import borrowed, endless, make_fresh
 from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
 from excite.lipschitz import LipschitzEstimate, find_edge
-from excite.quantities import check_whole
+from excite.quantities import OnProgress, check_whole
 from excite.randomness import derive_seed, device_of, seed_all
 from excite.registry import named_options
 
 Step = Callable[[nn.Module, Any], Tensor]
-OnProgress = Callable[[int, int], None]
 
 TIMED_STEPS = 5
 FEWEST_STEPS = 20

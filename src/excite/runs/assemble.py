@@ -22,6 +22,7 @@ from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective
+from excite.quantities import OnProgress
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, kind_and_options, lookup
 from excite.runs.experiment import Experiment
@@ -83,8 +84,7 @@ class Parts:
     @property
     def steps_per_epoch(self) -> int:
         training = self.experiment.training
-        images = len(self.train) if self.pseudo_labelled is None else self.experiment.data.epoch_samples
-        return steps_per_epoch(images, training.batch_size, training.steps)
+        return steps_per_epoch(self.experiment.epoch_images(len(self.train)), training.batch_size, training.steps)
 
     @property
     def whole_training(self) -> int:
@@ -122,7 +122,7 @@ class Parts:
         online: OnlineRate | None = None,
         after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
         on_epoch: Callable[[EpochMetrics], None] | None = None,
-        on_progress: Callable[[int, int], None] | None = None,
+        on_progress: OnProgress | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""

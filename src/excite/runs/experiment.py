@@ -113,6 +113,15 @@ class Experiment(Section, frozen=True):
         given = self.training.objective
         return given if isinstance(given, str) else str(given["kind"])
 
+    @property
+    def mixes(self) -> bool:
+        """Whether pseudo-labelled images are trained on beside the labelled ones."""
+        return self.data.unlabelled is not None or self.teacher is not None
+
+    def epoch_images(self, labelled: int) -> int:
+        """How many images an epoch counts, where so many are labelled."""
+        return self.data.epoch_samples if self.mixes else labelled
+
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 

@@ -69,8 +69,7 @@ class Run:
     @cached_property
     def parts(self) -> Parts:
         assembled = assemble(self.experiment, device=self.device)
-        data, teacher = self.experiment.data, self.experiment.teacher
-        if teacher is None and data.unlabelled is None and not assembled.objective.needs_pseudo_labels:
+        if not self.experiment.mixes and not assembled.objective.needs_pseudo_labels:
             return assembled
         return with_pseudo_labels(assembled, self.folder, console=self.console, device=self.device)
 

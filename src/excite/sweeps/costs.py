@@ -88,12 +88,10 @@ class Sizes:
     def of(cls, experiment: Experiment) -> "Sizes":
         known, batch = data.find(experiment.data.name), experiment.training.batch_size
         train = experiment.data.train_examples or known.train_images
-        if experiment.data.unlabelled is not None or experiment.teacher is not None:
-            epoch = batch * steps_per_epoch(experiment.data.epoch_samples, batch)
-        else:
-            epoch = train
-        steps = steps_per_epoch(epoch, batch, experiment.training.steps)
-        return cls(train, experiment.data.test_examples or known.test_images, min(epoch, steps * batch), steps)
+        images = experiment.epoch_images(train)
+        steps = steps_per_epoch(images, batch, experiment.training.steps)
+        epoch = steps * batch if experiment.mixes else min(images, steps * batch)
+        return cls(train, experiment.data.test_examples or known.test_images, epoch, steps)
 
 
 def _teaching(experiment: Experiment, sizes: Sizes) -> float:

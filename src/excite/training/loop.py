@@ -16,7 +16,7 @@ from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
 from excite.objectives import Objective, frozen
-from excite.quantities import MODULE, check_kind, check_whole
+from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
 from excite.registry import named_options
 from excite.schedules import Schedule, attach
@@ -73,7 +73,7 @@ def train(
     online: OnlineRate | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: OnProgress | None = None,
     ranks: Ranks = ALONE,
 ) -> TrainingHistory:
     """Train `model` in place.

@@ -12,6 +12,7 @@ from excite.data.dataset import unit_floats
 from excite.data.self_training.pseudo_labels import PseudoLabels
 from excite.data.self_training.unlabelled import Unlabelled
 from excite.errors import InputError
+from excite.quantities import OnProgress
 
 Answer = Callable[[Tensor], Tensor]  # images in [0, 1] -> logits; a model in eval mode, or a faster twin of it
 
@@ -81,7 +82,7 @@ def pseudo_label(
     threshold: float = 0.0,
     balance: bool = False,
     batch_size: int = 128,
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: OnProgress = lambda _done, _total: None,
 ) -> Labelling:
     """Label every image, then keep those that `choose` does."""
     labels, confidences, num_classes = predict(
@@ -107,7 +108,7 @@ def predict(
     images: Tensor,
     *,
     batch_size: int = 128,
-    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: OnProgress = lambda _done, _total: None,
 ) -> tuple[Tensor, Tensor, int]:
     """The likeliest class of each uint8 image, the probability that the answer gives it, and the number of classes."""
     answers = []

@@ -6,11 +6,12 @@ from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
-from excite.console import OnProgress, Speaker
+from excite.console import Speaker
 from excite.errors import InputError
 from excite.files import read_as, write_json
 from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
 from excite.lipschitz.optimizers import described
+from excite.quantities import OnProgress
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
 from excite.runs.collection import seedless

@@ -1,7 +1,6 @@
 """The best of a grid of rates, found with as many steps as finding 1/L may take: the comparison the paper makes."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -12,6 +11,7 @@ from excite.data.batches import TrainingData, steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.files import write_json
+from excite.quantities import OnProgress
 from excite.runs.assemble import Parts
 from excite.runs.experiment import estimator_of
 from excite.runs.folder import ArmFolder
@@ -60,9 +60,7 @@ def search(parts: Parts, arm: ArmFolder, rates: int, console: Speaker) -> None:
     console.say(str(found))
 
 
-def grid_search(
-    parts: Parts, rates: int, *, folder: Path, on_progress: Callable[[int, int], None] = lambda *_: None
-) -> GridSearch:
+def grid_search(parts: Parts, rates: int, *, folder: Path, on_progress: OnProgress = lambda *_: None) -> GridSearch:
     """Try `rates` rates, evenly spaced in their logarithm, from 1/8 of the baseline's rate to 8 times it.
 
     1/L costs a baseline training to start from, and the estimate of L. As many steps are divided evenly among the
@@ -125,7 +123,7 @@ class _Trainer:
     epochs: int
     steps: int  # per epoch
 
-    def trial(self, rate: float, folder: Path, on_progress: Callable[[int, int], None]) -> Trial:
+    def trial(self, rate: float, folder: Path, on_progress: OnProgress) -> Trial:
         done = ArmFolder(folder).evaluation_file
         try:
             evaluation = Evaluation.load(done) if done.exists() else self._evaluation(rate, folder, on_progress)
@@ -134,7 +132,7 @@ class _Trainer:
         evaluation.save(done)
         return Trial(rate, evaluation.clean.value, evaluation.worst.value, None)
 
-    def _evaluation(self, rate: float, folder: Path, on_progress: Callable[[int, int], None]) -> Evaluation:
+    def _evaluation(self, rate: float, folder: Path, on_progress: OnProgress) -> Evaluation:
         parts, model = self.parts, self.parts.new_model()
         schedule = shrunk(parts.schedule, parts.experiment.training.epochs, self.epochs)
         parts.fit(
