@@ -248,7 +248,8 @@ def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]
         if finding.effect in HELPFUL and before is not None and after is not None and after > before + FURTHER:
             yield (
                 f"{finding.arm} has also learned further, {percent(after)} of the training images, the baseline "
-                f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs and see."
+                f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs, or smaller "
+                "batches (the arm `batch` has the η/B of 1/L), and see."
             )
 
 
