@@ -3,7 +3,7 @@
     python tools/results_tables.py
 
 A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made again from the runs in that folder, under
-the attack that decides, which is the experiment's first.
+the attack that decides: the experiment's first, or the one named, `<!-- results/NAME under ATTACK -->`.
 """
 
 import re
@@ -18,19 +18,20 @@ from excite.runs.collection import by_seed, collect
 
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "docs/results.md"
-BLOCK = re.compile(r"(<!-- (results/[\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (results/[\w./-]+)(?: under ([^>]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:
     """`text` with every table as the runs of its folder have it."""
-    return BLOCK.sub(lambda block: f"{block[1]}{table(HOME / block[2])}\n{block[3]}", text)
+    return BLOCK.sub(lambda block: f"{block[1]}{table(HOME / block[2], block[3])}\n{block[4]}", text)
 
 
-def table(folder: Path) -> str:
-    """A row per arm, over its seeds."""
+def table(folder: Path, decides: str | None = None) -> str:
+    """A row per arm, over its seeds, under the attack that decides."""
     (group,) = by_seed(collect([folder]))
     arms = arms_of(group, "")
     attacks = list(group.experiment.attacks)
+    decides = decides or attacks[0]
     cells = {column.path: cell for column, cell in columns_for(arms).items()}
     columns: dict[str, Callable[[StudyArm], Cell]] = {
         "arm": cells["arm",],
@@ -40,11 +41,12 @@ def table(folder: Path) -> str:
         "seeds": cells["seeds",],
         "training %": lambda arm: _mean(arm, lambda one: one.train_accuracy, "{:.1%}"),
         "clean %": cells["clean",],
-        f"{attacks[0]} %": cells["robust", attacks[0]],
-        "points gained": cells["difference", attacks[0]],
+        f"{decides} %": cells["robust", decides],
+        "points gained": cells["difference", decides],
     }
-    if ("best_difference", attacks[0]) in cells:
-        columns["best weights: points gained"] = cells["best_difference", attacks[0]]
+    if ("best", decides) in cells:
+        columns["best weights: %"] = cells["best", decides]
+        columns["points gained with them"] = cells["best_difference", decides]
     columns |= {f"median minimal ε, {on}": cells["median", on] for on in attacks if ("median", on) in cells}
     rows = [list(columns), [":--", *["--:"] * (len(columns) - 1)]]
     rows += [[cell(arm).text for cell in columns.values()] for arm in arms]

@@ -20,7 +20,7 @@ from excite.training.history import EpochMetrics
 if TYPE_CHECKING:
     from torch import nn
 
-    from excite.evaluation import Evaluation
+    from excite.evaluation.result import Evaluation, Flag
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
@@ -134,6 +134,12 @@ class ArmFolder:
         return Trace.load(self.trace_file) if there else None
 
     @property
+    def doubts(self) -> "list[tuple[str, Flag]]":
+        """What the trust checks warn of, each with a name for the weights: "" for the last, ", best weights"."""
+        judged = {"": self.evaluation, ", best weights": self.best.evaluation}
+        return [(whose, flag) for whose, evaluation in judged.items() if evaluation for flag in evaluation.flags]
+
+    @cached_property
     def best(self) -> "ArmFolder":
         """The weights of the epoch that stood best on held-out images, and their evaluation, if the experiment asks."""
         return ArmFolder(self.path / BEST)

@@ -281,3 +281,17 @@ def test_the_best_weights_have_columns_of_their_own_where_they_were_kept(
     assert "best: clean %" in text
     (poe,) = (line for line in text.splitlines() if line.lstrip().startswith("PoE-motivated, 1/L "))
     assert poe.split()[2:].count("70.0") == 2
+
+
+def test_a_check_that_doubts_the_best_weights_doubts_no_others(results: RunFolder) -> None:
+    doubt = (Flag("masked", "noise helps more than the gradient"),)
+    evaluation(70, doubt).save(results.arm("baseline").best.evaluation_file)
+    evaluation(70, ()).save(results.arm("poe").best.evaluation_file)
+    run = RunFolder(results.path)
+    study = study_table(by_seed([run]))
+    doubted = {arm: {title for title, text in cells(study, arm).items() if "†" in text} for arm in ("baseline", "poe")}
+    attacks = list(run.experiment.attacks)
+    assert doubted == {"baseline": {f"best: {on} %" for on in attacks}, "poe": {f"{on} %" for on in attacks}}
+    warning = "best weights, do not trust this yet: masked: noise helps more than the gradient"
+    assert any(note.endswith(f"baseline, {warning}") for note in study.notes)
+    assert f"baseline, {warning}" in table(run).replace("\n", " ")

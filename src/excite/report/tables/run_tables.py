@@ -169,7 +169,7 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
             difference_high=difference.get("high"),
             difference_seeds=difference.get("seeds"),
             mark=None if images == "clean" else cells[("robust", images)].mark,
-            doubted=bool(arm.flags) and images != "clean",
+            doubted=images != "clean" and any(one.flags for one in arm.evaluations.values()),
             paper=stated.get("mean"),
             paper_deviation=stated.get("sd"),
             median_eps=median.get("mean"),
@@ -242,14 +242,14 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
         )
     if any(arm_named(arm.name).multiple for arm in arms):
         yield POE
-    if any(arm.flags for arm in arms):
+    if any(arm.doubts for arm in arms):
         yield f"{DAGGER}: the attack's trust checks warn that the true accuracy may be lower."
 
 
 def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
     for arm in arms:
         who = f"{arm.group.experiment.network}, {arm.title}"
-        yield from (f"{who}, do not trust this yet: {flag}" for flag in arm.flags)
+        yield from (f"{who}{whose}, do not trust this yet: {flag}" for whose, flag in arm.doubts)
     for group in dict.fromkeys(arm.group for arm in arms):
         for run in group.runs:
             if run.estimate and run.estimate.identified and not (found := standing(run.estimate, run.arms)).trusted:
@@ -272,10 +272,7 @@ def table(results: RunFolder) -> str:
         notes.append(POE)
     notes += [f"{arm_title([arm])}: {arm.problem}" for arm in results.arms if arm.problem]
     notes += [
-        f"{arm.title}, do not trust this yet: {flag}"
-        for arm in results.arms
-        if arm.evaluation
-        for flag in arm.evaluation.flags
+        f"{arm.title}{whose}, do not trust this yet: {flag}" for arm in results.arms for whose, flag in arm.doubts
     ]
     body = text_table(_columns(results), [_row(results, arm) for arm in results.arms])
     return "\n".join([body, "", *map(prose, notes)])

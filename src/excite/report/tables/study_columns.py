@@ -9,6 +9,7 @@ from functools import partial
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import MedianRadius
 from excite.evaluation.comparison import paired_difference
+from excite.evaluation.result import Flag
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
@@ -62,9 +63,9 @@ class StudyArm:
         return sum(result.problem is not None for result in self.results)
 
     @property
-    def flags(self) -> list[str]:
-        """What the trust checks of its evaluations say, each warning once."""
-        return list(dict.fromkeys(str(flag) for evaluation in self.evaluations.values() for flag in evaluation.flags))
+    def doubts(self) -> list[tuple[str, Flag]]:
+        """What the trust checks warn of, each warning once, with a name for the weights."""
+        return list(dict.fromkeys(doubt for result in self.results for doubt in result.doubts))
 
     @property
     def stated(self) -> PublishedArm | None:
@@ -193,7 +194,7 @@ def _mean_accuracy(arm: StudyArm, evaluations: Mapping[int, Evaluation], on: str
     accuracies = [accuracy for accuracy in found if accuracy]
     if not accuracies:
         return Cell("diverged", None) if arm.diverged else NOTHING
-    dagger = f" {DAGGER}" if arm.flags and on != "clean" else ""
+    dagger = f" {DAGGER}" if on != "clean" and any(evaluation.flags for evaluation in evaluations.values()) else ""
     mean = 100 * statistics.mean(accuracy.value for accuracy in accuracies)
     value: dict[str, Value] = {"mean": mean, "sd": None, "low": None, "high": None, "images": accuracies[0].total}
     if len(accuracies) == 1:
