@@ -3,7 +3,7 @@
     python tools/results_tables.py
 
 A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made again from the runs in that folder, under
-the attack that decides: the experiment's first, or the one named, `<!-- results/NAME under ATTACK -->`.
+the attack that decides.
 """
 
 import re
@@ -18,20 +18,19 @@ from excite.runs.collection import by_seed, collect
 
 HOME = Path(__file__).parents[1]
 PAGE = HOME / "docs/results.md"
-BLOCK = re.compile(r"(<!-- (results/[\w./-]+)(?: under ([^>]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- (results/[\w./-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def page(text: str) -> str:
     """`text` with every table as the runs of its folder have it."""
-    return BLOCK.sub(lambda block: f"{block[1]}{table(HOME / block[2], block[3])}\n{block[4]}", text)
+    return BLOCK.sub(lambda block: f"{block[1]}{table(HOME / block[2])}\n{block[3]}", text)
 
 
-def table(folder: Path, decides: str | None = None) -> str:
+def table(folder: Path) -> str:
     """A row per arm, over its seeds, under the attack that decides."""
     (group,) = by_seed(collect([folder]))
     arms = arms_of(group, "")
-    attacks = list(group.experiment.attacks)
-    decides = decides or attacks[0]
+    decides = group.experiment.deciding
     cells = {column.path: cell for column, cell in columns_for(arms).items()}
     columns: dict[str, Callable[[StudyArm], Cell]] = {
         "arm": cells["arm",],
@@ -47,7 +46,7 @@ def table(folder: Path, decides: str | None = None) -> str:
     if ("best", decides) in cells:
         columns["best weights: %"] = cells["best", decides]
         columns["points gained with them"] = cells["best_difference", decides]
-    columns |= {f"median minimal ε, {on}": cells["median", on] for on in attacks if ("median", on) in cells}
+    columns |= {f"median minimal ε, {path[1]}": cell for path, cell in cells.items() if path[0] == "median"}
     rows = [list(columns), [":--", *["--:"] * (len(columns) - 1)]]
     rows += [[cell(arm).text for cell in columns.values()] for arm in arms]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.comparison import paired_difference
@@ -156,6 +157,12 @@ def test_attacks_that_disagree_are_mentioned(write_run: WriteRun) -> None:
         attacks = dict(arm.evaluation.attacks) | {"other": evaluation(right).attacks[ATTACK]}
         object.__setattr__(arm.evaluation, "attacks", attacks)
     assert "The attacks disagree: under other, 1/L may have hurt (−40.0)." in conclude(by_seed([run])).cautions
+    object.__setattr__(run, "experiment", structs.replace(experiment, decides="other"))
+    found = conclude(by_seed([run]))
+    assert found.sentence.startswith(
+        "1/L may have hurt: accuracy under other is 50.0% with the baseline, 10.0% with 1/L"
+    )
+    assert f"The attacks disagree: under {ATTACK}, 1/L may have helped (+20.0)." in found.cautions
 
 
 def test_several_seeds_are_paired_by_seed_and_image(write_run: WriteRun) -> None:

@@ -49,6 +49,7 @@ def test_overrides_change_single_keys() -> None:
         ("training.epochs=many", r"Expected `int`, got `str` - at `training.epochs`"),
         ("training.epochs=0", r">= 1 - at `training.epochs`"),
         ("training.momentum=-1", r"at `training.momentum`"),
+        ("decides=PGD", r'no attack of the experiment "PGD". Known: margin PGD'),
         ("seed=1.5", r"Expected `int`, got `float` - at `seed`"),
         ("training.epochs.more=1", r'"epochs" is a value, not a table'),
         ("training.epochs", r"sets nothing; write key=value"),

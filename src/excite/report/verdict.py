@@ -109,8 +109,8 @@ def conclude(groups: Sequence[Group]) -> Verdict:
 
 
 def compare_arms(group: Group, on: str | None = None) -> tuple[Finding, ...]:
-    """Every arm against the baseline of the same seed: on `"clean"` or an attack, by default the first."""
-    attack = on or next(iter(group.experiment.attacks), "clean")
+    """Every arm against the baseline of the same seed: on `"clean"` or an attack, by default the one that decides."""
+    attack = on or group.experiment.deciding
     if BASELINE not in group.arm_names:
         return ()
     names = [name for name in group.arm_names if name != BASELINE]
@@ -261,9 +261,9 @@ def _train_accuracy(group: Group, name: str) -> float | None:
 def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
     """Where another attack of the same experiment says the opposite."""
     for group in groups if len(groups) == 1 else ():
-        first, *others = group.experiment.attacks or ["clean"]
+        others = [attack for attack in group.experiment.attacks if attack != group.experiment.deciding]
         opposite = {HELPED: HURT, HURT: HELPED, MAYBE[HELPED]: MAYBE[HURT], MAYBE[HURT]: MAYBE[HELPED]}
-        told = {finding.arm: finding.effect for finding in compare_arms(group, first)}
+        told = {finding.arm: finding.effect for finding in compare_arms(group)}
         for attack in others:
             turned = [
                 finding

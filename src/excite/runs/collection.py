@@ -98,7 +98,8 @@ def without_batch_size(experiment: Experiment) -> Experiment:
 
 
 # What every table shows in a column of its own, or what does not change what a training is.
-SHOWN = ("name", "summary", "seed", "arms", "sweep", "data.name", "data.train_examples", "model", "attacks", "record")
+_OF_A_RUN = ("name", "summary", "seed", "arms", "sweep", "attacks", "decides", "record")
+SHOWN = (*_OF_A_RUN, "data.name", "data.train_examples", "model")
 SHOWN_OF_TRAINING = ("training.epochs", "training.batch_size", "training.objective", "training.schedule.rate")
 
 

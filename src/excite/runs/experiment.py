@@ -86,6 +86,7 @@ class Experiment(Section, frozen=True):
     model: Model
     training: Training
     attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
+    decides: str = ""  # the attack that the verdict is under; the first where none is named
     summary: str = ""
     seed: int = 0
     teacher: Teacher | None = None
@@ -112,6 +113,11 @@ class Experiment(Section, frozen=True):
         """The name of the training's loss, whether it was given alone or with its options."""
         given = self.training.objective
         return given if isinstance(given, str) else str(given["kind"])
+
+    @property
+    def deciding(self) -> str:
+        """Under which of its attacks arms are compared, or "clean"."""
+        return self.decides or next(iter(self.attacks), "clean")
 
     @property
     def mixes(self) -> bool:
@@ -185,6 +191,8 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         check_name("estimator", name)
     for name in experiment.attacks:
         check_name("attack", name, for_files=False)
+    if experiment.decides and experiment.decides not in experiment.attacks:
+        raise unknown("attack of the experiment", experiment.decides, experiment.attacks)
     for arm in experiment.arms:
         arm_named(arm)
     if experiment.training.nesterov and not experiment.training.momentum:
