@@ -144,8 +144,18 @@ def test_with_warnings_the_comparison_is_not_to_be_trusted(write_run: WriteRun) 
 
 def test_an_l_that_is_not_identified_is_mentioned(write_run: WriteRun) -> None:
     vague = LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima")
-    assert NOT_IDENTIFIED in verdict(write_run(arms(40, 60), estimate=vague))
-    assert NOT_IDENTIFIED not in verdict(write_run(arms(40, 60)))
+    assert NOT_IDENTIFIED.format("L") in verdict(write_run(arms(40, 60), estimate=vague))
+    assert "not identified" not in verdict(write_run(arms(40, 60)))
+
+
+def test_an_l_that_other_arms_rest_on_is_judged_like_the_experiments_own(write_run: WriteRun) -> None:
+    vague = LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima")
+    low = LipschitzEstimate(1.0, (0.9, 1.1), "epochs", True, "25 maxima")
+    tried = {"poe@vague": {"evaluation": evaluation(50)}, "poe@low": {"rate": 1.0, "problem": "Training diverged"}}
+    said = verdict(write_run(arms(40, 60, **tried), estimates={"vague": vague, "low": low, "unused": vague}))
+    assert NOT_IDENTIFIED.format("L by vague") in said
+    assert "L by low is off: training diverged at 1, so 2/L = 2 is too high." in said
+    assert "unused" not in said
 
 
 def test_attacks_that_disagree_are_mentioned(write_run: WriteRun) -> None:

@@ -51,6 +51,19 @@ def standing(
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
 
 
+def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
+    """The run's own L and those that other arms' rates came from, each by what a sentence calls it."""
+    names = dict.fromkeys([OWN, *(arm.arm.estimator or OWN for arm in run.arms)])
+    known = {name: run.estimates[name].estimate for name in names if name in run.estimates}
+    return {f"L by {name}" if name else "L": found for name, found in known.items() if found}
+
+
+def refuted(run: RunFolder) -> dict[str, str]:
+    """What its trainings have shown against those of them that were thought to be known."""
+    judged = {name: standing(found, run.arms) for name, found in relied_on(run).items() if found.identified}
+    return {name: found.words for name, found in judged.items() if not found.trusted}
+
+
 def method_of(run: RunFolder, name: str = OWN) -> str:
     """Which of `ESTIMATORS` gave the L that the run calls `name`; the estimate itself may say it in other words."""
     return str((run.estimates[name].options or options_of(run.experiment, name))["method"])

@@ -10,7 +10,7 @@ from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
 from excite.report.tables.study_columns import evaluations_of, paired
-from excite.report.trainings import standing
+from excite.report.trainings import refuted, relied_on
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
@@ -26,7 +26,7 @@ DEAD, AGAINST_DEAD = "learned nothing", "met a baseline that learned nothing"  #
 
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
-NOT_IDENTIFIED = "L is not identified, so that 1/L and 2/L are what the estimator stopped at: read why under L."
+NOT_IDENTIFIED = "{} is not identified, so that 1/L and 2/L are what the estimator stopped at: read why under L."
 
 
 @dataclass(frozen=True)
@@ -291,22 +291,19 @@ def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
         )
     if len(groups) > 1:
         cautions.append("Of many 95% intervals, one in twenty misses by chance.")
-    if any(run.estimate and not run.estimate.identified for run in runs):
-        cautions.append(NOT_IDENTIFIED)
+    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.identified)
+    cautions += map(NOT_IDENTIFIED.format, vague)
     return tuple(cautions)
 
 
 def _refuted(groups: Sequence[Group]) -> Iterable[str]:
     """What trainings have shown against the L that their rates came from."""
     runs = [run for group in groups for run in group.runs]
-    against = [
-        found.words
-        for run in runs
-        if run.estimate and not (found := standing(run.estimate, run.arms)).trusted and run.estimate.identified
-    ]
-    if against:
-        more = f" (and so in {len(against)} of {len(runs)} runs)" if len(runs) > 1 else ""
-        yield f"L is off: {against[0]}{more}."
+    against = [refuted(run) for run in runs]
+    for name in dict.fromkeys(name for found in against for name in found):
+        words = [found[name] for found in against if name in found]
+        more = f" (and so in {len(words)} of {len(runs)} runs)" if len(runs) > 1 else ""
+        yield f"{name} is off: {words[0]}{more}."
 
 
 def spent(run: RunFolder) -> float:

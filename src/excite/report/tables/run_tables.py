@@ -11,7 +11,7 @@ from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, ter
 from excite.report.tables.published import at_full_scale
 from excite.report.tables.records import Record, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
-from excite.report.trainings import mean_of, standing
+from excite.report.trainings import mean_of, refuted
 from excite.report.verdict import verdict
 from excite.runs.arms import POE, arm_named
 from excite.runs.collection import Group, apart
@@ -252,8 +252,8 @@ def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
         yield from (f"{who}{whose}, do not trust this yet: {flag}" for whose, flag in arm.doubts)
     for group in dict.fromkeys(arm.group for arm in arms):
         for run in group.runs:
-            if run.estimate and run.estimate.identified and not (found := standing(run.estimate, run.arms)).trusted:
-                yield f"{group.experiment.network}, seed {run.experiment.seed}, L is off: {found.words}."
+            who = f"{group.experiment.network}, seed {run.experiment.seed}"
+            yield from (f"{who}, {name} is off: {words}." for name, words in refuted(run).items())
     for arm in arms:
         who = f"{arm.group.experiment.network}, {arm.title}"
         yield from dict.fromkeys(f"{who}: {result.problem}" for result in arm.results if result.problem)
