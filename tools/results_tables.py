@@ -3,7 +3,7 @@
     python tools/results_tables.py
 
 A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made again from the runs in that folder, under
-the attack that decides. `<!-- results/NAME: ARM against the others -->` begins one that holds an arm against each other.
+the attack that decides. `<!-- results/NAME: ARM against the others -->` begins one of what an arm gains on each other.
 """
 
 import re
