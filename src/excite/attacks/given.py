@@ -57,6 +57,8 @@ def _unused(name: str, taken: Mapping[str, object]) -> str:
 
 
 def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
+    if isinstance(value, Attack):
+        return value
     if isinstance(value, str):
         value = {"kind": value}
     if isinstance(value, Mapping):

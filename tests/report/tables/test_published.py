@@ -7,7 +7,7 @@ from excite.report.tables.published import (
     FIGURE_5_MAXIMA,
     FIGURE_5_POINTS,
     PUBLISHED,
-    Stated,
+    PublishedAccuracy,
     published_row,
 )
 from excite.runs import load
@@ -55,5 +55,5 @@ def test_figure_5_holds_the_l_of_table_1() -> None:
 
 
 def test_as_printed() -> None:
-    assert str(Stated(31.9, 3.1)) == "31.90 ± 3.10"
-    assert str(Stated(31.9)) == "31.90"
+    assert str(PublishedAccuracy(31.9, 3.1)) == "31.90 ± 3.10"
+    assert str(PublishedAccuracy(31.9)) == "31.90"

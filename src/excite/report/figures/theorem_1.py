@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Descent:
     """One descent at a multiple of 1/L; per step: cosine, certified or not, ‖θᵏ − θ*‖ over that at the start."""
 
     multiple: float
@@ -53,7 +53,7 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     return figure
 
 
-def _quadratic(curvatures: Sequence[float]) -> list[Line]:
+def _quadratic(curvatures: Sequence[float]) -> list[Descent]:
     """Gradient descent on ½ Σ λᵢ θᵢ² from θ = 1, whose L is the largest λ and whose θ* is 0."""
     import torch
 
@@ -70,11 +70,11 @@ def _quadratic(curvatures: Sequence[float]) -> list[Line]:
             goal=torch.zeros(len(curvatures)),
         )
         shares = found.distances[:-1] / found.distances[0]
-        lines.append(Line(multiple, found.cosines, found.certified, shares, _largest(found.residuals)))
+        lines.append(Descent(multiple, found.cosines, found.certified, shares, _largest(found.residuals)))
     return lines
 
 
-def _of_run(run: RunFolder) -> list[Line]:
+def _of_run(run: RunFolder) -> list[Descent]:
     from excite.excitation import certify
 
     lines = []
@@ -87,12 +87,12 @@ def _of_run(run: RunFolder) -> list[Line]:
         distances = trace.parameter_distances[:-2, -1]
         residuals = np.array([span.residual for span in found.spans])
         lines.append(
-            Line(multiple, found.angles.cosines, found.certified, distances / distances[0], _largest(residuals))
+            Descent(multiple, found.angles.cosines, found.certified, distances / distances[0], _largest(residuals))
         )
     return sorted(lines, key=lambda line: line.multiple)
 
 
-def _draw(top: "Axes", bottom: "Axes", title: str, lines: Sequence[Line]) -> None:
+def _draw(top: "Axes", bottom: "Axes", title: str, lines: Sequence[Descent]) -> None:
     for line, (colour, marker) in zip(lines, style.LOOKS, strict=False):
         steps = np.arange(1, len(line.cosines) + 1)
         sparse = max(1, len(steps) // 25)

@@ -11,7 +11,7 @@ from excite.runs import Experiment, load
 
 
 @dataclass(frozen=True)
-class Stated:
+class PublishedAccuracy:
     """An accuracy in %, and its deviation over seeds where one is stated."""
 
     mean: float
@@ -23,8 +23,8 @@ class Stated:
 
 @dataclass(frozen=True)
 class PublishedArm:
-    clean: Stated
-    robust: Stated
+    clean: PublishedAccuracy
+    robust: PublishedAccuracy
     logged: tuple[float, float] | None = None  # clean and robust accuracy in the released AutoAttack log
 
 
@@ -91,9 +91,9 @@ def _parts(text: str) -> dict[str, list[list[str]]]:
     return {first[0]: [first[1:], *others] for first, *others in lines}
 
 
-def _stated(text: str) -> Stated:
+def _stated(text: str) -> PublishedAccuracy:
     mean, deviation = map(float, text.split("±"))
-    return Stated(mean, deviation)
+    return PublishedAccuracy(mean, deviation)
 
 
 def _published() -> dict[str, PublishedRow]:

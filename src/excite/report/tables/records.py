@@ -10,7 +10,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Record:
+class TableRecord:
     """Accuracies and differences in %; None (an empty cell) where there is nothing. Described in docs/tables.md."""
 
     experiment: str
@@ -66,10 +66,10 @@ class Record:
     train_accuracy: float | None  # %
 
 
-FIELDS = tuple(field.name for field in fields(Record))
+FIELDS = tuple(field.name for field in fields(TableRecord))
 
 
-def as_csv(records: Iterable[Record]) -> str:
+def as_csv(records: Iterable[TableRecord]) -> str:
     """A header and a line per record; numbers in full, true and false as JSON writes them."""
     text = io.StringIO()
     writer = csv.DictWriter(text, FIELDS, lineterminator="\n")
@@ -82,7 +82,7 @@ def as_csv(records: Iterable[Record]) -> str:
     return text.getvalue().rstrip("\n")
 
 
-def as_json(records: Iterable[Record], *, verdict: str, notes: Iterable[str]) -> dict[str, Any]:
+def as_json(records: Iterable[TableRecord], *, verdict: str, notes: Iterable[str]) -> dict[str, Any]:
     """What `--json` and `--format json` print."""
     return {
         "format": FORMAT,

@@ -9,7 +9,7 @@ from excite.evaluation import Accuracy, Evaluation
 from excite.registry import named_options
 from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, terminal_width, text_table
 from excite.report.tables.published import at_full_scale
-from excite.report.tables.records import Record, as_csv, as_json
+from excite.report.tables.records import TableRecord, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
 from excite.report.trainings import mean_of, refuted
 from excite.report.verdict import verdict
@@ -40,7 +40,7 @@ class Row:
 class StudyTable:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    records: tuple[Record, ...]
+    records: tuple[TableRecord, ...]
     legend: tuple[str, ...]  # what the numbers mean
     warnings: tuple[str, ...]  # what went wrong, or is not to be trusted
 
@@ -126,7 +126,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
     return StudyTable(tuple(columns), rows, records, tuple(_legend(arms)), tuple(_warnings(arms)))
 
 
-def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[Record]:
+def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[TableRecord]:
     """What the cells say, attack by attack, in the fields that never change."""
     experiment, rate, constant = arm.group.experiment, _part(cells, "rate"), _part(cells, "L")
     by, beside = cells[("L_by",)].value, mean_of(arm.confounders)
@@ -136,7 +136,7 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[R
         median = _part(cells, "median", images)
         stated = _part(cells, "paper", "clean" if images == "clean" else "robust")
         best, best_difference = _part(cells, "best", images), _part(cells, "best_difference", images)
-        yield Record(
+        yield TableRecord(
             experiment=experiment.name,
             data=experiment.data_set,
             model=experiment.network,

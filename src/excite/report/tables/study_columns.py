@@ -12,7 +12,7 @@ from excite.evaluation.comparison import paired_difference
 from excite.evaluation.result import Flag
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
-from excite.report.tables.published import PublishedArm, PublishedRow, Stated, published_row
+from excite.report.tables.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
 from excite.report.trainings import Confounders, confounders, standing
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
@@ -266,7 +266,7 @@ def evaluations_of(group: Group, name: str, *, best: bool = False) -> dict[int, 
     }
 
 
-def _stated(figure: Stated | None) -> Cell:
+def _stated(figure: PublishedAccuracy | None) -> Cell:
     return NOTHING if figure is None else Cell(str(figure), {"mean": figure.mean, "sd": figure.deviation}, figure.mean)
 
 
