@@ -305,6 +305,25 @@ def test_an_arm_that_helped_by_learning_further_is_told_so(
     assert any("1/L has also learned further, 96.0% of the training images" in words for words in cautions) == told
 
 
+@pytest.mark.parametrize(
+    ("fitted", "change", "told"),
+    [
+        (0.86, "training.batch_size=1000", True),
+        (0.96, "training.batch_size=1000", False),
+        (0.86, "training.batch_size=128", False),
+        (0.86, "training.objective=trades", False),
+        (None, "training.batch_size=1000", False),
+    ],
+)
+def test_a_baseline_that_has_not_finished_in_large_batches_is_told_what_helped_there(
+    write_run: WriteRun, fitted: float | None, change: str, told: bool
+) -> None:
+    alone = {"baseline": {"evaluation": evaluation(40)} | ({} if fitted is None else {"train_accuracy": fitted})}
+    said = verdict(write_run(alone, changes=["training.batch_size=1000", change]))
+    assert ("The baseline has fitted 86.0% of the training images, in batches of 1,000." in said) == told
+    assert ("the arms half and poe" in said) == told
+
+
 def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> None:
     same = {name: {"evaluation": evaluation(60)} for name in ("placebo", "batch")}
     poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])

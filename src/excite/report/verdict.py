@@ -20,6 +20,7 @@ BASELINE = "baseline"
 HELPED, HURT, UNCLEAR = "helped", "hurt", "made no clear difference"
 MAYBE = {HELPED: "may have helped", HURT: "may have hurt"}  # after one training
 HELPFUL = (HELPED, MAYBE[HELPED])
+LARGE_BATCH, UNFINISHED = 1000, 0.95  # images, and of the training images: docs/results.md, A and C
 FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it has learned further
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
 DEAD, AGAINST_DEAD = "learned nothing", "met a baseline that learned nothing"  # clean accuracy is that of guessing
@@ -96,10 +97,11 @@ def conclude(groups: Sequence[Group]) -> Verdict:
     if not any(finding.compared for found in findings for finding in found):
         diverged = [finding.arm for found in findings for finding in found if finding.effect == DIVERGED]
         headline = f"{_listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
-        return Verdict(headline, cautions=tuple(_refuted(groups)))
+        unfinished = _unfinished(groups[0]) if len(groups) == 1 else ()
+        return Verdict(headline, cautions=(*_refuted(groups), *unfinished))
     warnings = [warning for group in groups for warning in distrusted(group)]
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
-    further = _learned_further(groups[0], findings[0]) if len(groups) == 1 else ()
+    further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
     cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups))
     if warnings:
         doubt = f"Trust checks warn: {', '.join(warnings)}."
@@ -251,6 +253,17 @@ def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]
                 f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs, or smaller "
                 "batches (the arm `batch` has the η/B of 1/L), and see."
             )
+
+
+def _unfinished(group: Group) -> Iterable[str]:
+    """Where the baseline stands as those did for which a larger rate helped."""
+    fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
+    if group.experiment.trains_plainly and batch >= LARGE_BATCH and fitted is not None and fitted < UNFINISHED:
+        yield (
+            f"The baseline has fitted {percent(fitted)} of the training images, in batches of {batch:,}. Where one had "
+            "not finished in such batches, rates of 1/(2L) to 1/L made networks more accurate and mostly more robust, "
+            "2/L did not (results.md of the documentation): the arms half and poe try them."
+        )
 
 
 def _train_accuracy(group: Group, name: str) -> float | None:

@@ -19,6 +19,7 @@ Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1e6)]  # infinity is no setting
 Options = dict[str, Any]
+STANDARD = "standard"  # the objective that attacks nothing
 LARGEST_FILE = 1_000_000  # bytes
 HOUSE = ("method", "shared", "wanted")  # keys that are not the estimator's
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # of [lipschitz], from when the edge was bisected
@@ -47,7 +48,7 @@ class Training(Section, frozen=True):
     epochs: Count
     batch_size: Count
     schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
-    objective: str | Options = "standard"  # a name, or kind and what that kind takes
+    objective: str | Options = STANDARD  # a name, or kind and what that kind takes
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     weight_decay: Share = 0.0
     nesterov: bool = False
@@ -113,6 +114,11 @@ class Experiment(Section, frozen=True):
         """The name of the training's loss, whether it was given alone or with its options."""
         given = self.training.objective
         return given if isinstance(given, str) else str(given["kind"])
+
+    @property
+    def trains_plainly(self) -> bool:
+        """On images as they are."""
+        return self.objective == STANDARD
 
     @property
     def deciding(self) -> str:

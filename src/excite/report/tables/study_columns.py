@@ -88,7 +88,7 @@ def columns_for(arms: Sequence[StudyArm]) -> dict[Column, Callable[[StudyArm], C
         Column("data", ("data",)): lambda arm: _text(arm.group.experiment.data_set),
         Column("model", ("model",)): lambda arm: _text(arm.group.experiment.network),
     }
-    if any(arm.group.experiment.objective != "standard" for arm in arms):
+    if not all(arm.group.experiment.trains_plainly for arm in arms):
         columns[Column("objective", ("objective",))] = lambda arm: _text(arm.group.experiment.objective)
     if any(arm.apart for arm in arms):
         columns[Column("setting", ("setting",))] = lambda arm: _text(arm.apart)

@@ -18,7 +18,7 @@ from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES
 from excite.runs.assemble import Parts, assemble, look_up
-from excite.runs.experiment import Experiment, Record, Teacher
+from excite.runs.experiment import STANDARD, Experiment, Record, Teacher
 from excite.runs.folder import RunFolder
 from excite.runs.stages.pseudo_label import label_with
 from excite.runs.stages.train import epoch_accuracies
@@ -82,7 +82,7 @@ def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
         name=f"{experiment.name}, teacher",
         data=msgspec.structs.replace(experiment.data, unlabelled=None),
         model=teacher.model or experiment.model,
-        training=teacher.training or msgspec.structs.replace(experiment.training, objective="standard"),
+        training=teacher.training or msgspec.structs.replace(experiment.training, objective=STANDARD),
         teacher=None,
         record=Record(),
         attacks={},
