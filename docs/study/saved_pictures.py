@@ -2,12 +2,14 @@
 
 It saves the last point of PGD as an 8-bit picture by cutting off, reads it back, and scores that: part of a level up is
 lost, part of a level down becomes a whole one. Here each trained arm of the runs is scored so and as it is, on the same
-images with the same attack; a line of the CSV per run and arm.
+images with the same attack; a line of the CSV per run and arm, and a figure of the same name. Arms that FILE has
+already are not scored again.
 """
 
 import argparse
 import csv
-import sys
+import io
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +18,9 @@ from torch import Tensor, nn
 from excite import attacks
 from excite.console import Console
 from excite.evaluation import evaluate
+from excite.files import write_text
+from excite.report.figures import style
+from excite.runs.arms import arm_named, in_order
 from excite.runs.folder import run_folders_in
 from excite.runs.procedure import Run
 
@@ -42,7 +47,7 @@ def saved_last_point(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return truncated(last_point(model, x, y))
 
 
-def scores(run: Run, arm: str, *, examples: int | None) -> list[object]:
+def scores(run: Run, arm: str, *, examples: int | None) -> list[str]:
     trained, images = run.files.arm(arm), run.parts.test
     images = images if examples is None else images.subset(examples)
     model = trained.load_into(run.parts.new_model()).eval()
@@ -52,28 +57,53 @@ def scores(run: Run, arm: str, *, examples: int | None) -> list[object]:
         "saved": saved_last_point,
     }
     found = evaluate(model, images.floats(), images.labels, ways, checks=False)
-    return [
-        run.folder.name,
-        arm,
-        trained.rate,
-        len(images),
-        found.clean.value,
-        *(found.robust[way].value for way in ways),
-    ]
+    measured = [trained.rate, len(images), found.clean.value, *(found.robust[way].value for way in ways)]
+    return [run.folder.name, arm, *map(str, measured)]
+
+
+def draw(lines: Sequence[Sequence[str]], name: str) -> str:
+    """Per network the true accuracy, filled, and that of the saved pictures, hollow."""
+    figure, (axes,) = style.panels(1, 1, width=6.4, height=0.8 + 0.24 * len(lines))
+    for row, (_, arm, *_, true, saved) in enumerate(lines):
+        colour, marker = style.look(arm)
+        points = [100 * float(true), 100 * float(saved)]
+        axes.plot(points, [row, row], color=colour, linewidth=1.2)
+        title = arm_named(arm).short_title
+        for point, filling, scored in zip(points, (colour, "none"), ("as they are", "saved in 8 bits"), strict=True):
+            axes.plot(point, row, marker, color=colour, markerfacecolor=filling, label=f"{title}, {scored}")
+    axes.set_yticks(range(len(lines)), [run for run, *_ in lines])
+    axes.invert_yaxis()
+    style.label(axes, "accuracy under PGD-20, last point (%)", "network (run)")
+    style.legend_below(figure, [axes], columns=2)
+    return style.svg(figure, name, "Accuracy on adversarial images as they are, and saved as 8-bit pictures")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path, help="a run folder, or a folder of them, with the weights still there")
-    parser.add_argument("--out", type=Path, help="a CSV file; the terminal where left out")
+    parser.add_argument("--out", type=Path, required=True, help="a CSV file")
     parser.add_argument("--examples", type=int, help="of the experiment's test images; all of them where left out")
     options = parser.parse_args()
-    runs = [Run.open(found.path, console=Console()) for found in run_folders_in(options.runs)]
-    lines = [
-        scores(run, arm.name, examples=options.examples) for run in runs for arm in run.files.arms if not arm.problem
-    ]
-    with options.out.open("w", encoding="utf-8", newline="") if options.out else sys.stdout as file:
-        csv.writer(file).writerows([COLUMNS, *lines])
+    lines = _read(options.out) if options.out.exists() else []
+    for found in run_folders_in(options.runs):
+        run = Run.open(found.path, console=Console())
+        for arm in (arm for arm in found.arms if not arm.problem):
+            if not any(line[:2] == [found.path.name, arm.name] for line in lines):
+                lines.append(scores(run, arm.name, examples=options.examples))
+                order = in_order({name for _, name, *_ in lines})
+                lines.sort(key=lambda line: (line[0], order.index(line[1])))
+                write_text(options.out, _as_csv(lines))
+    write_text(options.out.with_suffix(".svg"), draw(lines, options.out.stem))
+
+
+def _read(file: Path) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(file.read_text(encoding="utf-8"))))[1:]
+
+
+def _as_csv(lines: Sequence[Sequence[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *lines])
+    return text.getvalue()
 
 
 if __name__ == "__main__":
