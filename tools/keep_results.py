@@ -27,7 +27,7 @@ def keep(source: Path, target: Path, *, traces: bool) -> None:
     names = (*KEPT, TRACE) if traces else KEPT
     for path in sorted(source.rglob("*")):
         wanted = path.name in names or (path.parent.name == OF_PRESETS and path.suffix == ".json")
-        if wanted and "teacher" not in path.parts:
+        if wanted and "teacher" not in path.relative_to(source).parts:
             place = target / path.relative_to(source)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, place)
@@ -40,6 +40,8 @@ if __name__ == "__main__":
     parser.add_argument("--figure", action="append", default=[])
     parser.add_argument("--traces", action="store_true")
     arguments = parser.parse_args()
+    if len({run.name for run in arguments.runs}) < len(arguments.runs):
+        parser.error("two of the runs have one name, and would be kept in one folder")
     for run in arguments.runs:
         keep(run, arguments.out / run.name, traces=arguments.traces)
     results = collect([arguments.out])

@@ -63,6 +63,9 @@ def against_the_others(group: Group, name: str) -> str:
         cells = [group.arms(other)[0].title]
         for on in (group.experiment.deciding, "clean"):
             pairs = paired(evaluations_of(group, other), evaluations_of(group, name), on)
+            if not pairs:
+                cells += ["–", "–"]
+                continue
             mean = paired_difference(list(pairs.values()), on)
             low, high = map(signed, mean.interval)
             each = (signed(paired_difference([pair], on).difference) for pair in pairs.values())

@@ -88,7 +88,8 @@ def main() -> None:
     for found in run_folders_in(options.runs):
         run = Run.open(found.path, console=Console())
         for arm in (arm for arm in found.arms if not arm.problem):
-            if not any(line[:2] == [found.path.name, arm.name] for line in lines):
+            number = str(options.examples or len(run.parts.test))
+            if not any((line[0], line[1], line[3]) == (found.path.name, arm.name, number) for line in lines):
                 lines.append(scores(run, arm.name, examples=options.examples))
                 order = in_order({name for _, name, *_ in lines})
                 lines.sort(key=lambda line: (line[0], order.index(line[1])))

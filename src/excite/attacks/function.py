@@ -12,6 +12,16 @@ from excite.errors import InputError, unknown
 from excite.registry import named_options
 
 
+def at_radius(function: AttackFunction, eps: float) -> AttackFunction:
+    """`function` at this radius, unless it has one of its own; one that takes none is refused."""
+    parameter = _parameters(function).get("eps")
+    if parameter is not None:
+        return functools.partial(function, eps=eps) if parameter.default is parameter.empty else function
+    if getattr(function, "eps", None) is None:
+        raise InputError(f"eps={eps:g} would be ignored by {_words(function)}: give it an argument or attribute eps.")
+    return function
+
+
 @named_options
 def as_attack(attack: Attack | AttackFunction) -> Attack:
     """`attack` itself, or what a plain function tells of itself, such as `partial(attacks.pgd, eps=…, step=…)`.
@@ -43,7 +53,7 @@ class _Function(Attack):
         eps, norm = getattr(function, "eps", given.get("eps")), getattr(function, "norm", given.get("norm"))
         rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
         positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
-        as_fourth = len(positional) > 0 and "generator" not in parameters
+        as_fourth = positional[:1] != [] and _takes_generator(positional[0]) and "generator" not in parameters
         for parameter in rest[1:] if as_fourth else rest:
             if parameter.default is parameter.empty and parameter.kind in (
                 parameter.KEYWORD_ONLY,
@@ -76,6 +86,11 @@ class _Function(Attack):
         return _words(self.function)
 
     __str__ = __repr__
+
+
+def _takes_generator(fourth: inspect.Parameter) -> bool:
+    """Whatever it is called, unless it is an option with a value."""
+    return fourth.name not in ("eps", "norm") and fourth.default in (fourth.empty, None)
 
 
 def _parameters(function: AttackFunction) -> dict[str, inspect.Parameter]:

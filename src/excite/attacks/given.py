@@ -6,7 +6,7 @@ from typing import Any
 
 from excite.attacks import ATTACKS, create
 from excite.attacks.from_foolbox import FromFoolbox, of_foolbox
-from excite.attacks.function import as_attack
+from excite.attacks.function import as_attack, at_radius
 from excite.attacks.ladder import on_ladder
 from excite.attacks.protocol import Attack, AttackFunction
 from excite.errors import InputError
@@ -68,4 +68,6 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
         if eps is None:
             raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
         return FromFoolbox(value, number(eps))
-    return as_attack(value)
+    return as_attack(
+        value if eps is None or not callable(value) or isinstance(value, type) else at_radius(value, number(eps))
+    )

@@ -45,7 +45,7 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
     if compare:
         found = stored_estimates(run)
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in found.items()}
-        show(as_json, values, estimates_table(found, run.arms))
+        show(as_json, values, estimates_table(found, run))
     else:
         show(as_json, answer.to_json(), str(answer))
 

@@ -16,7 +16,11 @@ from excite.errors import ExciteError
 @click.command(epilog="Example: excite report runs/mnist-sample --open")
 @runs_argument
 @click.option("--open", "in_browser", is_flag=True, help="Show the page in the browser.")
-@click.option("--out", type=Output(dir_okay=False), help="The page; by default report.html in the folder.")
+@click.option(
+    "--out",
+    type=Output(dir_okay=False),
+    help="The page; by default report.html in the folder; here, where several are named.",
+)
 @click.option(
     "--format",
     "wanted",

@@ -109,7 +109,9 @@ experiment_argument = click.argument("experiment", default="mnist-sample", shell
 run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
 run_argument = click.argument("folder", metavar="RUN", type=run_folder)
 runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
-out_option = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
+out_option = click.option(
+    "--out", type=Output(file_okay=False), help="Run folder; by default one named after the experiment, in runs/."
+)
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a key of the experiment."
 )

@@ -198,7 +198,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _send(worker: _Worker, task: Task) -> None:
-    with contextlib.suppress(OSError):  # it died meanwhile; `collect` will hear of it
+    with contextlib.suppress(OSError):  # it died meanwhile; `_serve` will hear of it
         worker.connection.send(task)
 
 

@@ -22,6 +22,7 @@ from excite.quantities import pixels
 from excite.registry import named_options, with_named_options
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
+from excite.runs.missing import needed_model
 
 __all__ = ["Record", "benchmark", "export", "load_model", "model_card", "save_model"]
 
@@ -107,7 +108,7 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
         threat_model=threat_model,
         eps=eps,
         clean=evaluation.clean.value,
-        autoattack=evaluation.robust["AutoAttack"].value,
+        autoattack=evaluation.robust["AutoAttack"].value if version == "standard" else None,
         unreliable=bool(evaluation.flags),
         footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
     )
@@ -231,11 +232,7 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
         The folder, which `load_model` reads. `autoattack_acc` of the row is null where the experiment has no
         AutoAttack of the standard version, at its full length; there is no row where no attack says its ball.
     """
-    experiment, trained = run.experiment, run.arm(arm)
-    if not trained.has_checkpoint:
-        raise InputError(
-            f"{trained.path} holds no trained model; `excite run` or `excite train --arm {arm}` makes one."
-        )
+    experiment, trained = run.experiment, needed_model(run, arm)
     parts = assemble(experiment, device="cpu")
     dataset = data.load(experiment.data.name)
     folder = destination or Path("exports") / f"{experiment.name}-{arm}"

@@ -15,8 +15,6 @@ with extra("tensorboard"):
 
 __all__ = ["add_estimate", "add_trace", "write_run"]
 
-ONE_RUN = ("figure-1",)  # figures that a single run has all the data for
-
 
 @named_options
 def write_run(run: RunFolder, destination: Path | None = None) -> Path:
@@ -33,9 +31,7 @@ def write_run(run: RunFolder, destination: Path | None = None) -> Path:
     with SummaryWriter(str(folder / "run")) as writer:
         if run.estimate is not None:
             add_estimate(writer, run.estimate)
-        if run.arms:
-            for name in ONE_RUN:
-                writer.add_figure(f"excite/{name}", plot(name, [run]), 0)
+            writer.add_figure("excite/figure-1", plot("figure-1", [run]), 0)
     for arm in run.arms:
         with SummaryWriter(str(folder / arm.name)) as writer:
             _write_arm(writer, arm)

@@ -1,7 +1,7 @@
 """What trainings say beside their accuracy: whether L stands, whether the theorem held, what else differed."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any
@@ -51,6 +51,11 @@ def standing(
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
 
 
+def standing_in(run: RunFolder, estimate: LipschitzEstimate) -> Standing:
+    """By all that is known in the run: its trainings, and what short ones gave."""
+    return standing(estimate, run.arms, by_short_trainings(run))
+
+
 def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
     """The run's own L and those that other arms' rates came from, each by what a sentence calls it."""
     names = dict.fromkeys([OWN, *(arm.arm.estimator or OWN for arm in run.arms)])
@@ -60,13 +65,18 @@ def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
 
 def refuted(run: RunFolder) -> dict[str, str]:
     """What its trainings have shown against those of them that were thought to be known."""
-    judged = {name: standing(found, run.arms) for name, found in relied_on(run).items() if found.identified}
+    judged = {name: standing_in(run, found) for name, found in relied_on(run).items() if found.identified}
     return {name: found.words for name, found in judged.items() if not found.trusted}
 
 
 def method_of(run: RunFolder, name: str = OWN) -> str:
     """Which of `ESTIMATORS` gave the L that the run calls `name`; the estimate itself may say it in other words."""
-    return str((run.estimates[name].options or options_of(run.experiment, name))["method"])
+    return str(options_behind(run, name)["method"])
+
+
+def options_behind(run: RunFolder, name: str) -> Mapping[str, Any]:
+    """As they were when it was estimated; a preset may have been added to the study later than `run`."""
+    return run.estimates[name].options or options_of(run.experiment, name)
 
 
 def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:

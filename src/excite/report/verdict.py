@@ -102,7 +102,7 @@ def conclude(groups: Sequence[Group]) -> Verdict:
     warnings = [warning for group in groups for warning in distrusted(group)]
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
     further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
-    cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups))
+    cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
     if warnings:
         doubt = f"Trust checks warn: {', '.join(warnings)}."
         headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
@@ -245,13 +245,14 @@ def _tone(compared: Iterable[Finding]) -> str:
 def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]:
     """Where an arm that helped has also fitted more training images than the baseline, which is a reason of its own."""
     before = _train_accuracy(group, BASELINE)
-    for finding in findings:
+    control = "" if "batch" in group.arm_names else " (the arm `batch` has the η/B of 1/L)"
+    for finding in (finding for finding in findings if not arm_named(finding.name).control):
         after = _train_accuracy(group, finding.name)
         if finding.effect in HELPFUL and before is not None and after is not None and after > before + FURTHER:
             yield (
                 f"{finding.arm} has also learned further, {percent(after)} of the training images, the baseline "
                 f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs, or smaller "
-                "batches (the arm `batch` has the η/B of 1/L), and see."
+                f"batches{control}, and see."
             )
 
 
@@ -288,19 +289,21 @@ def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
                 yield f"The attacks disagree: under {attack}, {words}."
 
 
-def _cautions(groups: Sequence[Group]) -> tuple[str, ...]:
+def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) -> tuple[str, ...]:
     runs = [run for group in groups for run in group.runs]
+    compared = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
     cautions = []
-    if all(len(group.runs) == 1 for group in groups):
+    if compared[-1] == 1:
         cautions.append(ONE_TRAINING)
-        if len(groups) == 1:
+        if len(runs) == 1:
             cautions.append(
                 f"A second seed costs about {duration(spent(runs[0]))}: run it again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
             )
     elif len(groups) == 1:
         cautions.append(
-            f"Paired by test image and by seed: the intervals cover the luck of both, over {len(runs)} seeds."
+            f"Paired by test image and by seed: the intervals cover the luck of both, over "
+            f"{' or '.join(map(str, compared))} seeds{'; with one, of the images alone' if compared[0] == 1 else ''}."
         )
     if len(groups) > 1:
         cautions.append("Of many 95% intervals, one in twenty misses by chance.")
@@ -321,7 +324,8 @@ def _refuted(groups: Sequence[Group]) -> Iterable[str]:
 
 def spent(run: RunFolder) -> float:
     """What a run took: its estimate, its trainings, its attacks."""
-    attacks = sum(arm.evaluation.cost.seconds for arm in run.arms if arm.evaluation)
+    evaluations = [one for arm in run.arms for one in (arm.evaluation, arm.best.evaluation) if one]
+    attacks = sum(evaluation.cost.seconds for evaluation in evaluations)
     return run.estimate_seconds + sum(arm.outcome.seconds for arm in run.arms) + attacks
 
 

@@ -20,6 +20,7 @@ from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
 from excite.evaluation.shards import UNSHARED
 from excite.runs.assemble import usable_device
+from excite.runs.missing import needed_model
 from excite.runs.procedure import Run
 
 PREFIXES = ("module.", "_orig_mod.", "model.")  # of DDP, torch.compile, checkpoints of ours and Lightning's
@@ -36,7 +37,7 @@ class Target:
 
 
 def arm_of_run(run: Run, arm: str) -> Target:
-    trained = run.files.arm(arm)
+    trained = needed_model(run.files, arm)
     return Target(trained.load_into(run.parts.new_model()).eval(), run.parts.test, trained.path)
 
 

@@ -4,12 +4,21 @@ from excite.errors import DivergedError, InputError
 from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import OWN
 from excite.runs.experiment import every_name, own_name
-from excite.runs.folder import RunFolder
+from excite.runs.folder import ArmFolder, RunFolder
 from excite.trace import Trace
 
 
-def needed_trace(run: RunFolder, arm: str) -> Trace:
-    """What was recorded of an arm's training."""
+def needed_model(run: RunFolder, arm: str) -> ArmFolder:
+    """An arm whose training came to a good end, with its weights."""
+    files = _trained(run, arm)
+    if not files.has_model:
+        raise InputError(
+            f"{files.path} has no weights. Delete it; `excite train {run.path} --arm {arm}` trains it again."
+        )
+    return files
+
+
+def _trained(run: RunFolder, arm: str) -> ArmFolder:
     files, trained = run.arm(arm), [each.name for each in run.arms]
     if arm not in trained:
         raise InputError(
@@ -18,6 +27,12 @@ def needed_trace(run: RunFolder, arm: str) -> Trace:
         )
     if files.problem:
         raise DivergedError(files.problem)
+    return files
+
+
+def needed_trace(run: RunFolder, arm: str) -> Trace:
+    """What was recorded of an arm's training."""
+    files = _trained(run, arm)
     if (trace := files.trace()) is None:
         raise InputError(f"{files.trace_file} is missing. Delete {files.path}; `excite train {run.path} --arm {arm}`.")
     return trace

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from pathlib import Path
 
+import msgspec
+
 from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.evaluation import Evaluation, Shards
@@ -25,6 +27,7 @@ from excite.runs.experiment import (
     without_plan,
 )
 from excite.runs.folder import RunFolder, StoredRates
+from excite.runs.missing import needed_model
 from excite.runs.stages.attack import attack, certify, illustrate, shown_arms
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import search
@@ -147,7 +150,7 @@ class Run:
         if not file.exists():
             leader = self._leader(name)
             if leader is not None:
-                Run.open(leader.path, console=self.console, device=self.device)._estimate(name)
+                Run(leader.path, self._of_leader(leader), console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
             else:
                 if self._reads_own_trace(name):
@@ -157,6 +160,10 @@ class Run:
         if name and stored.options != dict(options_of(self.experiment, name)):
             raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
         return stored
+
+    def _of_leader(self, leader: RunFolder) -> Experiment:
+        """Its experiment, with the estimators that this run was asked for."""
+        return msgspec.structs.replace(leader.experiment, estimators=self.experiment.estimators)
 
     def _reads_own_trace(self, estimator: str) -> bool:
         """Whether an L comes from the trace of this run's baseline; one that is taken over does not."""
@@ -179,7 +186,11 @@ class Run:
     def estimates_from_trace(self) -> None:
         """L by every estimator that reads the baseline's trace, if there is one; a figure has them side by side."""
         if self.files.arm("baseline").trace() is not None:
-            self.compare(name for name, kind in ESTIMATORS.items() if kind.needs == "trace")
+            for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
+                try:
+                    self.compare([name])
+                except InputError as error:  # of the experiment's own, which no arm needed
+                    self.console.say(f"There will be no L by {name}: {error}")
 
     def show(self) -> None:
         """Keep what a report shows beside the arms: L by every estimator that reads the trace, and a few images."""
@@ -213,10 +224,8 @@ class Run:
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Clean and robust accuracy of one trained arm on the test images."""
         files = self.files.arm(arm)
-        if not (files.evaluation_file.exists() or files.has_checkpoint):
-            raise InputError(
-                f"{self.folder} has no trained arm {arm}. `excite train {self.folder} --arm {arm}` trains it."
-            )
+        if not files.evaluation_file.exists():
+            needed_model(self.files, arm)
         console = self._placed(files.evaluation_file)
         self._once(files.evaluation_file, lambda: attack(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)

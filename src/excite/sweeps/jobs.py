@@ -40,7 +40,8 @@ class Job:
         if self.estimator is not None:
             return (RunFolder(self.folder).estimate_file(self.estimator),)
         arm = RunFolder(self.folder).arm(self.task)
-        return (arm.outcome_file, arm.evaluation_file)
+        best = (arm.best.evaluation_file,) if arm.best.has_checkpoint else ()
+        return (arm.outcome_file, arm.evaluation_file, *best)
 
     @property
     def log(self) -> Path:

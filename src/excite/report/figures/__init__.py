@@ -1,4 +1,4 @@
-"""Every figure, drawn from run folders: `draw(name, runs, folder)` writes it as SVG and as PNG.
+"""Every figure, drawn from run folders: `draw(name, runs, folder)` writes it as SVG, PNG and PDF.
 
 To add one: a file with a function from runs to a matplotlib figure, and a line in `FIGURES`.
 """

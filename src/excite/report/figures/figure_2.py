@@ -35,7 +35,7 @@ def figure_2(runs: Sequence[RunFolder]) -> "Figure":
 
 
 def _draw(axes: "Axes", group: Sequence[RunFolder]) -> None:
-    trained = [arm for run in group for arm in run.arms]
+    trained = _trained(group)
     attacks = dict.fromkeys(name for arm in trained if arm.evaluation for name in arm.evaluation.attacks)
     for name, (colour, marker) in zip(("clean", *attacks), cycle(style.LOOKS), strict=False):
         style.mean_and_range(axes, _accuracies(trained, name), colour=colour, marker=marker, name=name)
@@ -62,4 +62,9 @@ def _accuracies(trained: Sequence[ArmFolder], name: str) -> dict[float, list[flo
 
 
 def _rates(group: Sequence[RunFolder]) -> set[float]:
-    return set(_accuracies([arm for run in group for arm in run.arms], "clean"))
+    return set(_accuracies(_trained(group), "clean"))
+
+
+def _trained(group: Sequence[RunFolder]) -> list[ArmFolder]:
+    """Without controls, whose batches may be of another size."""
+    return [arm for run in group for arm in run.arms if not arm.arm.control]

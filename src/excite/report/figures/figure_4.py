@@ -45,7 +45,7 @@ def _fractions(group: Sequence[RunFolder]) -> Fractions:
         for arm in run.arms:
             if arm.certified:
                 shares = found.setdefault((arm.name, arm.title), {})
-                size = float(run.experiment.training.batch_size)
+                size = float(arm.outcome.batch_size or run.experiment.training.batch_size)
                 shares.setdefault(size, []).append(100 * arm.certified.acute / arm.certified.steps)
     return found
 

@@ -38,7 +38,8 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     problems = {title: _quadratic(curvatures) for title, curvatures in QUADRATICS.items()}
     for run in runs:
         if lines := _of_run(run):
-            problems[f"{run.experiment.network}, {run.experiment.data_set}"] = lines
+            seed = f", seed {run.experiment.seed}" if len(runs) > 1 else ""
+            problems[f"{run.experiment.network}, {run.experiment.data_set}{seed}"] = lines
     if len(problems) == len(QUADRATICS):
         raise InputError(
             "theorem-1 needs arms at multiples of 1/L whose every step was recorded (full batches, an epoch being "

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any, ClassVar, NamedTuple
 
 from excite.evaluation import Accuracy
-from excite.quantities import pixels
+from excite.quantities import number, pixels
 from excite.runs.collection import Group, same_but, titles, without_rate
 from excite.runs.experiment import Experiment
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
@@ -280,7 +280,7 @@ def rate_curves(runs: Sequence[RunFolder], styles: Mapping[str, int]) -> list[Li
 
 
 def _rate_of(experiment: Experiment) -> float:
-    return float(experiment.training.schedule["rate"])
+    return number(experiment.training.schedule["rate"])
 
 
 def _by_rate(arms: Iterable[ArmFolder], on: str) -> dict[float, list[Accuracy]]:

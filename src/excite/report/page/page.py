@@ -31,11 +31,10 @@ from excite.report.tables.study_columns import Column
 from excite.report.trainings import (
     Confounders,
     Standing,
-    by_short_trainings,
     certificates,
     confounders,
     method_of,
-    standing,
+    standing_in,
 )
 from excite.report.verdict import Finding, compare_arms, conclude, signed
 from excite.runs.arms import OWN, arm_named
@@ -248,13 +247,14 @@ def _table(table: StudyTable, groups: Sequence[Group], base: Path) -> dict[str, 
         if column.path[0] != "difference"
         if column.path == ("arm",) or len({cell.text for cell in found}) > 1
     ]
+    kinds = {table.columns[number].path[0] for number in shown}
     return {
         "columns": [table.columns[number] for number in shown],
         "rows": [
             [ShownCell(row.cells[number], _source(table.columns[number], row, groups, base)) for number in shown]
             for row in table.rows
         ],
-        "notes": [note for note in table.notes if not note.startswith("Δ")],
+        "notes": [note for note in table.notes if not note.startswith("Δ") or "best_difference" in kinds],
     }
 
 
@@ -305,7 +305,7 @@ def _estimates(runs: Sequence[RunFolder], base: Path) -> Iterator[EstimateRow]:
                 source=_estimate_source(run, name, base),
                 used=name in given,
                 preset=name != OWN,
-                standing=standing(found, run.arms, by_short_trainings(run)) if found else None,
+                standing=standing_in(run, found) if found else None,
             )
 
 

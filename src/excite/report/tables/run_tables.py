@@ -100,7 +100,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
 
     The best accuracy under each attack is marked in every group, and the second; an arm that diverged at one of its
     seeds is left out of that, for the seeds that remain are the lucky ones. The difference to the baseline is paired
-    by test image and seed: see `paired.paired_difference`. The paper's numbers stand beside the experiments whose name
+    by test image and seed: see `paired_difference`. The paper's numbers stand beside the experiments whose name
     says that they repeat a row of its tables.
     """
     told_apart = zip(groups, apart([group.experiment for group in groups]), strict=True)

@@ -13,10 +13,9 @@ from excite.evaluation.result import Flag
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
-from excite.report.trainings import Confounders, confounders, standing
+from excite.report.trainings import Confounders, confounders, options_behind, standing_in
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
-from excite.runs.experiment import is_shared
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 NOTHING = Cell("–", None)
@@ -163,7 +162,7 @@ def constant(arm: StudyArm) -> Cell:
         return NOTHING
     cell = _range([estimate.constant for estimate in estimates.values()])
     identified = all(estimate.identified for estimate in estimates.values())
-    trusted = all(standing(estimate, run.arms).trusted for run, estimate in estimates.items())
+    trusted = all(standing_in(run, estimate).trusted for run, estimate in estimates.items())
     value = cell.value if isinstance(cell.value, dict) else {}
     facts = {"identified": identified, "trusted": trusted}
     return Cell(cell.text if trusted else f"{cell.text} ?", value | facts, cell.order)
@@ -171,7 +170,8 @@ def constant(arm: StudyArm) -> Cell:
 
 def _method(arm: StudyArm) -> Cell:
     """How L was found, (M, N) where the method has them, and whether the seeds share it."""
-    shared = len(arm.group.runs) > 1 and is_shared(arm.group.experiment, arm_named(arm.name).estimator or OWN)
+    name, runs = arm_named(arm.name).estimator or OWN, arm.group.runs
+    shared = len(runs) > 1 and any(options_behind(run, name).get("shared") for run in runs if name in run.estimates)
     words = dict.fromkeys(
         f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
         if "M" in estimate.details

@@ -10,6 +10,7 @@ from excite.data.self_training.labelling import Labelling, check_shape, pseudo_l
 from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
 from excite.errors import InputError
 from excite.randomness import device_of, undisturbed
+from excite.runs.missing import needed_model
 
 if TYPE_CHECKING:
     from excite.runs.procedure import Run
@@ -21,9 +22,7 @@ def label_with_run(
     """Label the images of `source` with a trained arm of a run, and write the pseudo-labels to `out`, an .npz file."""
     if out.suffix != ".npz":
         raise InputError(f"Pseudo-labels are an .npz file; {out} does not end so. Write --out {out}.npz.")
-    trained = run.files.arm(arm)
-    if not trained.trained or trained.problem:
-        raise InputError(f"{run.folder} has no trained arm {arm}. Train it: excite train … --arm {arm}.")
+    trained = needed_model(run.files, arm)
     unlabelled = load_unlabelled(source)
     check_shape(unlabelled, run.parts.test.images.shape[1:])
     with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
