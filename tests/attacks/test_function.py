@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from excite import attacks
 from excite.attacks.function import as_attack
+from excite.attacks.given import as_attacks
 from excite.errors import InputError
 from excite.evaluation import evaluate
 
@@ -87,3 +88,24 @@ def test_a_name_is_no_attack() -> None:
 def test_wrong_options_of_the_functions(function: Any, options: dict[str, Any], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
         function(nn.Flatten(), torch.rand(2, 4), torch.zeros(2, dtype=torch.long), **options)
+
+
+def test_a_radius_is_the_functions_own_or_given_and_never_a_generator(
+    convnet: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    def own(model: nn.Module, x: Tensor, y: Tensor, eps: float = 0.1) -> Tensor:
+        return (x + eps).clamp(0, 1)
+
+    def needed(model: nn.Module, x: Tensor, y: Tensor, *, eps: float) -> Tensor:
+        return (x + eps).clamp(0, 1)
+
+    def fixed(model: nn.Module, x: Tensor, y: Tensor, draw: torch.Generator | None = None) -> Tensor:
+        assert draw is not None
+        return x
+
+    given = as_attacks({"own": own, "needed": needed}, eps="8/255")
+    assert {name: attack.eps for name, attack in given.items()} == {"own": 0.1, "needed": 8 / 255}
+    for attack in (*given.values(), as_attack(fixed)):
+        assert attack(convnet, images, labels, torch.Generator()).shape == images.shape
+    with pytest.raises(InputError, match=r"eps=0.03 would be ignored by .*fixed"):
+        as_attacks(fixed, eps=0.03)

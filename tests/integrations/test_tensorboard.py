@@ -1,5 +1,6 @@
 """Event files, read back with TensorBoard itself, hold what the run folder holds."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,11 @@ def test_what_is_written_is_what_the_run_holds(run: RunFolder, tmp_path: Path) -
 
 def test_beside_the_run_by_default(run: RunFolder) -> None:
     assert tensorboard.write_run(run) == run.path / "tensorboard"
+
+
+def test_a_run_without_l_is_written_too(run: RunFolder, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    RunFolder(tmp_path / "run").estimate_file().unlink()
+    folder = tensorboard.write_run(RunFolder(tmp_path / "run"), tmp_path / "events")
+    assert events(folder / "run").Tags()["images"] == []
+    assert "accuracy/clean" in events(folder / "baseline").Tags()["scalars"]

@@ -11,6 +11,7 @@ from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
+from excite.report.tables.estimates import estimates_table
 from excite.report.trainings import standing
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
 from excite.runs.collection import by_seed
@@ -329,3 +330,31 @@ def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> 
     poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])
     assert poe.so == "may have helped, but not more than its control, the placebo and the η/B control"
     assert placebo.unbeaten == batch.unbeaten == ()
+
+
+def test_only_seeds_that_were_compared_are_counted(write_run: WriteRun) -> None:
+    runs = [write_run(arms(40, 60))]
+    runs += [write_run({"baseline": {"evaluation": evaluation(40)}}, changes=[f"seed={seed}"]) for seed in (1, 2)]
+    said = str(conclude(by_seed(runs)))
+    assert "at the 1 of 3 seeds where both are there" in said
+    assert ONE_TRAINING in said
+    assert "over 3 seeds" not in said
+
+
+def test_a_control_is_not_told_to_try_itself(write_run: WriteRun) -> None:
+    both = arms(40, 60, batch={"evaluation": evaluation(60), "train_accuracy": 0.96})
+    both["baseline"]["train_accuracy"], both["poe"]["train_accuracy"] = 0.93, 0.96
+    said = verdict(write_run(both))
+    assert said.count("has also learned further") == 1
+    assert "the arm `batch`" not in said
+
+
+def test_an_l_is_held_against_what_short_trainings_gave_everywhere(write_run: WriteRun) -> None:
+    measured = LipschitzEstimate(20.0, (10.0, 40.0), "edge", True, "8 short trainings")
+    far = LipschitzEstimate(0.2, (0.15, 0.25), "epochs", True, "25 maxima")
+    run = write_run(
+        arms(40, 60, **{"poe@epochs": {"evaluation": evaluation(50)}}), estimate=measured, estimates={"epochs": far}
+    )
+    words = "its 2/L = 10 is not within 0.05 to 0.2, where short trainings stop converging"
+    assert f"L by epochs is off: {words}." in verdict(run)
+    assert "its 2/L = 10 is not within" in " ".join(estimates_table({"epochs": far}, run).split())

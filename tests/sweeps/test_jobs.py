@@ -5,10 +5,22 @@ from pathlib import Path
 import pytest
 
 from excite.console import Console
+from excite.errors import InputError
 from excite.runs import load
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.sweeps.jobs import ESTIMATE_L, Job, perform
+from excite.sweeps.jobs import ESTIMATE_L, Job, earlier_outcome, perform
+
+
+class Heard(Console):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
 
 @pytest.fixture
@@ -52,3 +64,32 @@ def test_a_fault_of_ours_ends_one_job_only(run: Run) -> None:
     assert outcome.status == "failed"
     assert "poe.log" in outcome.reason
     assert "Traceback" in (run.folder / "poe.log").read_text(encoding="utf-8")
+
+
+def test_a_job_is_done_when_its_best_weights_are_attacked_too(tiny: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", load(str(tiny), overrides=["record.best_every=1"]), console=Console())
+    job = Job(run.folder, "baseline")
+    assert perform(job, None).status == "done"
+    assert earlier_outcome(job)
+    run.files.arm("baseline").best.evaluation_file.unlink()
+    assert earlier_outcome(job) is None
+    assert perform(job, None).status == "done"
+    assert run.files.arm("baseline").best.evaluation
+
+
+def test_an_l_that_no_arm_needs_does_not_end_a_run(tiny: Path, tmp_path: Path) -> None:
+    experiment = load(str(tiny), overrides=["lipschitz.method=curvature", "arms=['baseline']"])
+    console = Heard()
+    assert Run(tmp_path / "run", experiment, console=console).all(["baseline"]).arms[0].evaluation
+    assert any(words.startswith("There will be no L by curvature") for words in console.said)
+
+
+def test_an_arm_is_attacked_when_its_training_has_ended_and_not_before(run: Run) -> None:
+    run.train("baseline")
+    outcome = run.files.arm("baseline").outcome_file
+    kept = outcome.read_bytes()
+    outcome.unlink()  # as after a stop in its last epoch
+    with pytest.raises(InputError, match=r"has no trained arm baseline \(trained: none\)"):
+        run.attack("baseline")
+    outcome.write_bytes(kept)
+    assert run.attack("baseline").clean.total

@@ -5,6 +5,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from excite.evaluation import Evaluation
 from excite.files import write_json
 from excite.lipschitz import ESTIMATORS
 from excite.lipschitz.protocol import LipschitzEstimate
@@ -21,6 +23,7 @@ from excite.report.verdict import verdict
 from excite.runs.experiment import with_values
 from excite.runs.folder import EXPERIMENT, RunFolder
 from excite.runs.stages.attack import certify
+from excite.runs.stored import StoredEstimate
 from excite.trace import Trace
 
 WriteRun = Callable[..., RunFolder]
@@ -260,6 +263,8 @@ def test_the_l_of_an_arm_is_that_of_its_preset(write_run: WriteRun) -> None:
     text = page([run])
     sources = dict(re.findall(r'data-order="([\d.]+)" title="(estimate[^"]*)"', text))  # by L
     assert sources == {"3.0": "estimate.json", "7.0": "estimates/authors.json"}
+    told = re.sub(r"<[^>]+>|&nbsp;", "", text)
+    assert "started at 1/L=0.333 and at 1/L (authors)=0.143" in told
     section = unescape(text.partition('<h2 id="l">')[2].partition("</section>")[0])
     assert "come from <strong>edge, authors</strong>" in section
     assert section.count("used here") == 2
@@ -285,3 +290,18 @@ def test_the_certificate_of_each_arm_is_read_not_computed(write_run: WriteRun, d
     assert f"<td>{found.steps}</td><td>{found.certified}</td><td>{found.acute}</td>" in section
     assert section.count('title="poe/certificate.json"') == 1
     assert f": {found.conclusion}</li>" in unescape(section)
+
+
+def test_a_rate_may_be_a_fraction(write_run: WriteRun) -> None:
+    runs = [write_run({"baseline": {"rate": rate}}, changes=[f"training.schedule.rate={rate:g}/1"]) for rate in (1, 2)]
+    assert "report" in page(runs)
+
+
+def test_a_preset_that_was_added_later_is_read(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
+    later = LipschitzEstimate(7.0, (3.0, 9.0), "epochs", False, "164 epochs")
+    arms = {name: {"rate": 1 / 7, "evaluation": evaluated(95, 60)} for name in ("baseline", "poe@later")}
+    runs = [write_run(arms, changes=[f"seed={seed}"], estimates={"later": later}) for seed in (0, 1)]
+    for run in runs:
+        stored = StoredEstimate(later, 1.0, options={"method": "epochs", "shared": True})
+        write_json(run.estimate_file("later"), asdict(stored))
+    assert "one for all seeds" in page(runs)
