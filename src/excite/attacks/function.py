@@ -13,13 +13,10 @@ from excite.registry import named_options
 
 
 def at_radius(function: AttackFunction, eps: float) -> AttackFunction:
-    """`function` at this radius, unless it has one of its own; one that takes none is refused."""
+    """`function` at this radius, unless it has one of its own or takes none."""
     parameter = _parameters(function).get("eps")
-    if parameter is not None:
-        return functools.partial(function, eps=eps) if parameter.default is parameter.empty else function
-    if getattr(function, "eps", None) is None:
-        raise InputError(f"eps={eps:g} would be ignored by {_words(function)}: give it an argument or attribute eps.")
-    return function
+    needs_it = parameter is not None and parameter.default is parameter.empty
+    return functools.partial(function, eps=eps) if needs_it else function
 
 
 @named_options

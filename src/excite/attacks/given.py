@@ -40,6 +40,10 @@ def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
             name = value if isinstance(value, str) else str(value.get("kind")) if isinstance(value, Mapping) else ""
             attack = _attack(value, eps, "attacks")
             known[_unused(name or str(attack), known)] = attack
+    if eps is not None and known and all(attack.eps is None for attack in known.values()):
+        raise InputError(
+            f"eps={eps} would be ignored: {', '.join(map(str, known.values()))} takes no eps; leave it out."
+        )
     return known
 
 
@@ -68,6 +72,6 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
         if eps is None:
             raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
         return FromFoolbox(value, number(eps))
-    return as_attack(
-        value if eps is None or not callable(value) or isinstance(value, type) else at_radius(value, number(eps))
-    )
+    if eps is not None and callable(value) and not isinstance(value, type):
+        value = at_radius(value, number(eps))
+    return as_attack(value)

@@ -103,7 +103,7 @@ def test_the_command_prints_what_it_did(trained: Run, tmp_path: Path) -> None:
 
 def test_what_cannot_be_labelled_is_named(trained: Run, tmp_path: Path) -> None:
     out = tmp_path / "pseudo.npz"
-    with pytest.raises(InputError, match=r"has no trained arm poe. Train it"):
+    with pytest.raises(InputError, match=r"has no trained arm poe \(trained: baseline\)"):
         label_with_run(trained, "poe", "mnist-sample-1k+4k", out)
     with pytest.raises(InputError, match=r"Write --out .*pseudo\.npz"):
         label_with_run(trained, "baseline", "mnist-sample-1k+4k", tmp_path / "pseudo")
