@@ -113,7 +113,8 @@ def test_figure_2_has_mean_and_range_over_seeds_and_marks_the_edge(write_run: Wr
     def run(rate: float, robust: int, seed: int, activation: str = "relu", **more: Any) -> RunFolder:
         arm = {"rate": rate, "evaluation": evaluated(95, robust)}
         changes = [f"seed={seed}", f"training.schedule.rate={rate}", f"model.options.activation={activation}"]
-        return write_run({"baseline": arm}, changes=changes, **more)
+        control = {"rate": rate, "batch_size": 8, "evaluation": evaluated(90, 0)}  # is of another size of batches
+        return write_run({"baseline": arm, "batch": control}, changes=changes, **more)
 
     lost = write_run({"baseline": {"rate": 2.0, "problem": "diverged"}}, changes=["training.schedule.rate=2.0"])
     runs = [run(0.1, 40, 0, estimate=EDGE), run(0.1, 50, 1), run(0.3, 60, 0), lost]
@@ -177,6 +178,12 @@ def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, desce
     assert shares == {size: 100 * acuteness(trace).fraction for size, trace in traces.items()}
     assert shares[512] == 100 > shares[32]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "512"]
+
+
+def test_in_figure_4_a_control_stands_at_its_own_batch_size(write_run: Write, descent: Descent) -> None:
+    arms = {"baseline": {"trace": descent(12)}, "batch": {"trace": descent(12), "batch_size": 64}}
+    (axes,) = plot("figure-4", [certified(write_run(arms, changes=["training.batch_size=512"]))]).axes
+    assert [set(points(line)) for line in lines(axes).values()] == [{512}, {64}]
 
 
 def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
