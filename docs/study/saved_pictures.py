@@ -94,7 +94,8 @@ def main() -> None:
                 order = in_order({name for _, name, *_ in lines})
                 lines.sort(key=lambda line: (line[0], order.index(line[1])))
                 write_text(options.out, _as_csv(lines))
-    write_text(options.out.with_suffix(".svg"), draw(lines, options.out.stem))
+    with style.settings():
+        write_text(options.out.with_suffix(".svg"), draw(lines, options.out.stem))
 
 
 def _read(file: Path) -> list[list[str]]:
