@@ -90,6 +90,7 @@ def main() -> None:
         for arm in (arm for arm in found.arms if not arm.problem):
             number = str(options.examples or len(run.parts.test))
             if not any((line[0], line[1], line[3]) == (found.path.name, arm.name, number) for line in lines):
+                lines = [line for line in lines if line[:2] != [found.path.name, arm.name]]  # of other images
                 lines.append(scores(run, arm.name, examples=options.examples))
                 order = in_order({name for _, name, *_ in lines})
                 lines.sort(key=lambda line: (line[0], order.index(line[1])))

@@ -103,9 +103,12 @@ def test_a_radius_is_the_functions_own_or_given_and_never_a_generator(
         assert draw is not None
         return x
 
+    def options(model: nn.Module, x: Tensor, y: Tensor, mask: Tensor = torch.zeros(2), **more: float) -> Tensor:  # noqa: B008
+        return x + mask.sum() + sum(more.values())
+
     given = as_attacks({"own": own, "needed": needed}, eps="8/255")
     assert {name: attack.eps for name, attack in given.items()} == {"own": 0.1, "needed": 8 / 255}
-    for attack in (*given.values(), as_attack(fixed)):
+    for attack in (*given.values(), as_attack(fixed), as_attack(options)):
         assert attack(convnet, images, labels, torch.Generator()).shape == images.shape
     with pytest.raises(InputError, match=r"eps=0.03 would be ignored: .*fixed takes no eps"):
         as_attacks(fixed, eps=0.03)

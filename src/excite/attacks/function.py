@@ -50,7 +50,7 @@ class _Function(Attack):
         eps, norm = getattr(function, "eps", given.get("eps")), getattr(function, "norm", given.get("norm"))
         rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
         positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
-        as_fourth = positional[:1] != [] and _takes_generator(positional[0]) and "generator" not in parameters
+        as_fourth = "generator" not in parameters and any(map(_takes_generator, positional[:1]))
         for parameter in rest[1:] if as_fourth else rest:
             if parameter.default is parameter.empty and parameter.kind in (
                 parameter.KEYWORD_ONLY,
@@ -87,7 +87,9 @@ class _Function(Attack):
 
 def _takes_generator(fourth: inspect.Parameter) -> bool:
     """Whatever it is called, unless it is an option with a value."""
-    return fourth.name not in ("eps", "norm") and fourth.default in (fourth.empty, None)
+    if fourth.name in ("eps", "norm") or fourth.kind is fourth.VAR_KEYWORD:
+        return False
+    return fourth.default is fourth.empty or fourth.default is None
 
 
 def _parameters(function: AttackFunction) -> dict[str, inspect.Parameter]:
