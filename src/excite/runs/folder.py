@@ -123,11 +123,6 @@ class ArmFolder:
         return Evaluation.load(self.evaluation_file) if self.evaluation_file.exists() else None
 
     @property
-    def has_model(self) -> bool:
-        """Whether its training came to a good end and its weights are there."""
-        return self.trained and not self.problem and self.has_checkpoint
-
-    @property
     def has_checkpoint(self) -> bool:
         return self.checkpoint_file.exists()
 

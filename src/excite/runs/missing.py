@@ -11,7 +11,7 @@ from excite.trace import Trace
 def needed_model(run: RunFolder, arm: str) -> ArmFolder:
     """An arm whose training came to a good end, with its weights."""
     files = _trained(run, arm)
-    if not files.has_model:
+    if not files.has_checkpoint:
         raise InputError(
             f"{files.path} has no weights. Delete it; `excite train {run.path} --arm {arm}` trains it again."
         )
