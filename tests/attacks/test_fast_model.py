@@ -5,15 +5,19 @@ import gc
 import linecache
 import pickle
 import weakref
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
+from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
+from torch.utils.checkpoint import checkpoint
 
 from excite import models
 from excite.attacks import fast_inference
 from excite.attacks.fast_model import Refolded
+from excite.objectives import PGDAT
 
 
 def logits_and_gradient(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,3 +294,61 @@ def test_nothing_of_a_trace_is_kept_when_it_is_gone() -> None:
     for _ in range(3):
         assert fast_inference(net).folded
     assert set(linecache.cache) <= before
+
+
+class NamedInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8 * 36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(input=self.conv(x)).flatten(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("change", [weight_norm, spectral_norm, orthogonal, None])
+def test_weights_that_are_computed_and_inputs_that_are_named(change: Any, images: Tensor) -> None:
+    model: Any = NamedInput()
+    if change:
+        change(model.conv)
+    refolded = Refolded()
+    for _ in range(2):
+        with_statistics(model, (3, 8, 8))
+        for one, other in zip(
+            logits_and_gradient(refolded(model, images), images), logits_and_gradient(model, images), strict=True
+        ):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+
+
+class Annealed(nn.Module):
+    """A number that training changes by hand, as a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.scale = nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), 0.1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.layers(x)  # type: ignore[no-any-return]
+
+
+def test_refolding_notices_a_number_that_has_changed(images: Tensor) -> None:
+    model, refolded = Annealed(), Refolded()
+    refolded(model, images)(images)
+    model.scale = 1.0
+    torch.testing.assert_close(refolded(model, images)(images), model(images))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten())
+        self.head = nn.Linear(8 * 36, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.block, x, use_reentrant=False))  # type: ignore[no-any-return]
+
+
+def test_layers_computed_again_in_the_backward_pass_are_still_in_eval_mode(images: Tensor) -> None:
+    model, y = Checkpointed().train(), torch.zeros(len(images), dtype=torch.long)
+    PGDAT(steps=2).perturb(model, images, y)
+    assert int(model.block[1].num_batches_tracked) == 0  # type: ignore[arg-type]
+    assert all(module.training for module in model.modules())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx import graph_module
 from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.parametrize import is_parametrized
 
 from excite.registry import named_options
 
@@ -95,9 +96,15 @@ class Refolded:
 
 
 def _layout(model: nn.Module) -> object:
-    """Equal as long as a trace of `model` needs only new weights."""
+    """Equal as long as a trace of `model` needs only new weights: it keeps numbers and words as they were."""
     modules = tuple(map(id, model.modules()))
-    return modules, tuple((tensor.device, tensor.dtype, tensor.shape) for tensor in model.parameters())
+    constants = tuple(
+        (name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, int | float | str) and name != "training"
+    )
+    return modules, constants, tuple((tensor.device, tensor.dtype, tensor.shape) for tensor in model.parameters())
 
 
 class FastModel(nn.Module):
@@ -134,7 +141,7 @@ class FastModel(nn.Module):
     def compare(self, x: Tensor) -> None:
         """Let `x` decide, unless a batch before it has, in full precision even where training mixes precisions."""
         if not self._compared:
-            with torch.autocast(x.device.type, enabled=False):
+            with torch.autocast(x.device.type, enabled=False), self.in_eval_mode():
                 self.why_plain = difference(self._plain_forward, self._answer, x[:PROBES])
                 if self.why_plain is not None:
                     self._folded = None
@@ -151,8 +158,12 @@ class FastModel(nn.Module):
         logits: Tensor = self._folded(x)
         return logits
 
+    def in_eval_mode(self) -> contextlib.AbstractContextManager[None]:
+        """For a backward pass: checkpointed layers of the plain model compute their forward pass again there."""
+        return eval_mode(self._plain[0])
+
     def _plain_forward(self, x: Tensor) -> Tensor:
-        with eval_mode(self._plain[0]):
+        with self.in_eval_mode():
             logits: Tensor = self._plain[0](x)
         return logits
 
@@ -220,14 +231,29 @@ def _trace(model: nn.Module) -> _Folded | str:
     except Exception as error:  # a stranger's forward may raise anything under tracing; the plain model still works
         return f"it cannot be traced ({_first_line(error)})"
     _forget_source(traced)
+    pairs = _fold_batch_norms(traced)
+    traced.delete_all_unused_submodules()
+    traced.recompile()
+    _forget_source(traced)
+    for parameter in traced.parameters():
+        parameter.requires_grad_(False)
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return _Folded(traced, pairs)
+
+
+def _fold_batch_norms(traced: fx.GraphModule) -> dict[str, str]:
+    """Those that directly follow a convolution, into it: its name, and the name of the one that is gone."""
     modules = dict(traced.named_modules())
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     pairs: dict[str, str] = {}
     for node in list(traced.graph.nodes):
         if node.op != "call_module" or not isinstance(modules[node.target], nn.BatchNorm2d | nn.SyncBatchNorm):
             continue
-        before = node.args[0]
+        (before,) = node.all_input_nodes
         if before.op != "call_module" or not isinstance(modules[before.target], nn.Conv2d):
+            continue
+        if is_parametrized(modules[before.target]):  # as by spectral_norm: its weight is computed anew at each call
             continue
         used_once = uses[node.target] == uses[before.target] == len(before.users) == 1
         if not used_once or modules[node.target].running_mean is None:
@@ -237,14 +263,7 @@ def _trace(model: nn.Module) -> _Folded | str:
         pairs[before.target] = node.target
         node.replace_all_uses_with(before)
         traced.graph.erase_node(node)
-    traced.delete_all_unused_submodules()
-    traced.recompile()
-    _forget_source(traced)
-    for parameter in traced.parameters():
-        parameter.requires_grad_(False)
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return _Folded(traced, pairs)
+    return pairs
 
 
 def _forget_source(traced: fx.GraphModule) -> None:
