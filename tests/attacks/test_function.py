@@ -1,5 +1,8 @@
 """Plain functions are attacks: what they say of themselves is understood, what they lack is named."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 from typing import Any
 
@@ -110,5 +113,46 @@ def test_a_radius_is_the_functions_own_or_given_and_never_a_generator(
     assert {name: attack.eps for name, attack in given.items()} == {"own": 0.1, "needed": 8 / 255}
     for attack in (*given.values(), as_attack(fixed), as_attack(options)):
         assert attack(convnet, images, labels, torch.Generator()).shape == images.shape
-    with pytest.raises(InputError, match=r"eps=0.03 would be ignored: .*fixed takes no eps"):
+    with pytest.raises(InputError, match=r"eps=0.03 would be ignored: .*fixed has a radius of its own or takes none"):
         as_attacks(fixed, eps=0.03)
+
+
+class Shift:
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (x + self.by).clamp(0, 1)
+
+
+def shifting(by: float) -> Any:
+    return lambda _, x, __: (x + by).clamp(0, 1)
+
+
+@pytest.mark.parametrize("kind", [Shift, shifting])
+def test_what_an_attack_knows_tells_it_from_another(kind: Any) -> None:
+    """A journal is resumed by this; what people read is the name alone."""
+    one, same, other = (as_attack(kind(by)) for by in (0.1, 0.1, 0.2))
+    assert repr(one) == repr(same) != repr(other)
+    assert str(one) == str(other)
+
+
+SAME_ELSEWHERE = """
+from excite.attacks import as_attack
+def attack(model, x, y, loss="a"):
+    return x if loss in {"a", "b", "c", "d"} else x + 1
+print(repr(as_attack(attack)))
+"""
+
+
+def test_an_attack_is_the_same_in_every_process() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", SAME_ELSEWHERE],
+            capture_output=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(told) == 1

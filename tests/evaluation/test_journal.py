@@ -193,3 +193,24 @@ def test_batches_in_any_order_give_the_same_verdicts(
     for name, stages in journal.progress.items():
         assert np.array_equal(whole.outcomes(name), stages[-1].fell_at > 1)
         assert [stage.result.standing for stage in stages] == [stage.standing for stage in whole.attacks[name].stages]
+
+
+class OtherWayRound(nn.Module):
+    """The same weights, another function."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x.flip(3))  # type: ignore[no-any-return]
+
+
+def test_another_function_of_the_same_weights_is_refused(
+    tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]
+) -> None:
+    model, x, y = problem
+    attack = attacks.create("pgd", eps=0.01)
+    evaluate(model, x, y, attack, checks=False, journal=tmp_path / "journal.json")
+    with pytest.raises(InputError, match="belongs to another evaluation"):
+        evaluate(OtherWayRound(model), x, y, attack, checks=False, journal=tmp_path / "journal.json")

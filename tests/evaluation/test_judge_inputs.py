@@ -130,6 +130,17 @@ def test_the_rest_is_refused_with_a_cure(change: dict[str, Any], cure: str) -> N
         evaluate(model, **given)
 
 
+class Several(nn.Module):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"logits": x.flatten(1)}
+
+
+def test_a_model_must_answer_with_logits_alone() -> None:
+    _, x, y = problem()
+    with pytest.raises(InputError, match=r"answers with a dict.*whose forward returns them"):
+        evaluate(Several(), x, y, "pgd", eps=EPS)
+
+
 def test_an_answer_that_is_not_finite_is_wrong_and_flagged() -> None:
     model, x, y = problem()
 

@@ -1,7 +1,9 @@
 """A plain function as an attack: what it tells of itself is read from its signature."""
 
 import functools
+import hashlib
 import inspect
+import re
 from dataclasses import dataclass
 
 import torch
@@ -79,10 +81,13 @@ class _Function(Attack):
     def passes(self, classes: int) -> float:  # noqa: ARG002
         raise InputError(f"Nobody knows the passes of {self}: make it an Attack that counts them.")
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         return _words(self.function)
 
-    __str__ = __repr__
+    def __repr__(self) -> str:
+        """The same in every process for the same attack and options: what a resumed evaluation is held against."""
+        inside = hashlib.sha256(_inside(self.function).encode()).hexdigest()
+        return f"{self} {inside[:16]}"
 
 
 def _takes_generator(fourth: inspect.Parameter) -> bool:
@@ -101,8 +106,26 @@ def _parameters(function: AttackFunction) -> dict[str, inspect.Parameter]:
     return dict(inspect.signature(function).parameters)
 
 
+def _inside(function: object) -> str:
+    """What it does and knows, without the addresses of objects: code, defaults, values around it, attributes."""
+    if isinstance(function, functools.partial):
+        return f"{_inside(function.func)} {function.args} {function.keywords}"
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object: its attributes, and what calling it does
+        attributes = _words_of(getattr(function, "__dict__", function))
+        call = getattr(type(function), "__call__", None)  # noqa: B004
+        return f"{attributes} {_inside(call)}" if hasattr(call, "__code__") else attributes
+    around = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    constants = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
+    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
+    return _words_of((code.co_code, code.co_names, constants, defaults, around))
+
+
+def _words_of(values: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
+
+
 def _words(function: AttackFunction) -> str:
-    """The same in every process for the same attack and options: what a resumed evaluation is held against."""
     if isinstance(function, functools.partial):
         options = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
         return f"{_words(function.func)}({', '.join(options)})"

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from excite.attacks.fast_model import FastModel, eval_mode
 from excite.attacks.given import Attacks, Radius, as_attacks
 from excite.attacks.ladder import Ladder
-from excite.attacks.protocol import Attack, check_inputs
+from excite.attacks.protocol import Attack, check_inputs, right_answers
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
-from excite.evaluation.batch import Judge, device_of, right_answers
+from excite.evaluation.batch import Judge, device_of
 from excite.evaluation.journal import LAST, Agenda, Journal, Progress
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag
 from excite.evaluation.shards import EngineName, Shards, engines
@@ -104,7 +104,7 @@ def evaluate(
             if not known:
                 return Evaluation(correct.numpy(), {}, (), cost, examples, chance=chance)
             order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
-            weights = "" if journal is None else _hash([*model.parameters(), *model.buffers()])
+            weights = "" if journal is None else _hash([*model.parameters(), *model.buffers(), correct])
             diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
             judge = Judge(model, x, y, known, seed=seed, fast=fast)
             hire(judge).work_off(Agenda(diary, batch_size, on_progress))
@@ -158,6 +158,11 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
                     f"The model does not take images of shape {tuple(x.shape[1:])}: {error}. Pass images of the shape "
                     "it was trained on."
                 ) from error
+        if not isinstance(logits, Tensor):
+            raise InputError(
+                f"The model answers with a {type(logits).__name__}; it must return the logits alone. Wrap it in a "
+                "module whose forward returns them."
+            )
         if logits.dim() != 2 or len(logits) != len(images):
             raise InputError(
                 f"The model answers {len(images)} images with shape {tuple(logits.shape)}; "
