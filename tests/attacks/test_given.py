@@ -71,3 +71,17 @@ class Nudge(Attack):
 def test_a_new_attacks_own_step_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(attacks.ATTACKS, "nudge", Nudge)
     assert as_attacks("nudge", 0.1) == named_attacks(("nudge",), {"eps": 0.1}) == {"nudge": Nudge(0.1, 0.25)}
+
+
+@pytest.mark.parametrize("given", [PGD(8 / 255), {"kind": "pgd", "eps": "8/255"}, [PGD(8 / 255), PGD(4 / 255)]])
+def test_a_radius_that_nobody_takes_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match=r"eps=0.01 would be ignored.*eps=\[0.01\]"):
+        as_attacks(given, 0.01)
+    assert [attack.eps for attack in as_attacks([PGD(8 / 255), "pgd"], 0.01).values()] == [8 / 255, 0.01]
+    assert {attack.eps for attack in as_attacks(given, [0.01]).values()} == {0.01}
+
+
+@pytest.mark.parametrize("name", ["clean", "worst"])
+def test_names_of_columns_are_no_attacks(name: str) -> None:
+    with pytest.raises(InputError, match=f'No attack can be called "{name}"'):
+        as_attacks({name: PGD(0.1)})

@@ -13,6 +13,8 @@ from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
 
+TAKEN = {"clean", "worst"}  # what a result calls the accuracy without any attack, and under all of them
+
 Radius = float | str | Sequence[float | str]
 OneAttack = Attack | AttackFunction | str | Mapping[str, Any]
 Attacks = OneAttack | Mapping[str, OneAttack] | Sequence[OneAttack]
@@ -30,20 +32,27 @@ def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
     if isinstance(eps, Sequence) and not isinstance(eps, str):
         radii = [number(radius) for radius in eps]
         largest = radii[-1] if radii else None
-        return {name: on_ladder(attack, radii) for name, attack in as_attacks(given, largest).items()}
-    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):
-        known = {str(name): _attack(value, eps, f"attacks.{name}") for name, value in given.items()}
-    else:
-        single = isinstance(given, Attack | str | Mapping) or callable(given) or not isinstance(given, Sequence)
-        known = {}
-        for value in [given] if single else given:  # type: ignore[union-attr]
-            name = value if isinstance(value, str) else str(value.get("kind")) if isinstance(value, Mapping) else ""
-            attack = _attack(value, eps, "attacks")
-            known[_unused(name or str(attack), known)] = attack
-    if eps is not None and known and all(attack.eps is None for attack in known.values()):
+        return {name: on_ladder(attack, radii) for name, attack in _by_name(given, largest).items()}
+    known = _by_name(given, eps)
+    if eps is not None and known and not any(attack.eps == number(eps) for attack in known.values()):
         raise InputError(
-            f"eps={eps} would be ignored: {', '.join(map(str, known.values()))} takes no eps; leave it out."
+            f"eps={eps} would be ignored: {', '.join(map(str, known.values()))} has a radius of its own or takes none. "
+            f"Leave it out, or pass eps=[{eps}] to run every attack at that radius."
         )
+    return known
+
+
+def _by_name(given: Attacks, eps: float | str | None) -> dict[str, Attack]:
+    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):
+        if reserved := TAKEN & given.keys():
+            raise InputError(f'No attack can be called "{reserved.pop()}": results have a column of that name.')
+        return {str(name): _attack(value, eps, f"attacks.{name}") for name, value in given.items()}
+    single = isinstance(given, Attack | str | Mapping) or callable(given) or not isinstance(given, Sequence)
+    known: dict[str, Attack] = {}
+    for value in [given] if single else given:  # type: ignore[union-attr]
+        name = value if isinstance(value, str) else str(value.get("kind")) if isinstance(value, Mapping) else ""
+        attack = _attack(value, eps, "attacks")
+        known[_unused(name or str(attack), known)] = attack
     return known
 
 
