@@ -1,9 +1,15 @@
 """A look finds the perturbation once, and every evaluation of it is at that one."""
 
+from functools import partial
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from excite.errors import InputError
+from excite.objectives import pgd_at_loss, trades_loss
 from excite.objectives.protocol import frozen
 from excite.trace import Probe, Recorder, largest_curvature
 
@@ -63,3 +69,10 @@ def test_a_moment_attacks_each_batch_once() -> None:
     (weight, bias) = torch.autograd.grad(cross_entropy(model(shifted), y), [model.weight, model.bias])
     length = torch.cat([weight.flatten(), bias]).norm()
     torch.testing.assert_close(torch.tensor(recorder.trace.gradient_norms[0]), length.double(), rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("objective", [trades_loss, partial(trades_loss, beta=1.0), pgd_at_loss])
+def test_a_function_that_attacks_anew_is_not_taken_for_frozen(objective: Any) -> None:
+    model, x, y = linear()
+    with pytest.raises(InputError, match=r"_loss draws, and attacks, anew .* such as excite.objectives.Trades"):
+        frozen(objective, model, x, y)

@@ -6,6 +6,7 @@ perturbation is found once and held, and what is left depends on the parameters 
 """
 
 import abc
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
@@ -13,6 +14,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from excite.errors import InputError
 from excite.registry import named_options
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> one number or one per example
@@ -69,7 +71,17 @@ def frozen(
     attacking: object = objective
     if isinstance(attacking, TwoStage):
         return partial(attacking.loss_at, model, x, attacking.perturb(model, x, y, generator), y)
+    if "generator" in inspect.signature(objective).parameters:
+        raise InputError(
+            f"{_name(objective)} draws, and attacks, anew whenever it is called, so that it cannot be frozen. Pass the "
+            "objective with its options set, such as excite.objectives.Trades(beta=6.0)."
+        )
     return partial(objective, model, x, y)
+
+
+def _name(objective: Objective) -> str:
+    function = objective.func if isinstance(objective, partial) else objective
+    return str(getattr(function, "__name__", function))
 
 
 class Adversarial(abc.ABC, Generic[Perturbation]):
