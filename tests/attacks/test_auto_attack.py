@@ -182,3 +182,27 @@ def test_errors_carry_the_cure(options: dict[str, Any], cure: str) -> None:
 def test_flat_inputs_are_refused() -> None:
     with pytest.raises(InputError, match=r"\(N, C, H, W\)"):
         Square(0.1)(nn.Linear(4, 3), torch.rand(2, 4), torch.zeros(2, dtype=torch.long), None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_number_formats(dtype: torch.dtype) -> None:
+    """The package computes in float32 whatever it is given; the ball is that of the images as they are."""
+    model = network(10).to(dtype)
+    x, y = examples(network(10), 8)
+    x = x.to(dtype)
+    for name in get_args(Member):
+        moved = member(name, EPS["linf"])(model, x, y, None)
+        assert moved.dtype == dtype
+        assert float(distance(moved, x, norm="linf").max()) <= EPS["linf"] + 1e-6
+
+
+def test_images_too_small_for_tiles() -> None:
+    """In an L2 ball Square divides images into tiles; the trust checks leave it out where there are none."""
+    model, x, y = (
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
+        torch.rand(8, 1, 3, 4),
+        torch.zeros(8, dtype=torch.long),
+    )
+    with pytest.raises(InputError, match="not too small"):
+        member("square", 0.1, norm="l2")(model, x, y, None)
+    evaluate(model, x, y, attacks.create("pgd", eps=0.001, norm="l2"))

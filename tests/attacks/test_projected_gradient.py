@@ -1,6 +1,6 @@
 """PGD against ten plain lines, its losses against their definitions, its promises: ball, box, an untouched model."""
 
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softmax
 
-from excite.attacks import PGD, create, pgd
+from excite.attacks import PGD, Attack, create, pgd
 from excite.attacks.projected_gradient import LOSSES, LossName, dlr, kl, margin
-from excite.attacks.protocol import Norm, distance
+from excite.attacks.protocol import Norm, distance, right_answers
 from excite.errors import InputError
 
 
@@ -302,3 +302,43 @@ def test_a_misclassified_example_has_a_positive_margin_and_dlr() -> None:
     assert set(LOSSES) == {"cross_entropy", "margin", "dlr", "kl"}
     for loss in (margin, dlr):
         assert (loss(LOGITS, Y) > 0).tolist() == (LOGITS.argmax(1) != Y).tolist()
+
+
+class Overflowing(nn.Module):
+    """Right about dark images; what is a little lighter gets no answer at all, as weights too large for float32 do."""
+
+    def __init__(self, label: int) -> None:
+        super().__init__()
+        self.label = label
+
+    def forward(self, x: Tensor) -> Tensor:
+        light = x.flatten(1).mean(1)
+        light = torch.where(light > 0.55, torch.nan, light)
+        right, wrong = 1 + 0 * light, light
+        return torch.stack([right, wrong, wrong, wrong] if self.label == 0 else [wrong, right, wrong, wrong], 1)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize(
+    "attack", [PGD(0.2, restarts=2), PGD(0.2, loss="margin"), create("apgd-ce", eps=0.2), create("autoattack", eps=0.2)]
+)
+def test_an_attack_that_reaches_no_answer_has_won(attack: Attack, label: int) -> None:
+    """The largest of four numbers that are none is the first, for torch: class 0 must not count as right."""
+    x, y = torch.full((4, 1, 8, 8), 0.5), torch.full((4,), label)
+    moved = attack(Overflowing(label), x, y, torch.Generator().manual_seed(0))
+    assert not bool(right_answers(Overflowing(label)(moved), y).any())
+
+
+@pytest.mark.parametrize(
+    ("options", "cure"),
+    [
+        ({"eps": "8/255"}, "eps is '8/255'; it must be a number"),
+        ({"eps": 0.1, "steps": 2.5}, "steps is 2.5; it must be a whole number"),
+        ({"eps": 0.1, "restarts": 0}, "restarts is 0; it must be a whole number, at least 1"),
+        ({"eps": 0.1, "loss": "dlr"}, 'needs three classes; the model has 2. Take loss="margin"'),
+    ],
+)
+def test_options_that_are_no_numbers_and_losses_for_more_classes(options: dict[str, Any], cure: str) -> None:
+    model, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(3, 1, 2, 2)
+    with pytest.raises(InputError, match=cure):
+        pgd(model, x, torch.zeros(3, dtype=torch.long), **options)

@@ -6,8 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from excite.attacks.protocol import Norm, ascent, distance, project, random_point
+from excite.attacks import autoattack
+from excite.attacks.protocol import Norm, ascent, distance, project, random_point, right_answers
+from excite.errors import InputError
 
 NORMS = get_args(Norm)
 
@@ -60,3 +63,30 @@ def test_random_points_fill_the_ball(norm: Norm) -> None:
     # P(distance ≤ ε/2) = 2^-dimension for a uniform draw, in either norm
     share = float((distance(point, x, norm=norm) <= 0.2).double().mean())
     assert abs(share - 0.125) < 4 * (0.125 * 0.875 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_stays_inside_the_ball(dtype: torch.dtype) -> None:
+    x = torch.rand(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for eps in (0.1, 8 / 255):
+        moved = project(
+            x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(dtype), x, eps=eps, norm="linf"
+        )
+        assert eps / 2 < float(distance(moved, x, norm="linf").max()) <= eps
+
+
+class AtLeastOneImage(nn.Module):
+    """As `x.view(len(x), -1)` does, it does not take an empty batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert len(x) > 0
+        return torch.stack([x.flatten(1).mean(1), torch.full((len(x),), 0.5)], 1)
+
+
+def test_a_cascade_ends_where_nobody_stands() -> None:
+    model, x = AtLeastOneImage(), torch.full((4, 1, 8, 8), 0.55)
+    y = torch.zeros(4, dtype=torch.long)
+    x_adv = autoattack(model, x, y, eps=0.1, members=("apgd-ce", "apgd-dlr", "square"))
+    assert not bool(right_answers(model(x_adv), y).any())
+    with pytest.raises(InputError, match="need 4 labels in one row"):
+        autoattack(model, x, y[:, None], eps=0.1)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import OUTPUT_TOLERANCE, fast_inference
+from excite.attacks.fast_model import OUTPUT_TOLERANCE, FastModel, fast_inference
 from excite.attacks.packaged import MOST_TARGETS, alone_with_seed
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
@@ -22,6 +22,7 @@ from excite.attacks.protocol import (
     in_words,
     length,
     project,
+    right_answers,
 )
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
@@ -64,17 +65,17 @@ class APGD(Attack):
         x_adv = x.detach().clone()
         if len(x) == 0 or self.eps == 0:
             return x_adv
-        model = fast_inference(model)
+        fast = fast_inference(model)
         with alone_with_seed(self.seed, x), torch.no_grad():
-            logits = model(x)
-            standing = (logits.argmax(1) == y).nonzero().squeeze(1)
+            logits = fast(x)
+            standing = right_answers(logits, y).nonzero().squeeze(1)
             highest = torch.full_like(logits[:, 0], -math.inf)
             for objective, aim in self._runs(y, logits):
                 if len(standing) == 0:
                     break
                 point = self._random_start(x[standing]) if start is None else start[standing]
                 climbers = _Climbers.at(point, x[standing], y[standing], aim[standing])
-                images, fooled, losses = self._climb(model, climbers, objective)
+                images, fooled, losses = self._climb(fast, climbers, objective)
                 better = fooled | (losses > highest[standing])
                 x_adv[standing[better]] = images[better]
                 highest[standing[better]] = losses[better].to(highest)
@@ -114,7 +115,7 @@ class APGD(Attack):
             delta = delta / length(delta)
         return project(x + self.eps * delta, x, eps=self.eps, norm=self.norm)
 
-    def _climb(self, model: nn.Module, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor, Tensor]:
+    def _climb(self, model: FastModel, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor, Tensor]:
         """One run: each example's last misclassified point or else its best, whether it was fooled, the best loss."""
         images, losses = climbers.point.clone(), climbers.best_loss.clone()
         fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
@@ -126,7 +127,7 @@ class APGD(Attack):
             logits, loss, gradient = self._look(model, climbers, objective, last=i == self.iterations)
             if i == 0 and objective is not cross_entropy:
                 _warn_of_zeros(gradient)
-            wrong = logits.argmax(1) != climbers.y
+            wrong = ~right_answers(logits, climbers.y)
             images[climbers.number[wrong]] = climbers.point[wrong]
             fooled[climbers.number[wrong]] = True
             climbers.arrive(loss, gradient, first=i == 0)
@@ -143,7 +144,7 @@ class APGD(Attack):
         return images, fooled, losses
 
     def _look(
-        self, model: nn.Module, climbers: "_Climbers", objective: "Objective", *, last: bool
+        self, model: FastModel, climbers: "_Climbers", objective: "Objective", *, last: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         gradients = torch.zeros_like(climbers.x)
         for _ in range(self.gradients_averaged):

@@ -2,7 +2,7 @@
 
 import abc
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.protocol import Attack, Norm, check_inputs, check_options, in_words
+from excite.attacks.protocol import Attack, Norm, check_inputs, check_options, in_words, project
 from excite.errors import InputError
 
 MOST_TARGETS = 9
+IMAGES = 4  # dimensions: a row of numbers has no squares
+SMALLEST_TILED = 5  # pixels
+Forward = Callable[[Tensor], Tensor]
 Variant = Literal["fab", "fab-t"]
 NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
 
@@ -30,22 +33,31 @@ class Packaged(Attack):
     """An attack of the package, prepared anew for every call."""
 
     eps: float
+    norm: Norm
     seed: int
 
     @abc.abstractmethod
-    def prepared(self, model: nn.Module, classes: int) -> Any:
-        """The package's object for a model with so many classes."""
+    def prepared(self, model: Forward, classes: int) -> Any:
+        """The package's object for a model with so many classes, which takes and gives float32: so does the package."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         check_inputs(x, y)
-        if x.dim() != 4:
-            raise InputError(f"AutoAttack takes images of shape (N, C, H, W); these have {tuple(x.shape)}.")
+        if not self.takes(x):
+            raise InputError(f"{self} takes images of shape (N, C, H, W), not too small; these have {tuple(x.shape)}.")
         if len(x) == 0 or self.eps == 0:
             return x.clone()
-        model = fast_inference(model)
-        with alone_with_seed(self.seed, x), torch.no_grad():
-            moved: Tensor = self.prepared(model, model(x[:1]).shape[1]).perturb(x, y)
-        return moved
+        fast = fast_inference(model)
+
+        def answer(images: Tensor) -> Tensor:
+            logits: Tensor = fast(images.to(x.dtype))
+            return logits.float()
+
+        with alone_with_seed(self.seed, x), torch.no_grad(), fast.in_eval_mode():
+            moved: Tensor = self.prepared(answer, fast(x[:1]).shape[1]).perturb(x.float(), y)
+        return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
+
+    def takes(self, x: Tensor) -> bool:
+        return x.dim() == IMAGES
 
 
 @dataclass(frozen=True)
@@ -66,7 +78,11 @@ class Square(Packaged):
     def passes(self, classes: int) -> float:  # noqa: ARG002
         return self.restarts * self.queries
 
-    def prepared(self, model: nn.Module, classes: int) -> Any:  # noqa: ARG002
+    def takes(self, x: Tensor) -> bool:
+        """In an L2 ball the package divides images into tiles, of which a smaller one has none."""
+        return super().takes(x) and (self.norm == "linf" or min(x.shape[2:]) >= SMALLEST_TILED)
+
+    def prepared(self, model: Forward, classes: int) -> Any:  # noqa: ARG002
         from pyautoattack.square import SquareAttack
 
         return SquareAttack(
@@ -102,7 +118,7 @@ class FAB(Packaged):
         per_iteration = 2 + classes if self.variant == "fab" else 3 * min(MOST_TARGETS, classes - 1)
         return self.restarts * self.iterations * per_iteration
 
-    def prepared(self, model: nn.Module, classes: int) -> Any:
+    def prepared(self, model: Forward, classes: int) -> Any:
         from pyautoattack.fab_pt import FABAttack_PT
 
         return FABAttack_PT(

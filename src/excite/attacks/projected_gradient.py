@@ -9,9 +9,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from excite.attacks.fast_model import FastModel, fast_inference
-from excite.attacks.protocol import Attack, Norm, ascent, check_ball, check_inputs, in_words, project, random_point
+from excite.attacks.protocol import (
+    Attack,
+    Norm,
+    ascent,
+    check_ball,
+    check_inputs,
+    in_words,
+    project,
+    random_point,
+    right_answers,
+)
 from excite.errors import InputError
-from excite.quantities import MODULE, check_kind, pixels
+from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
 from excite.registry import lookup, named_options, with_named_options
 
 LossName = Literal["cross_entropy", "margin", "dlr", "kl"]
@@ -30,6 +40,8 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
     """The margin over the spread between the first and third logit (Croce & Hein 2020): blind to the logits' scale."""
+    if logits.shape[1] < 3:
+        raise InputError(f'The DLR loss needs three classes; the model has {logits.shape[1]}. Take loss="margin".')
     largest = logits.topk(3, dim=1).values
     return margin(logits, y) / (largest[:, 0] - largest[:, 2] + 1e-12)
 
@@ -123,7 +135,7 @@ def pgd(
                 return x_adv
             logits, value, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[loss], last=i == steps)
             if keep != "last":
-                found.take(active, x_adv, value, logits.argmax(1) != y[active], verdict_first=keep == "best")
+                found.take(active, x_adv, value, ~right_answers(logits, y[active]), verdict_first=keep == "best")
             if gradient is not None:
                 x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
     return found.images
@@ -131,6 +143,8 @@ def pgd(
 
 def step_length(given: float | None, eps: float, steps: int) -> float:
     """The customary one where none is given: the steps together are 2.5 times as long as the ball's radius."""
+    check_number("eps", eps)
+    check_whole("steps", steps, least=0)
     return 2.5 * eps / max(1, steps) if given is None else given
 
 
@@ -150,10 +164,11 @@ def check_pgd(
     lookup("value of keep", dict.fromkeys(get_args(Keep)), keep)
     if keep != "best" and restarts > 1:
         raise InputError(f'keep="{keep}" says nothing about several restarts; pass "best".')
-    if not step >= 0 or steps < 0 or restarts < 1:
-        raise InputError(
-            f"PGD needs step ≥ 0, steps ≥ 0 and restarts ≥ 1; got step={step:g}, steps={steps}, restarts={restarts}."
-        )
+    check_number("step", step)
+    check_whole("steps", steps, least=0)
+    check_whole("restarts", restarts, least=1)
+    if not step >= 0:
+        raise InputError(f"PGD needs step ≥ 0; got step={step:g}.")
 
 
 class _Found:
@@ -179,14 +194,14 @@ class _Found:
 
 
 def loss_and_gradient(
-    model: nn.Module, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
+    model: FastModel, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
     if last:
         with torch.no_grad():
             logits = full_precision(model(x_adv))
             return logits, loss(logits, target), None
-    with torch.enable_grad():
+    with torch.enable_grad(), model.in_eval_mode():
         x_adv = x_adv.detach().requires_grad_()
         logits = full_precision(model(x_adv))
         value = loss(logits, target)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError, unknown
-from excite.quantities import check_whole, pixels
+from excite.quantities import check_number, check_whole, pixels
 
 AttackFunction = Callable[..., Tensor]
 Norm = Literal["linf", "l2"]
@@ -79,15 +79,18 @@ class Cascade(Attack):
     def run(
         self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, *, batch_size: int
     ) -> Tensor:
+        check_inputs(x, y)
         x_adv = x.clone()
         standing = torch.arange(len(x), device=x.device)
         attacks: list[AttackFunction] = [_leave, *(attack for _, attack in self.stages)]
         for attack in attacks:
+            if len(standing) == 0:
+                break
             survivors = []
             for batch in torch.split(standing, batch_size):
                 moved = attack(model, x[batch], y[batch], generator)
                 with torch.no_grad():
-                    fooled = model(moved).argmax(1) != y[batch]
+                    fooled = ~right_answers(model(moved), y[batch])
                 x_adv[batch[fooled]] = moved[fooled]
                 survivors.append(batch[~fooled])
             standing = torch.cat(survivors)
@@ -103,6 +106,7 @@ def check_ball(eps: float, norm: str) -> None:
     """Refuse a radius that is none, or that is given in steps of 1/255."""
     if norm not in get_args(Norm):
         raise unknown("norm", norm, get_args(Norm))
+    check_number("eps", eps)
     if not (eps >= 0 and math.isfinite(eps)):
         raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0, such as 8/255.")
     if norm == "linf" and eps > 1:
@@ -117,8 +121,7 @@ def check_options(eps: float, norm: str, *, seed: int = 0, **counts: int) -> Non
     check_ball(eps, norm)
     check_whole("seed", seed, least=0)
     for name, count in counts.items():
-        if count < 1:
-            raise InputError(f"{name}={count} leaves nothing to do; pass {name} ≥ 1.")
+        check_whole(name, count, least=1)
 
 
 def in_words(eps: float, norm: Norm) -> str:
@@ -146,11 +149,20 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
         )
 
 
+def right_answers(logits: Tensor, y: Tensor) -> Tensor:
+    """Per example, whether the largest logit is the label's; an answer that is not finite is wrong, whatever it is."""
+    return (logits.argmax(1) == y) & logits.isfinite().all(1)
+
+
 def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
     """The point of the ball around `x`, cut with the box [0, 1], that `x_adv` is moved to."""
-    if norm == "linf":
-        return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)
     # Rounded to nearest, x + δ can lie a little outside; a last step towards x, where needed, keeps |δ| from growing.
+    if norm == "linf":
+        if x.dtype not in (torch.bfloat16, torch.float16):  # where the rounding is far below what counts
+            return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)
+        inside = torch.clamp(x_adv.float(), x.float() - eps, x.float() + eps).to(x.dtype)
+        too_far = (inside.float() - x.float()).abs() > eps
+        return torch.where(too_far, torch.nextafter(inside, x), inside).clamp_(0.0, 1.0)
     exact = _exact(x)
     delta = _exact(x_adv) - exact
     delta *= (eps / length(delta).clamp_min(TINY)).clamp_max(1.0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import PROBES, FastModel, fast_inference
-from excite.attacks.protocol import Attack, AttackWarning, distance
+from excite.attacks.protocol import Attack, AttackWarning, distance, right_answers
 from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag
 from excite.memory import keep_freed_memory
@@ -97,11 +97,6 @@ class Judge:
 
     def spent(self) -> Cost:
         return Cost(time.perf_counter(), self.attacked.forwards, self.attacked.backwards)
-
-
-def right_answers(logits: Tensor, y: Tensor) -> Tensor:
-    """Per example, whether the largest logit is the label's; an answer that is not finite is wrong, whatever it is."""
-    return (logits.argmax(1) == y) & logits.isfinite().all(1)
 
 
 def device_of(model: nn.Module, x: Tensor) -> torch.device:

@@ -13,6 +13,8 @@ from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
 from excite.registry import with_named_options
 
+TRAIN_MODE = "train mode"  # the flag of a model that was left in it, and evaluated in eval mode
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -109,6 +111,11 @@ class Evaluation:
         return {name: result.curve for name, result in self.attacks.items() if result.curve is not None}
 
     @property
+    def distrusted(self) -> bool:
+        """Whether a flag doubts the figures; that the model came in train mode does not touch them."""
+        return any(flag.name != TRAIN_MODE for flag in self.flags)
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(map(str, self.flags))
 
@@ -199,8 +206,8 @@ class Evaluation:
             if curve is not None and not np.array_equal(curve.robust(curve.eps[-1]), result.robust):
                 raise ValueError(f"the curve of {name} does not end with the images that withstand it")
 
-    def save(self, path: Path) -> None:
-        write_json(path, self.to_json())
+    def save(self, path: Path | str) -> None:
+        write_json(Path(path), self.to_json())
 
     @staticmethod
     def load(path: Path | str) -> "Evaluation":

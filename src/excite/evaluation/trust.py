@@ -13,13 +13,12 @@ from torch.nn.functional import cross_entropy
 from excite.attacks.fast_model import FastModel
 from excite.attacks.packaged import Square
 from excite.attacks.projected_gradient import PGD, margin, pgd
-from excite.attacks.protocol import Attack, Norm
-from excite.evaluation.result import AttackResult, Flag
+from excite.attacks.protocol import Attack, Norm, right_answers
+from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
 
 EXAMPLES = 64
 SQUARE_QUERIES = 200
 A_POINT = 0.01
-IMAGES = 4  # dimensions: Square moves squares, of which a row of numbers has none
 A_FEW = 3  # examples: fewer may be chance
 WEAKEST = 8  # examples, asked first
 A_SIGN = 2  # of the weakest: where fewer fall, the others hardly do
@@ -110,7 +109,7 @@ def train_mode(model: nn.Module) -> Flag | None:
     if not left:
         return None
     return Flag(
-        "train mode",
+        TRAIN_MODE,
         f'the model came in train mode, where {len(left)} of its layers ("{left[0]}" first) behave differently; it was '
         "evaluated in eval mode. Call model.eval() wherever else it is used.",
     )
@@ -256,8 +255,9 @@ def check_attack(
         return fooled, share * fooled / len(x)
 
     flags = []
-    if x.dim() == IMAGES and all(stage.follows_gradients for _, stage in attack.stages):
-        flags.append(black_box("Square", *drop(Square(attack.eps, attack.norm, queries=SQUARE_QUERIES))))
+    square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
+    if square.takes(x) and all(stage.follows_gradients for _, stage in attack.stages):
+        flags.append(black_box("Square", *drop(square)))
     if stronger := attack.stronger():
         flags.append(_stronger(*drop(stronger)))
     return [flag for flag in flags if flag is not None]
@@ -299,7 +299,7 @@ def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
 def _fooled(model: nn.Module, x: Tensor, y: Tensor, attack: Attack, generator: torch.Generator | None) -> int:
     x_adv = attack(model, x, y, generator)
     with torch.no_grad():
-        return int((model(x_adv).argmax(1) != y).sum())
+        return int((~right_answers(model(x_adv), y)).sum())
 
 
 def _difference(value: Tensor, truth: Tensor) -> float:
