@@ -200,7 +200,7 @@ def checked_labels(value: object, images: Tensor) -> Tensor:
 
 def _tensor(value: object, name: str) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "uifb":
-        return torch.from_numpy(value)
+        return torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
     if not isinstance(value, Tensor):
         raise InputError(f"{name.capitalize()} must be a tensor or an array of numbers, not {type(value).__name__}.")
     return value

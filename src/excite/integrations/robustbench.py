@@ -18,7 +18,7 @@ from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
-from excite.quantities import pixels
+from excite.quantities import check_whole, number, pixels
 from excite.registry import named_options, with_named_options
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
@@ -51,7 +51,7 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     data_dir: str | Path | None = None,
     device: torch.device | str | None = None,
     batch_size: int = 32,
-    eps: float | None = None,
+    eps: float | str | None = None,
     *,
     version: str = "standard",
     journal: Path | None = None,
@@ -91,6 +91,8 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
         raise InputError(f"A {threat_model} ball needs its radius; pass eps, for instance eps=8/255.")
     if to_disk and model_name is None:
         raise InputError("to_disk=True names the file after the model; pass model_name.")
+    eps = number(eps)
+    check_whole("n_examples", n_examples, least=1)
     if not isinstance(dataset, Dataset):
         dataset = data.load(str(getattr(dataset, "value", dataset)), data_dir=data_dir)
     images, labels = dataset.test.images[:n_examples], dataset.test.labels[:n_examples]
@@ -109,7 +111,7 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
         eps=eps,
         clean=evaluation.clean.value,
         autoattack=evaluation.robust["AutoAttack"].value if version == "standard" else None,
-        unreliable=bool(evaluation.flags),
+        unreliable=evaluation.distrusted,
         footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
     )
     if to_disk:
@@ -159,7 +161,7 @@ class Record:
 
 @named_options
 def save_model(
-    folder: Path,
+    folder: Path | str,
     model: nn.Module,
     name: str,
     *,
@@ -169,6 +171,7 @@ def save_model(
     card: str,
 ) -> Path:
     """Write a network of `excite.models` so that `load_model` builds it again: weights, configuration, model card."""
+    folder = Path(folder)
     state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
     normalize = [state[f"normalize.{key}"].flatten().tolist() for key in ("mean", "std") if f"normalize.{key}" in state]
     write_bytes(folder / WEIGHTS, safetensors.torch.save(state))
@@ -279,7 +282,7 @@ def _record(parts: Parts, evaluation: Evaluation) -> Record | None:
         eps=eps,
         clean=evaluation.clean.value,
         autoattack=evaluation.robust[name].value if standard else None,
-        unreliable=bool(evaluation.flags),
+        unreliable=evaluation.distrusted,
         additional_data=experiment.data.unlabelled is not None,
         architecture=experiment.model.name,
         footnote=f"on {images} test images" if images < 10_000 else None,

@@ -17,8 +17,9 @@ class Normalize(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
+        mean, std = ([one] if isinstance(one, int | float) else one for one in (mean, std))  # of one channel
         if len(mean) != len(std):
             raise InputError(f"There are {len(mean)} means and {len(std)} deviations; give one of each per channel.")
         if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
