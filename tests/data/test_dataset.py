@@ -48,6 +48,13 @@ def test_arrays_and_whole_numbers_of_any_size_are_taken(kind: type) -> None:
     assert split.labels.dtype == torch.int64
 
 
+def test_arrays_that_torch_does_not_read_as_they_are() -> None:
+    images, labels = np.arange(16, dtype=np.uint8).reshape(4, 1, 2, 2), np.arange(4, dtype=">i8")
+    split = Split(images[::-1], labels[::-1])  # type: ignore[arg-type]
+    assert split.images.tolist() == images[::-1].tolist()
+    assert split.labels.tolist() == [3, 2, 1, 0]
+
+
 def test_a_dataset_that_cannot_be_learned_is_refused() -> None:
     with pytest.raises(InputError, match=r"x: the labels are of 1 classes; 2 to 1,000,000"):
         Dataset("x", Split(IMAGES, LABELS), Split(IMAGES, LABELS), 1)

@@ -19,6 +19,7 @@ from excite.attacks import ATTACKS, AttackWarning, as_attack
 from excite.console import Console
 from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError
+from excite.evaluation import evaluate
 from excite.files import write_json
 from excite.integrations.robustbench import Record, export, load_model, model_card, save_model
 from excite.lipschitz import LipschitzEstimate
@@ -78,12 +79,21 @@ def test_robustbench_own_enums_are_understood(halves: Dataset) -> None:
 
 def test_the_record_on_disk(halves: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    quiet_benchmark(Halves(), 4, halves, "Linf", True, "Halves2026", eps=128 / 255)
+    quiet_benchmark(Halves().train(), 4, halves, "Linf", True, "Halves2026", eps="128/255")
     record = json.loads((tmp_path / "model_info/halves/Linf/Halves2026.json").read_text())
     assert record.keys() == KEYS
     assert (record["eps"], record["clean_acc"], record["autoattack_acc"]) == ("128/255", "100.00", "0.00")
     assert record["footnote"] == "on the first 4 test images"
     assert record["number_forward_passes"] == 1
+
+
+def test_train_mode_is_told_and_doubts_no_figure() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 2))
+    found = evaluate(model, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.long), "pgd", eps=0.0)
+    assert "train mode" in str(found)
+    flags = {flag.name for flag in found.flags}
+    assert found.distrusted == bool(flags - {"train mode"})
+    assert not dataclasses.replace(found, flags=tuple(f for f in found.flags if f.name == "train mode")).distrusted
 
 
 def test_what_was_not_attacked_has_no_figure() -> None:
@@ -107,11 +117,13 @@ def test_distrust_is_said_in_autoattacks_words(halves: Dataset) -> None:
         ({}, "pass eps, for instance eps=8/255"),
         ({"eps": 0.1, "threat_model": "corruptions"}, "corruptions are not measured here"),
         ({"eps": 0.1, "to_disk": True}, "pass model_name"),
+        ({"eps": "much"}, "write for instance 0.031 or 8/255"),
+        ({"eps": 0.1, "n_examples": -1}, "at least 1"),
     ],
 )
 def test_what_is_missing_is_said(halves: Dataset, options: dict[str, object], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        excite.benchmark(Halves(), 5, halves, **options)  # type: ignore[arg-type]
+        excite.benchmark(Halves(), **{"n_examples": 5, "dataset": halves} | options)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -46,6 +46,11 @@ def test_an_impossible_deviation_is_refused(std: tuple[float, ...]) -> None:
         Normalize(MEAN, std)
 
 
+def test_one_channel_is_given_as_two_numbers() -> None:
+    grey = create("lenet5", input_shape=(1, 28, 28), normalize=(0.1307, 0.3081))
+    torch.testing.assert_close(grey.state_dict()["normalize.std"], torch.tensor([[[0.3081]]]))
+
+
 def test_lengths_must_fit() -> None:
     with pytest.raises(InputError, match="3 means and 1 deviations"):
         Normalize(MEAN, (0.2,))

@@ -45,7 +45,7 @@ def create(
     *,
     num_classes: int = 10,
     input_shape: tuple[int, int, int] = (3, 32, 32),
-    normalize: tuple[Sequence[float], Sequence[float]] | None = None,
+    normalize: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
     **options: bool | str,
 ) -> nn.Module:
     """Build the network called `name`, its weights drawn from torch's global generator.
@@ -77,10 +77,12 @@ def create(
     network = build("model", MODELS, name, options, num_classes=num_classes, input_shape=input_shape)
     if normalize is None:
         return network
-    mean, std = normalize
-    if len(mean) != input_shape[0]:
-        raise InputError(f"The images have {input_shape[0]} channels, the normalisation {len(mean)}; give one each.")
+    layer = Normalize(*normalize)
+    if len(layer.mean) != input_shape[0]:
+        raise InputError(
+            f"The images have {input_shape[0]} channels, the normalisation {len(layer.mean)}; give one each."
+        )
     model = nn.Sequential()
-    model.add_module("normalize", Normalize(mean, std))
+    model.add_module("normalize", layer)
     model.add_module("network", network)
     return model
