@@ -12,10 +12,10 @@ from pathlib import Path
 
 from excite.evaluation.comparison import paired_difference
 from excite.files import write_text
+from excite.report.findings import signed
 from excite.report.tables.formats import Cell
 from excite.report.tables.study_columns import NOTHING, StudyArm, arms_of, columns_for, evaluations_of, paired
 from excite.report.trainings import Confounders, mean_of
-from excite.report.verdict import signed
 from excite.runs.collection import Group, by_seed, collect
 
 HOME = Path(__file__).parents[1]

@@ -11,9 +11,10 @@ from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
+from excite.report.findings import compare_arms, signed
 from excite.report.tables.estimates import estimates_table
 from excite.report.trainings import standing
-from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, compare_arms, conclude, signed, verdict
+from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, conclude, verdict
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder
 
@@ -276,7 +277,7 @@ def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
 @pytest.mark.parametrize(
     ("control", "headline", "tone"),
     [
-        (58, "1/L helped, but not more than its control, the placebo", "unclear"),
+        (58, "1/L helped, but was not shown to do more than the placebo", "unclear"),
         (40, "1/L helped", "helped"),
     ],
 )
@@ -289,7 +290,7 @@ def test_an_arm_that_does_not_beat_its_control_is_told_so(
     ]
     found = conclude(by_seed(runs))
     assert found.headline.startswith(headline)
-    assert ("but not more than" in found.headline) == (control == 58)
+    assert ("but was not shown" in found.headline) == (control == 58)
     assert found.tone == tone
     (poe,) = (finding for finding in compare_arms(by_seed(runs)[0]) if finding.name == "poe")
     assert poe.so == headline.removeprefix("1/L ")
@@ -328,7 +329,7 @@ def test_a_baseline_that_has_not_finished_in_large_batches_is_told_what_helped_t
 def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> None:
     same = {name: {"evaluation": evaluation(60)} for name in ("placebo", "batch")}
     poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])
-    assert poe.so == "may have helped, but not more than its control, the placebo and the η/B control"
+    assert poe.so == "may have helped, but was not shown to do more than the placebo and the η/B control"
     assert placebo.unbeaten == batch.unbeaten == ()
 
 
@@ -358,3 +359,45 @@ def test_an_l_is_held_against_what_short_trainings_gave_everywhere(write_run: Wr
     words = "its 2/L = 10 is not within 0.05 to 0.2, where short trainings stop converging"
     assert f"L by epochs is off: {words}." in verdict(run)
     assert "its 2/L = 10 is not within" in " ".join(estimates_table({"epochs": far}, run).split())
+
+
+def test_a_network_that_learned_nothing_has_not_converged(write_run: WriteRun) -> None:
+    sure = LipschitzEstimate(4.0, (3.0, 5.0), "edge", True, "8 short trainings")
+    run = write_run({"baseline": {"rate": 1.5, "evaluation": dead()}}, estimate=sure)
+    assert standing(sure, run.arms).trusted
+
+
+@pytest.mark.parametrize(
+    ("poe", "headline"),
+    [
+        ({"evaluation": evaluation(60)}, "The baseline diverged"),
+        ({"problem": "Training diverged"}, "The baseline and 1/L diverged"),
+    ],
+)
+def test_a_baseline_that_diverged_is_named(write_run: WriteRun, poe: dict[str, object], headline: str) -> None:
+    run = write_run({"baseline": {"problem": "Training diverged"}, "poe": poe})
+    assert conclude(by_seed([run])).headline == headline
+    (finding,) = compare_arms(by_seed([run])[0])
+    assert finding.effect == ("diverged" if "problem" in poe else "has no baseline to stand beside, which diverged")
+
+
+def test_the_seeds_that_did_not_diverge_may_be_the_lucky_ones(write_run: WriteRun) -> None:
+    lost = {"baseline": {"evaluation": evaluation(40)}, "poe": {"problem": "Training diverged"}}
+    runs = [write_run(lost if seed > 2 else arms(40, 60), changes=[f"seed={seed}"]) for seed in range(5)]
+    found = conclude(by_seed(runs))
+    assert (found.headline, found.tone) == ("1/L may have helped", "unclear")
+
+
+def test_a_control_at_one_seed_is_not_beaten_at_three(write_run: WriteRun) -> None:
+    runs = [write_run(arms(40, 60, placebo={"evaluation": evaluation(40)}))]
+    runs += [write_run(arms(40, 60), changes=[f"seed={seed}"]) for seed in (1, 2)]
+    poe, _ = compare_arms(by_seed(runs)[0])
+    assert poe.unbeaten == ("the placebo",)
+
+
+def test_best_weights_that_say_the_opposite_are_mentioned(write_run: WriteRun) -> None:
+    both = arms(40, 60)
+    both["baseline"]["best"], both["poe"]["best"] = evaluation(60), evaluation(40)
+    runs = [write_run(both, changes=[f"seed={seed}"]) for seed in range(3)]
+    cautions = conclude(by_seed(runs)).cautions
+    assert "Best and last weights disagree: with the best ones, 1/L hurt (−20.0)." in cautions

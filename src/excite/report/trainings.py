@@ -40,7 +40,8 @@ def standing(
     if diverged:
         return Standing(False, f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high")
     highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else edge
-    converged = [arm.rate for arm in trained if not arm.problem and arm.rate > highest * (1 + ROUNDING)]
+    survived = [arm for arm in trained if not (arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))]
+    converged = [arm.rate for arm in survived if arm.rate > highest * (1 + ROUNDING)]
     if converged:
         return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
     if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):

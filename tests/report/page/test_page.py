@@ -178,7 +178,8 @@ def test_without_checkpoints_the_page_says_so(small_run: RunFolder, tmp_path: Pa
 def test_an_unfinished_run_has_a_page_too(write_run: WriteRun, arms: dict[str, dict[str, object]]) -> None:
     html = page([write_run(arms)])
     structure(html)
-    assert "There is nothing to compare yet." in html
+    diverged = any("problem" in arm for arm in arms.values())
+    assert ("The baseline diverged." if diverged else "There is nothing to compare yet.") in html
 
 
 def test_several_seeds_and_settings_on_one_page(small_run: RunFolder, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from excite.files import write_text
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import pixels
 from excite.registry import named_options
+from excite.report.findings import Finding, compare_arms, signed
 from excite.report.page import origin
 from excite.report.page.charts import (
     DotChart,
@@ -36,7 +37,7 @@ from excite.report.trainings import (
     method_of,
     standing_in,
 )
-from excite.report.verdict import Finding, compare_arms, conclude, signed
+from excite.report.verdict import conclude
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed
 from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title
