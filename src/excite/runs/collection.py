@@ -68,7 +68,14 @@ def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
     groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
         key = msgspec.json.encode(seedless(run.experiment), order="sorted")
-        groups.setdefault(key, []).append(run)
+        group = groups.setdefault(key, [])
+        for other in group:
+            if other.experiment.seed == run.experiment.seed:
+                raise InputError(
+                    f"{other.path} and {run.path} are one experiment at one seed, {run.experiment.seed}. Name one of "
+                    "them, or train another seed: --set seed=1."
+                )
+        group.append(run)
     return tuple(Group(tuple(sorted(group, key=lambda run: run.experiment.seed))) for group in groups.values())
 
 
