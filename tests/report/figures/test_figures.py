@@ -167,6 +167,16 @@ def test_gains_are_paired_with_the_baseline_of_the_same_seed(write_run: Write, e
     assert drawn["clean"].get_markerfacecolor() != "none" == drawn["clean, best weights"].get_markerfacecolor()
 
 
+def test_gains_name_every_rate_of_an_arm(write_run: Write, evaluated: Evaluated) -> None:
+    judged = {"evaluation": evaluated(90, 40)}
+    runs = [
+        write_run({"baseline": judged, "poe": judged | {"rate": rate}}, changes=[f"seed={seed}"])
+        for seed, rate in enumerate((0.5, 0.125))
+    ]
+    (axes,) = plot("gains", runs).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["PoE-motivated, 1/L\n(η = 0.125–0.5)"]
+
+
 def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
     traces = {size: descent(12, noise=noise, seed=1) for size, noise in ((32, 0.3), (512, 0.0))}
     runs = [
@@ -230,6 +240,8 @@ def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent:
     one_dimension, _, network, *_ = plot("theorem-1", [run]).axes
     names = [line.get_label() for line in one_dimension.lines if not str(line.get_label()).startswith("_")]
     assert names == ["0.5/L", "1/L", "1.5/L", "2/L"]
+    looks = {line.get_label(): line.get_color() for line in one_dimension.lines}
+    assert {line.get_label(): line.get_color() for line in network.lines}["2/L"] == looks["2/L"] != looks["1/L"]
     curve, solid, hollow = network.lines[:3]
     path = certify(trace)
     assert list(points(curve).values()) == pytest.approx(path.angles.cosines.tolist())

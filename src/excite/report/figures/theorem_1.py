@@ -1,7 +1,8 @@
 """Theorem 1: at which steps of gradient descent the certificate holds, from 0.5/L to 2/L, and how far θ* still is."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ QUADRATICS = {"a quadratic in one dimension": (1.0,), "a quadratic, λ = 1, 0.3,
 STEPS = 40  # of the quadratics
 SMALLEST = 1e-6  # distances below this share of the first are drawn there
 Floats = NDArray[np.float64]
+Look = tuple[str, str]  # colour and marker
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +47,11 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
             "theorem-1 needs arms at multiples of 1/L whose every step was recorded (full batches, an epoch being "
             "one step). `excite run theorem-1` makes them."
         )
+    multiples = sorted({line.multiple for lines in problems.values() for line in lines})
+    looks = dict(zip(multiples, zip(cycle(style.COLOURS), cycle(style.MARKERS), strict=False), strict=False))
     figure, axes = style.panels(2, len(problems), width=4.4, height=2.9)
     for column, (title, lines) in enumerate(problems.items()):
-        _draw(axes[column], axes[len(problems) + column], title, lines)
+        _draw(axes[column], axes[len(problems) + column], title, lines, looks)
     style.legend_below(figure, axes, columns=5)
     worst = max(line.residual for lines in problems.values() for line in lines)
     figure.suptitle(f"Hollow marks: no certificate. Where there is one, its trajectory misses by {worst:.0e} at most.")
@@ -93,8 +97,9 @@ def _of_run(run: RunFolder) -> list[Descent]:
     return sorted(lines, key=lambda line: line.multiple)
 
 
-def _draw(top: "Axes", bottom: "Axes", title: str, lines: Sequence[Descent]) -> None:
-    for line, (colour, marker) in zip(lines, style.LOOKS, strict=False):
+def _draw(top: "Axes", bottom: "Axes", title: str, lines: Sequence[Descent], looks: Mapping[float, Look]) -> None:
+    for line in lines:
+        colour, marker = looks[line.multiple]
         steps = np.arange(1, len(line.cosines) + 1)
         sparse = max(1, len(steps) // 25)
         for axes, values in ((top, line.cosines), (bottom, np.maximum(line.distances, SMALLEST))):
