@@ -1,5 +1,7 @@
 """The paper's figures, checked by what the paper says about them."""
 
+from typing import Any
+
 import pytest
 
 from excite.report.tables.published import (
@@ -27,6 +29,22 @@ def test_every_row_is_an_experiment_of_the_catalogue_and_so_is_its_small_twin() 
 def test_an_experiment_changed_into_something_else_repeats_no_row(change: str) -> None:
     assert published_row(load("table-2-trades-small", overrides=["training.epochs=2"])) is not None
     assert published_row(load("table-2-trades-small", overrides=[change])) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "attack", "same"),
+    [
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "step": "0.1/255", "steps": 20}, True),
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "loss": "margin"}, False),
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "2/255"}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255}, True),
+        ("table-2-trades", {"kind": "autoattack", "eps": 0.031}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": ["4/255", "8/255"]}, False),
+        ("table-2-trades", {"kind": "pgd", "eps": "8/255"}, False),
+    ],
+)
+def test_a_figure_stands_beside_the_attack_it_was_measured_with(name: str, attack: dict[str, Any], same: bool) -> None:
+    assert PUBLISHED[name].measured_by(attack) == same
 
 
 @pytest.mark.parametrize(("table", "gain"), [(1, 11.05), (2, 0.44)])

@@ -156,6 +156,8 @@ def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
     assert (cells(table, "poe")["L"], cells(table, "poe")["by"]) == ("4", "edge")
     shared = cells(table, "poe@paper")
     assert (shared["L"], shared["by"]) == ("5 ?", "epochs (200, 100), one for all seeds")
+    write_json(runs[1].estimate_file("paper"), asdict(StoredEstimate(replace(MAXIMA, constant=6.0), 1.0)))
+    assert cells(study_table(by_seed(RunFolder(run.path) for run in runs)), "poe@paper")["by"] == "epochs (200, 100)"
 
 
 def test_experiments_are_told_apart(write_run: Write) -> None:

@@ -4,9 +4,12 @@ Source: Sridhar, Sokolsky, Lee, Weimer, "Improving Neural Network Robustness via
 and 2 (accuracies in %, mean ± deviation over 5 seeds) and Figure 5 (b); the logs of its released code.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from excite.quantities import number
 from excite.runs import Experiment, load
 
 
@@ -28,6 +31,10 @@ class PublishedArm:
     logged: tuple[float, float] | None = None  # clean and robust accuracy in the released AutoAttack log
 
 
+PGD_20: dict[str, Any] = {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
+AUTOATTACK: dict[str, Any] = {"kind": "autoattack", "eps": 8 / 255}
+
+
 @dataclass(frozen=True)
 class PublishedRow:
     """A row of Table 1 (PGD-20, ε = 1/255) or Table 2 (AutoAttack, ε = 8/255)."""
@@ -43,6 +50,13 @@ class PublishedRow:
     @property
     def attack(self) -> str:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
+
+    def measured_by(self, attack: Mapping[str, Any]) -> bool:
+        """Whether an attack, as an experiment has its options, is that one."""
+        wanted = PGD_20 if self.table == 1 else AUTOATTACK
+        same = all(attack.get(key, value) == value for key, value in wanted.items() if key != "eps")
+        radius = attack["eps"]
+        return same and isinstance(radius, float | str) and math.isclose(number(radius), wanted["eps"])
 
 
 def published_row(experiment: Experiment) -> PublishedRow | None:

@@ -171,7 +171,9 @@ def constant(arm: StudyArm) -> Cell:
 def _method(arm: StudyArm) -> Cell:
     """How L was found, (M, N) where the method has them, and whether the seeds share it."""
     name, runs = arm_named(arm.name).estimator or OWN, arm.group.runs
-    shared = len(runs) > 1 and any(options_behind(run, name).get("shared") for run in runs if name in run.estimates)
+    constants = {estimate.constant for estimate in _estimates(arm).values()}
+    asked = any(options_behind(run, name).get("shared") for run in runs if name in run.estimates)
+    shared = len(runs) > 1 and asked and len(constants) == 1
     words = dict.fromkeys(
         f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
         if "M" in estimate.details
