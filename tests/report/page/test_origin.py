@@ -98,7 +98,8 @@ def test_seeds_and_arms_are_named(write_run: WriteRun) -> None:
     runs = [as_shipped(write_run({"baseline": {}, "grid-3": {}}, changes=[f"seed={seed}"])) for seed in range(3)]
     assert commands(by_seed(runs)[0]) == ["excite run mnist-sample --arms baseline,grid-3 --seeds 3"]
     assert commands(by_seed(runs[1:])[0]) == [
-        f"excite run mnist-sample --arms baseline,grid-3 --set seed={seed}" for seed in (1, 2)
+        f"excite run mnist-sample --arms baseline,grid-3 --set seed={seed} --out runs/mnist-sample/seed-{seed}"
+        for seed in (1, 2)
     ]
 
 

@@ -99,7 +99,11 @@ def commands(group: Group) -> list[str]:
     words = ["excite", "run", experiment.name, *arms, *(word for change in changes for word in ("--set", change))]
     if len(seeds) > 1 and seeds == tuple(range(len(seeds))):
         return [shlex.join([*words, "--seeds", str(len(seeds))])]
-    return [shlex.join(words + (["--set", f"seed={seed}"] if seed != shipped.seed else [])) for seed in seeds]
+    if len(seeds) == 1:
+        return [shlex.join(words + (["--set", f"seed={seed}"] if seed != shipped.seed else [])) for seed in seeds]
+    return [
+        shlex.join([*words, "--set", f"seed={seed}", "--out", f"runs/{experiment.name}/seed-{seed}"]) for seed in seeds
+    ]
 
 
 def summary(experiment: Experiment) -> str:
