@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
-from excite.trace.slopes import BackwardPasses, caveat, check_optimizer, objection, standing_at
+from excite.trace.used_gradient import BackwardPasses, caveat, check_optimizer, objection, standing_at
 
 OWN = torch.tensor([3.0, 4.0, 0.0])
 

@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +23,10 @@ from torch import Tensor
 from excite.errors import CorruptFileError
 from excite.files import atomic, sha256
 
+Storage = Literal["auto", "exact", "sketch"]
+
 SKETCH_ENTRIES = 8192
+EXACT_LIMIT = 2_000_000  # parameters; larger models are sketched under storage="auto"
 Floats = NDArray[np.float64]
 _CHUNK = 2**20
 MEMORY_LIMIT = 512 * 2**20  # bytes of vectors; more of them go to disk
@@ -95,6 +98,14 @@ class CountSketch:
             signed = flat[part] * signs[part]
             unrolled[shift : shift + len(signed)] += signed
         vector += unrolled[: self.entries] + unrolled[self.entries :]
+
+
+def projection_of(parameters: Sequence[Tensor], storage: Storage, entries: int, seed: int) -> Projection:
+    """The one that `storage` asks for."""
+    size = sum(parameter.numel() for parameter in parameters)
+    if storage == "sketch" or (storage == "auto" and size > EXACT_LIMIT):
+        return CountSketch(parameters, entries=entries, seed=seed)
+    return Whole(parameters)
 
 
 def dense(tensor: Tensor) -> Tensor:

@@ -19,22 +19,19 @@ from excite.registry import with_named_options
 from excite.trace.hessian import largest_curvature
 from excite.trace.moments import (
     SKETCH_ENTRIES,
-    CountSketch,
     Moments,
-    Projection,
-    Whole,
+    Storage,
     dense,
     project,
     project_gradient,
+    projection_of,
 )
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
-from excite.trace.slopes import LocalSlopes, caveat, check_optimizer
+from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
+from excite.trace.used_gradient import caveat, check_optimizer
 
 Gradient = Literal["epoch_mean", "probe"]
-Storage = Literal["auto", "exact", "sketch"]
-
-EXACT_LIMIT = 2_000_000  # parameters; larger models are sketched under storage="auto"
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +114,7 @@ class Recorder:
         self._curvature_every = curvature_every
         self._curvature_iterations = curvature_iterations
         self._seed = seed
-        self._projection = _projection(self._parameters, storage, sketch_entries, seed)
+        self._projection = projection_of(self._parameters, storage, sketch_entries, seed)
         initial = project(self._projection, self._parameters)
         self._parameter_moments = Moments("parameters", initial, folder=folder)
         self._gradient_moments = Moments("gradients", None, folder=folder)
@@ -331,13 +328,6 @@ class Recorder:
         if optimizer is not None:
             watches_steps = slopes > 0 or gradient == "epoch_mean"
             check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
-
-
-def _projection(parameters: list[Tensor], storage: Storage, entries: int, seed: int) -> Projection:
-    size = sum(parameter.numel() for parameter in parameters)
-    if storage == "sketch" or (storage == "auto" and size > EXACT_LIMIT):
-        return CountSketch(parameters, entries=entries, seed=seed)
-    return Whole(parameters)
 
 
 def _json_number(value: float) -> float | None:
