@@ -46,6 +46,20 @@ def test_a_quadratic_gives_its_largest_eigenvalue_back(sign: int, dtype: torch.d
         assert abs(found.value - largest) <= found.residual + 1e-4 * largest
 
 
+def test_the_curvature_in_some_parameters_is_that_of_their_block() -> None:
+    class TwoBlocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat, self.steep = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (1.5 * self.flat @ self.flat + 3.5 * self.steep @ self.steep).expand(len(x))
+
+    model, probe = TwoBlocks(), Probe(torch.zeros(4, 1), torch.zeros(4), loss=value_only)
+    assert largest_curvature(model, probe).value == pytest.approx(7.0)
+    assert largest_curvature(model, probe, parameters=[model.flat]).value == pytest.approx(3.0)
+
+
 def dense_hessian(model: nn.Module, loss: Callable[[dict[str, Tensor]], Tensor]) -> Tensor:
     parameters = {name: value.detach().clone() for name, value in model.named_parameters()}
     flat = torch.cat([value.flatten() for value in parameters.values()])

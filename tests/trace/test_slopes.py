@@ -93,6 +93,11 @@ def of_those_that_train(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
 
 
+def of_the_last_layer(model: nn.Module) -> torch.optim.Optimizer:
+    """Nobody clears what gathers in `.grad` of the first one."""
+    return torch.optim.SGD(list(model.parameters())[-2:], lr=0.1)
+
+
 def compiled(model: nn.Module) -> nn.Module:
     wrapped: Any = torch.compile(model, backend="eager")
     return wrapped  # type: ignore[no-any-return]
@@ -137,6 +142,7 @@ ROWS: dict[str, Loop] = {
     "AdamW": Loop("1/L is no rate for AdamW", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
     "Adadelta": Loop("1/L is no rate for Adadelta", optimizer=lambda model: torch.optim.Adadelta(model.parameters())),
     "frozen layers": Loop(model=frozen, optimizer=of_those_that_train),
+    "an optimizer of some layers": Loop(optimizer=of_the_last_layer),
     "torch.compile": Loop(wrap=compiled),
     "DataParallel": Loop(wrap=nn.DataParallel),
     "DistributedDataParallel": Loop(wrap=nn.parallel.DistributedDataParallel, around=one_process),
@@ -190,6 +196,7 @@ def train(loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, record
     """Train and return the slope of each step, the plain way: two gradients of the closure, two copies of weights."""
     scaler = torch.amp.GradScaler("cpu", enabled=loop.scaler)
     slopes = []
+    moving = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     pending: tuple[list[Tensor], list[Tensor]] | None = None  # weights before and after the step to be measured
     for step in range(STEPS):
         batches = [loop.batch(loop.accumulate * step + part) for part in range(loop.accumulate)]
@@ -203,17 +210,17 @@ def train(loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, record
             scaler.scale(closure(batch) / loop.accumulate).backward()  # type: ignore[no-untyped-call]
         if loop.early:
             if pending:
-                slopes.append(plain_slope(model, closure, *pending))
+                slopes.append(plain_slope(model, moving, closure, *pending))
             recorder.after_step(closure)
         if loop.clip:
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), loop.clip)
-        before = weights(model)
+        before = [parameter.detach().clone() for parameter in moving]
         scaler.step(optimizer)
         scaler.update()
-        pending = before, weights(model)
+        pending = before, [parameter.detach().clone() for parameter in moving]
         if not loop.early:
-            slopes.append(plain_slope(model, closure, *pending))
+            slopes.append(plain_slope(model, moving, closure, *pending))
             recorder.after_step(closure)
     return slopes
 
@@ -222,8 +229,13 @@ def weights(model: nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters() if parameter.requires_grad]
 
 
-def plain_slope(model: nn.Module, closure: Callable[[], Tensor], before: list[Tensor], after: list[Tensor]) -> float:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def plain_slope(
+    model: nn.Module,
+    parameters: list[Tensor],
+    closure: Callable[[], Tensor],
+    before: list[Tensor],
+    after: list[Tensor],
+) -> float:
     gradients = []
     for values in (before, after):
         with torch.no_grad():

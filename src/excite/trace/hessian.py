@@ -25,15 +25,22 @@ class Curvature:
 
 @named_options
 def largest_curvature(
-    model: nn.Module, probe: Probe, *, iterations: int = 20, tolerance: float = 0.01, seed: int = 0
+    model: nn.Module,
+    probe: Probe,
+    *,
+    parameters: Sequence[Tensor] | None = None,
+    iterations: int = 20,
+    tolerance: float = 0.01,
+    seed: int = 0,
 ) -> Curvature:
     """λ with ‖H v − λ v‖ ≤ residual for some unit vector v, H the Hessian of the probe's loss.
 
+    H is that in the `parameters`, by default all of the model's; those that require no gradient are left out.
     Under an adversarial objective that is the loss at the perturbations found when the look begins.
     Stops once the residual is below `tolerance` × λ. The error of λ itself is of the order of its square. Memory:
     three vectors of the model's size and the graph of one batch. For ½ θᵀAθ the value is the largest |eigenvalue| of A.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    parameters = [p for p in (model.parameters() if parameters is None else parameters) if p.requires_grad]
     device, dtype = parameters[0].device, parameters[0].dtype
     losses = probe.held(model)
     generator = torch.Generator().manual_seed(seed)

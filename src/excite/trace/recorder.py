@@ -29,7 +29,7 @@ from excite.trace.moments import (
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import caveat, check_optimizer
+from excite.trace.used_gradient import caveat, check_optimizer, held_by
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -52,7 +52,8 @@ class Recorder:
     ```
 
     Args:
-        model: its parameters that require gradients now are the ones observed.
+        model: its parameters that require gradients now are the ones observed, and of them those that the optimizer
+            holds: nobody else clears the others' gradients.
         optimizer: needed for epoch means, local slopes and learning rates.
         probe: (x, y), fixed examples for `gradient="probe"`, `input_gradients` and for curvatures.
         loss: (logits, targets) -> loss on the probe; `objective`, (model, x, y) -> loss, replaces it.
@@ -105,6 +106,8 @@ class Recorder:
         self._model = model
         self._parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._check(optimizer, gradient, storage, slopes_per_epoch)
+        if optimizer is not None:
+            self._parameters = held_by(optimizer, self._parameters)
         self._probe: Probe | None = None
         if probe is not None:
             self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
@@ -285,7 +288,11 @@ class Recorder:
             self._input_moments.append(input_gradient(self._model, self._needed_probe()))
         if self._curvature_every and number % self._curvature_every == 0:
             curvature = largest_curvature(
-                self._model, self._needed_probe(), iterations=self._curvature_iterations, seed=self._seed + number
+                self._model,
+                self._needed_probe(),
+                parameters=self._parameters,
+                iterations=self._curvature_iterations,
+                seed=self._seed + number,
             )
             self._curvatures.append((curvature.value, curvature.residual, self._step))
 

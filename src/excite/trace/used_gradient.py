@@ -22,10 +22,15 @@ PARALLEL = 0.999  # cosine from which two gradients differ in length only
 BOTH_ENDS = "Slopes are measured with the closure at both ends of the step instead, at one pass more each"
 
 
+def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the parameters that the optimizer's steps move."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return [parameter for parameter in parameters if id(parameter) in held]
+
+
 def check_optimizer(optimizer: Optimizer, parameters: Sequence[Tensor], *, watches_steps: bool) -> None:
     """Refuse an optimizer that moves another model, and one whose steps have no gradient of their own."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    if held.isdisjoint(map(id, parameters)):
+    if not held_by(optimizer, parameters):
         raise InputError(
             "The optimizer holds none of this model's parameters, so its steps do not move it. Make it from "
             "model.parameters() of the same model, after copying it or moving it to its device."
