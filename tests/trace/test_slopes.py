@@ -128,6 +128,7 @@ class Loop:
     autocast: bool = False
     scaler: bool = False
     early: bool = False
+    freeze_at: int | None = None  # the step before which the first layer is frozen
     around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     tolerance: float = 1e-3
     options: dict[str, Any] = field(default_factory=dict)
@@ -142,6 +143,7 @@ ROWS: dict[str, Loop] = {
     "AdamW": Loop("1/L is no rate for AdamW", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
     "Adadelta": Loop("1/L is no rate for Adadelta", optimizer=lambda model: torch.optim.Adadelta(model.parameters())),
     "frozen layers": Loop(model=frozen, optimizer=of_those_that_train),
+    "a layer that is frozen on the way": Loop(freeze_at=3),
     "an optimizer of some layers": Loop(optimizer=of_the_last_layer),
     "torch.compile": Loop(wrap=compiled),
     "DataParallel": Loop(wrap=nn.DataParallel),
@@ -206,6 +208,9 @@ def train(loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, record
                 return loop.loss(model, *batch)
 
         optimizer.zero_grad()
+        if step == loop.freeze_at:
+            next(model.children()).requires_grad_(False)
+            moving = [parameter for parameter in moving if parameter.requires_grad]
         for batch in batches:
             scaler.scale(closure(batch) / loop.accumulate).backward()  # type: ignore[no-untyped-call]
         if loop.early:

@@ -126,7 +126,10 @@ def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
 def project_gradient(
     projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor], vector: Tensor | None = None
 ) -> Tensor:
-    """Add the gradient of `loss()` to `vector`, one parameter at a time: `.grad` stays as it is, no copy is kept."""
+    """Add the gradient of `loss()` to `vector`, one parameter at a time: `.grad` stays as it is, no copy is kept.
+
+    Parameters that require no gradient, such as those frozen on the way, count as zeros.
+    """
     total = projection.zeros() if vector is None else vector
 
     def take(index: int) -> Callable[[Tensor], Tensor]:
@@ -137,13 +140,14 @@ def project_gradient(
 
         return hook
 
+    wanted = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
     handles = [
         parameter.register_hook(take(index))  # type: ignore[no-untyped-call]
-        for index, parameter in enumerate(parameters)
+        for index, parameter in wanted.items()
     ]
     try:
         with torch.enable_grad():
-            torch.autograd.grad(loss(), parameters, allow_unused=True)
+            torch.autograd.grad(loss(), list(wanted.values()), allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()

@@ -69,6 +69,7 @@ class BackwardPasses:
         self._handles = [
             parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
             for parameter in parameters
+            if parameter.requires_grad
         ]
 
     def _note(self, parameter: Tensor) -> None:
