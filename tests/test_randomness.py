@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from excite.randomness import (
     derive_seed,
@@ -16,6 +17,7 @@ from excite.randomness import (
     seeded,
     state_tensors,
     step_generators,
+    undisturbed,
 )
 
 CPU = torch.device("cpu")
@@ -103,3 +105,29 @@ def test_every_step_and_process_has_a_generator_of_its_own() -> None:
 
     assert numbers(start=2)[:2] == numbers()[2:]
     assert len({*numbers(), *numbers(rank=1)}) == 8
+
+
+class Average(nn.Module):
+    """A buffer that each pass replaces, and one that it writes into."""
+
+    mean: Tensor
+    passes: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("passes", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        self.passes += 1
+        return x - self.mean
+
+
+def test_a_buffer_is_put_back_also_where_a_pass_replaces_it() -> None:
+    model = Average()
+    before = dict(model.named_buffers())
+    with undisturbed(model, CPU):
+        model(torch.ones(3, 2))
+        assert model.mean.any()
+    assert all(buffer is before[name] and not buffer.any() for name, buffer in model.named_buffers())

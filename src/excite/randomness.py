@@ -148,19 +148,37 @@ def drawn_from(seed: int, device: torch.device, items: Iterator[T]) -> Iterator[
         yield item
 
 
+Buffers = list[tuple[nn.Module, str, Tensor, Tensor]]  # whose, its name, itself, its value
+
+
+def kept_buffers(model: nn.Module) -> Buffers:
+    """What `put_back` needs, whether a forward pass writes into the buffers or puts others in their place."""
+    return [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+
+
+@torch.no_grad()
+def put_back(buffers: Buffers) -> None:
+    for module, name, buffer, value in buffers:
+        buffer.copy_(value)
+        if module._buffers[name] is not buffer:
+            module._buffers[name] = buffer
+
+
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Put buffers (batch-norm statistics), train/eval modes and random generators back on leaving."""
     modes = [(module, module.training) for module in model.modules()]
-    buffers: list[tuple[Tensor, Tensor]] = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    buffers = kept_buffers(model)
     state = random_state(device)
     try:
         yield
     finally:
         set_random_state(state, device)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+        put_back(buffers)
         for module, training in modes:
             module.training = training
 
