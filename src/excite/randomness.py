@@ -51,6 +51,12 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
+def accelerator() -> torch.device:
+    """What a model that moves itself to a device most likely moves to."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
 def random_state(device: torch.device) -> dict[str, Any]:
     """The state of every global generator that a loss on `device` may draw from."""
     state: dict[str, Any] = {

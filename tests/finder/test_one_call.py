@@ -207,6 +207,48 @@ def test_everything_is_as_before_bit_for_bit(weights: Any, fails: bool) -> None:
     assert model.count is count
 
 
+class Head(nn.Module):
+    """A loss with weights of its own, and a buffer."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, output: Tensor, target: Tensor) -> Tensor:
+        self.seen = self.seen + 1
+        return cross_entropy(self.inner(output), target)
+
+
+@pytest.mark.parametrize("builds", [False, True])
+def test_a_loss_with_weights_of_its_own_is_as_before_too(builds: bool) -> None:
+    torch.manual_seed(0)
+    body, head = nn.Linear(DIMENSIONS, 4), Head()
+    optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
+    inputs = torch.randn(32, DIMENSIONS)
+    loader = [(inputs, inputs[:, :3].argmax(1))]
+    before = photograph(head, optimizer, torch.Generator().manual_seed(0))
+    if builds:
+        excite.find_learning_rate(lambda: nn.Linear(DIMENSIONS, 4), loader, head, sgd, budget=100, steps=20)
+    else:
+        excite.find_learning_rate(body, loader, head, optimizer, budget=100, steps=20)
+    assert same(photograph(head, optimizer, torch.Generator().manual_seed(0)), before)
+
+
+def test_the_accelerator_s_generator_is_as_before_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[Any] = [torch.zeros(1)]
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr("torch.cuda.manual_seed", states.append)
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda _: states[-1])
+    monkeypatch.setattr("torch.cuda.set_rng_state", lambda state, _: states.append(state))
+    excite.find_learning_rate(linear(), batches(), half_mse, sgd, budget=100, steps=20)
+    assert len(states) > 2
+    assert states[-1] is states[0]
+
+
 def test_training_goes_on_as_if_nobody_had_looked() -> None:
     def train(look: bool) -> Tensor:
         torch.manual_seed(1)
@@ -322,6 +364,11 @@ def once() -> Iterator[tuple[Tensor, Tensor]]:
         ((linear(), batches()), {"loss_fn": lambda output, _: output}, "must be one number; this has shape"),
         ((linear(), batches()), {"optimizer": lambda _params, lr: lr}, "optimizer made a float; pass"),
         ((linear(), batches()), {"weights": "old"}, 'weights="old" is neither'),
+        (
+            (linear(), batches()),
+            {"optimizer": SGD(linear().parameters(), 0.1)},
+            "holds none of this model's parameters",
+        ),
         ((linear, batches()), {"weights": "present"}, "needs a model that has some"),
         ((linear, batches()), {"optimizer": SGD(linear().parameters(), 0.1)}, "needs an optimizer that is, too"),
     ],

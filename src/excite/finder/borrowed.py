@@ -8,48 +8,51 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
-from excite.randomness import derive_seed, device_of, random_state, set_random_state
+from excite.randomness import (
+    accelerator,
+    derive_seed,
+    device_of,
+    kept_buffers,
+    put_back,
+    random_state,
+    set_random_state,
+)
 
 
 @contextlib.contextmanager
-def borrowed(
-    model: nn.Module, loader: Iterable[Any], *, device: torch.device | None = None
-) -> Iterator[Callable[[], None]]:
+def borrowed(model: nn.Module, loader: Iterable[Any], *, also: Iterable[Tensor] = ()) -> Iterator[Callable[[], None]]:
     """On leaving, parameters, gradients, buffers, modes, the loader's and the global generators are what they were.
 
-    Yields a function that puts parameters and buffers back earlier, as often as one likes.
+    Yields a function that puts parameters and buffers back earlier, as often as one likes. Among the parameters are
+    those that are `also` trained, though they are not the model's.
     """
-    device = device or device_of(model)
-    parameters = [(parameter, _kept(parameter), parameter.grad) for parameter in model.parameters()]
-    buffers = [
-        (module, name, buffer, _kept(buffer))
-        for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
-    ]
+    trained = {id(parameter): parameter for parameter in (*model.parameters(), *also)}
+    parameters = [(parameter, _kept(parameter), parameter.grad) for parameter in trained.values()]
+    buffers = kept_buffers(model)
     modes = [(module, module.training) for module in model.modules()]
     draws = [(generator, generator.get_state()) for generator in generators_of(loader)]
-    globally = random_state(device)
+    globally = [(device, random_state(device)) for device in (device_of(model), accelerator())]
 
-    def put_back() -> None:
+    def begin_again() -> None:
         with torch.no_grad():
             for parameter, value, _ in parameters:
                 parameter.copy_(value)
                 parameter.grad = None
-            for module, name, buffer, value in buffers:
-                module._buffers[name] = buffer.copy_(value)
+        put_back(buffers)
 
     try:
         with torch.enable_grad():
-            yield put_back
+            yield begin_again
     finally:
-        put_back()
+        begin_again()
         for parameter, _, gradient in parameters:
             parameter.grad = gradient
         for module, mode in modes:
             module.training = mode
         for generator, state in draws:
             generator.set_state(state)
-        set_random_state(globally, device)
+        for device, found in globally:
+            set_random_state(found, device)
 
 
 def _kept(tensor: Tensor) -> Tensor:

@@ -7,10 +7,8 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -21,8 +19,9 @@ from excite.finder.borrowed import borrowed, endless, make_fresh
 from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
 from excite.lipschitz import LipschitzEstimate, find_edge
 from excite.quantities import OnProgress, check_whole
-from excite.randomness import derive_seed, device_of, seed_all
+from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import named_options
+from excite.trace.used_gradient import check_optimizer
 
 Step = Callable[[nn.Module, Any], Tensor]
 
@@ -51,8 +50,9 @@ def find_learning_rate(
     """L = 2/η_max, where η_max is the largest rate at which training converges (`excite.find_edge`).
 
     It trains the model briefly, each time from other initial weights and in another order of the data, at rates around
-    the edge. Afterwards weights, gradients, batch-norm statistics, modes, your optimizer, the loader's generator and
-    all global random generators are as before, bit for bit. L holds for this optimizer, batch size and loss.
+    the edge. Afterwards weights, gradients, batch-norm statistics, modes (of the model, and of a `loss_fn` that is a
+    module), your optimizer and all it holds, the loader's generator and all global random generators are as before,
+    bit for bit. L holds for this optimizer, batch size and loss.
 
     Args:
         model: a module, or a function that builds one. The function is the better choice where `__init__` draws the
@@ -92,7 +92,7 @@ def find_learning_rate(
     if progress and on_progress is not None:
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
     began = time.perf_counter()
-    with _beginnings(model, loader, weights, isinstance(optimizer, Optimizer)) as beginning:
+    with _beginnings(model, loader, loss_fn, optimizer, weights) as beginning:
         trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)
         if seconds is not None:
             budget = min(budget, trainings.steps_within(seconds, start))
@@ -114,30 +114,37 @@ def find_learning_rate(
 
 @contextlib.contextmanager
 def _beginnings(
-    model: nn.Module | Callable[[], nn.Module], loader: Iterable[Any], weights: str, optimizer_is_made: bool
+    model: nn.Module | Callable[[], nn.Module],
+    loader: Iterable[Any],
+    loss_fn: LossFunction,
+    optimizer: NewOptimizer | Optimizer,
+    weights: str,
 ) -> Iterator[Callable[[], nn.Module]]:
     """Yield a function that gives the model as a short training finds it; on leaving, all is as it was."""
-    if isinstance(model, nn.Module):
-        lent = model
-        with borrowed(lent, loader) as put_back:
-
-            def begin() -> nn.Module:
-                put_back()
-                if weights == "fresh":
-                    make_fresh(lent)
-                return lent
-
-            yield begin
-        return
-    if weights == "present":
+    if not isinstance(model, nn.Module) and weights == "present":
         raise InputError('weights="present" needs a model that has some: pass the model, not a function.')
-    if optimizer_is_made:
+    if not isinstance(model, nn.Module) and isinstance(optimizer, Optimizer):
         raise InputError(
             "A model that is built anew each time needs an optimizer that is, too: pass "
             "optimizer=lambda params, lr: …, or the model itself."
         )
-    with borrowed(nn.Module(), loader, device=_device()):
-        yield partial(_built, model)
+    lent = nn.ModuleList([each for each in (model, loss_fn) if isinstance(each, nn.Module)])
+    with borrowed(lent, loader, also=_parameters(optimizer)) as begin_again:
+
+        def begin() -> nn.Module:
+            begin_again()
+            if not isinstance(model, nn.Module):
+                return _built(model)
+            if weights == "fresh":
+                make_fresh(model)
+            return model
+
+        yield begin
+
+
+def _parameters(optimizer: NewOptimizer | Optimizer) -> list[nn.Parameter]:
+    groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else []
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
@@ -169,10 +176,11 @@ class _Trainings:
 
     def losses_at(self, rate: float, draw: int) -> Iterator[float]:
         """Train for as long as losses are asked for."""
-        seed_all(derive_seed(self.seed, draw), _device())
+        seed_all(derive_seed(self.seed, draw), accelerator())
         model = self.beginning().train()
         device = device_of(model)
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
+        check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
         for batch in endless(self.loader, self.seed, draw):
             yield self._descend(model, to_device(batch, device), optimizer)
 
@@ -205,11 +213,6 @@ class _Trainings:
             return loss.item()
 
         return float(optimizer.step(closure))
-
-
-def _device() -> torch.device:
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return accelerator or torch.device("cpu")
 
 
 def _shown(progress: bool | None, on_progress: OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:
