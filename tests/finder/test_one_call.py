@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import excite
 from excite.errors import InputError
+from excite.finder.borrowed import make_fresh
 from excite.lipschitz import LipschitzEstimate
 
 DIMENSIONS = 6
@@ -118,6 +119,62 @@ def test_an_optimizer_of_yours_gives_its_kind_and_groups() -> None:
     estimate = excite.find_learning_rate(model, batches(), half_mse, mine, budget=600, steps=40)
     assert estimate.learning_rate() > 0
     assert mine.state_dict() == before
+
+
+# --- fresh weights
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(50, 64), nn.Linear(64, 50, bias=False)
+        self.out.weight = self.words.weight
+
+
+class DrawsForItsLayers(nn.Module):
+    """As older code does it: `.data` is written to, by the network, for a layer that knows nothing of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(3, 3), nn.ParameterList([torch.ones(3)])
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.layer.weight.data.fill_(0.5)
+        self.scale[0].data.fill_(1.0)
+
+
+def test_fresh_weights_are_as_those_of_a_new_model() -> None:
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2)
+    make_fresh(attention)
+    assert not attention.out_proj.bias.any()
+    tied = Tied()
+    make_fresh(tied)
+    assert float(tied.words.weight.detach().std()) == pytest.approx(1.0, rel=0.1)  # an embedding's; a layer's is 0.07
+    assert tied.out.weight is tied.words.weight
+    network = DrawsForItsLayers()
+    make_fresh(network)
+    assert (network.layer.weight == 0.5).all()
+    assert (network.scale[0] == 1).all()
+
+
+def test_frozen_weights_are_kept_within_a_layer_too() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model[0].weight.requires_grad_(False)
+    model[1].requires_grad_(False)
+    model(torch.randn(5, 3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    make_fresh(model)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"0.bias"}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_weights_that_nothing_draws_are_refused() -> None:
+    normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)))
+    with pytest.raises(InputError, match=r'draws "0\.weight_g"'):
+        make_fresh(normed)
 
 
 # --- nothing remembers that it was here

@@ -1,6 +1,7 @@
 """Borrow a model and a loader: train and draw from them at will, and everything is as before, bit for bit."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -83,16 +84,35 @@ def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
 
 
 def make_fresh(model: nn.Module) -> None:
-    """Draw new weights by each module's `reset_parameters`; frozen layers keep theirs."""
-    for path, module in model.named_modules():
-        own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+    """Draw new weights by each module's `reset_parameters`, those of layers before those of what they are part of.
+
+    Frozen parameters keep their values, and one that several layers share is drawn by the first of them. A parameter
+    that nothing draws is refused.
+    """
+    every = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for _, parameter in every:
+        parameter.data.fill_(math.nan)  # until it is drawn
+    drawn: set[int] = set()
+
+    def draw(module: nn.Module) -> None:
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
-        if not own:
-            continue
-        if reset is None:
-            raise InputError(
-                f'"{path or type(model).__name__}" has parameters of its own and no reset_parameters(), so it cannot '
-                "begin anew. Pass a function that builds the model (lambda: Net()) in place of the model, or "
-                'weights="present" to begin from the weights it has.'
-            )
+        if reset is None or not any(parameter.requires_grad for parameter in module.parameters()):
+            return
+        own = {id(parameter) for parameter in module.parameters(recurse=False)}
+        kept = [
+            (parameter, _kept(parameter))
+            for parameter in module.parameters()
+            if not parameter.requires_grad or id(parameter) in own & drawn
+        ]
         reset()
+        for parameter, value in kept:
+            parameter.data.copy_(value)
+        drawn.update(own)
+
+    model.apply(draw)
+    left = next((name for name, parameter in every if parameter.isnan().any()), None)
+    if left is not None:
+        raise InputError(
+            f'There is no reset_parameters() that draws "{left}", so it cannot begin anew. Pass a function that builds '
+            'the model (lambda: Net()) in place of the model, or weights="present" to begin from the weights it has.'
+        )
