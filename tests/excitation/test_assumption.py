@@ -47,3 +47,9 @@ def test_the_heuristic_says_when_nothing_fits() -> None:
         choose_batch_size({64: 0.4, 1000: 1.0}, {64: 0.3, 1000: 0.2}, 0.8)
     with pytest.raises(InputError, match="same batch sizes"):
         choose_batch_size({64: 0.4}, {128: 0.3}, 0.8)
+
+
+def test_of_a_run_that_diverged_nothing_is_said(trace_of: TraceOf, walk: Floats) -> None:
+    walk[-1] = np.nan
+    with pytest.raises(InputError, match="did not diverge"):
+        acuteness(trace_of(walk, walk, np.ones(len(walk))))

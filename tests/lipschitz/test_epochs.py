@@ -5,6 +5,7 @@ import pytest
 
 from excite.errors import InputError
 from excite.lipschitz.epochs import Epochs, secants
+from excite.lipschitz.extremes.algorithm_1 import Protocol
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 
@@ -46,3 +47,13 @@ def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
 def test_a_run_that_can_be_is_not() -> None:
     Epochs(n_points=20).check(Recording(20))
     Epochs(protocol="authors").check(Recording(20, input_gradients=True))
+
+
+@pytest.mark.parametrize("protocol", ["paper", "authors"])
+def test_an_epoch_that_diverged_has_no_slopes(protocol: Protocol) -> None:
+    points = np.random.default_rng(0).normal(size=(9, 3))
+    points[-1] = np.nan
+    distances = ((points[:, None] - points) ** 2).sum(-1)
+    trace = Trace(distances, 4 * distances, steps=np.arange(8), squared_input_gradient_distances=distances)
+    epochs = Epochs(protocol=protocol, n_maxima=5, n_points=8, initial_shapes=(1.0,), bootstraps=0)
+    assert epochs(trace).constant > 0

@@ -24,6 +24,8 @@ OWN = torch.tensor([3.0, 4.0, 0.0])
         (torch.tensor([3.0, 0.0, 4.0]), 2, True, "early"),
         (torch.tensor([0.0, 0.0, 5.0]), 1, False, "other"),
         (torch.zeros(3), 1, False, "other"),
+        (torch.tensor([0.0, torch.nan, 5.0]), 1, False, None),
+        (torch.tensor([0.0, torch.inf, 5.0]), 1, False, None),
     ],
 )
 def test_the_kind_of_the_objection(used: Tensor, passes: int, early: bool, kind: str | None) -> None:

@@ -70,6 +70,8 @@ def acuteness(trace: Trace) -> Acuteness:
 def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
     """uᵀu, uᵀq and qᵀq of every recorded step but the last, u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*."""
     squared = trace.squared_parameter_distances[1:, 1:]
+    if not np.isfinite(squared).all():
+        raise InputError("The recorded parameters hold NaN or infinite values; take a run that did not diverge.")
     steps = np.diagonal(squared, 1)[:-1]
     to_goal = squared[:-1, -1]
     before, rests = to_goal[:-1], to_goal[1:]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, secant_maxima, unmatched_maxima
+from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.registry import with_named_options
 from excite.trace import Trace
@@ -78,8 +78,3 @@ class Epochs(Algorithm1):
 def secants(trace: Trace) -> NDArray[np.float64]:
     """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 where the parameters did not move."""
     return ratios(trace.gradient_distances, trace.parameter_distances)
-
-
-def ratios(rise: NDArray[np.float64], run: NDArray[np.float64]) -> NDArray[np.float64]:
-    finite = np.isfinite(rise) & np.isfinite(run) & (run > 0)
-    return np.divide(rise, run, out=np.zeros_like(rise), where=finite)

@@ -4,6 +4,7 @@ Optimizers whose steps have no gradient of their own, closures that are none, gr
 accumulated before the step: each with what to do about it.
 """
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -120,9 +121,12 @@ class Objection(NamedTuple):
 
 
 def objection(used: Tensor, own: Tensor, *, passes: int, early: bool) -> Objection | None:
-    """What is wrong with a step that used the gradient `used` where the closure's is `own`; None if nothing is."""
+    """What is wrong with a step that used the gradient `used` where the closure's is `own`; None if nothing is.
+
+    Where one is not finite, training has diverged, and nobody can tell.
+    """
     lengths = float(used.norm()), float(own.norm())
-    if float((used - own).norm()) <= SAME * max(lengths):
+    if not math.isfinite(sum(lengths)) or float((used - own).norm()) <= SAME * max(lengths):
         return None
     cosine = float(torch.dot(used, own)) / (lengths[0] * lengths[1]) if min(lengths) > 0 else 0.0
     if cosine > PARALLEL:

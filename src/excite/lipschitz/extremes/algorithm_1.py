@@ -51,9 +51,15 @@ def unmatched_maxima(gradients: Floats, parameters: Floats) -> Draw:
         first, second = (_distinct(len(gradients), n_maxima, even, rng) for _ in range(2))
         rise = gradients[first[:, 0::2], first[:, 1::2]]
         run = parameters[second[:, 0::2], second[:, 1::2]]
-        return _largest(np.divide(rise, run, out=np.zeros_like(rise), where=run > 0))
+        return _largest(ratios(rise, run))
 
     return draw
+
+
+def ratios(rise: Floats, run: Floats) -> Floats:
+    """Slopes; 0 where nothing moved, and where a run had diverged."""
+    finite = np.isfinite(rise) & np.isfinite(run) & (run > 0)
+    return np.divide(rise, run, out=np.zeros_like(rise), where=finite)
 
 
 def local_maxima(slopes: Floats) -> Draw:
