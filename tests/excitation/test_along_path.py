@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import mse_loss
 
 from excite.errors import InputError
 from excite.excitation import certificate, certify, gramian, step_size_decay
-from excite.trace import Trace
+from excite.trace import Recorder, Trace
 
 Floats = NDArray[np.float64]
 TraceOf = Callable[[Floats, Floats, Floats], Trace]
@@ -61,6 +62,29 @@ def test_without_learning_rates_nothing_is_said_of_their_decay(trace_of: TraceOf
     found = certify(trace_of(walk, walk, np.full(len(walk), np.nan)))
     assert found.step_sizes is None
     assert not found.satisfied.any()
+
+
+def test_a_trace_needs_no_learning_rates_at_all(trace_of: TraceOf, walk: Floats) -> None:
+    found = certify(trace_of(walk, walk, np.zeros(0)))
+    assert found.step_sizes is None
+    assert np.isnan(found.inverse_rates).all()
+
+
+def test_a_step_s_rate_is_the_one_that_is_noted_where_it_ends() -> None:
+    """At a moment the recorder notes the rate of the step before it."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    probe = torch.ones(1, 1), torch.zeros(1, 1)
+    optimizer = torch.optim.SGD(model.parameters())
+    recorder = Recorder(model, optimizer, probe=probe, loss=mse_loss, gradient="probe", slopes_per_epoch=0)
+    for rate in (0.1, 0.2, 0.25, 0.5):
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        mse_loss(model(probe[0]), probe[1]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        recorder.record()
+    trace = recorder.trace
+    lengths = np.diagonal(trace.parameter_distances, 1)[:-1]
+    np.testing.assert_allclose(certify(trace).inverse_rates, trace.gradient_norms[:-2] / lengths, rtol=1e-6)
 
 
 def quadratic_path(rate: float, steps: int = 12) -> tuple[Floats, Floats]:

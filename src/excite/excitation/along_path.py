@@ -152,11 +152,12 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     spans = tuple(certify_span(float(u), float(a), float(c)) for u, a, c in zip(lengths, along, across, strict=True))
     to_goal = trace.parameter_distances[:-2, -1]
     norms = trace.gradient_norms[:-2]
-    rates = trace.learning_rates
+    rates = trace.learning_rates if len(trace.learning_rates) else np.full(len(trace), np.nan)
+    used = rates[1:-1]  # a moment's rate is that of the step that ends there
     known = bool(np.isfinite(rates).all() and (rates > 0).all())
     return PathCertificate(
         slopes=np.divide(norms, to_goal, out=np.full_like(norms, np.inf), where=to_goal > 0),
-        inverse_rates=np.divide(1.0, rates[:-2], out=np.full(len(norms), np.nan), where=rates[:-2] > 0),
+        inverse_rates=np.divide(1.0, used, out=np.full(len(norms), np.nan), where=used > 0),
         angles=acuteness(trace),
         spans=spans,
         step_sizes=step_size_decay(rates) if known else None,

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,13 @@ def test_between_1_and_2_over_l_the_steps_overshoot() -> None:
     assert facts["acute_fraction"] < 1
     assert facts["epochs"][0]["contraction_rates"] is None
     assert (facts["at_most_1/L"], facts["at_most_2/L"]) == (0, 3)
+
+
+def test_a_step_is_held_against_the_rate_noted_where_it_ends() -> None:
+    trace = replace(straight_descent(0.1), learning_rates=np.array([0.1, 0.2, 0.3, 0.4, 0.5]))
+    epochs = excitation_facts(trace, ESTIMATE)["epochs"]
+    assert [epoch["rate_times_L"] for epoch in epochs] == pytest.approx([0.8, 1.2, 1.6])
+    assert [4.0 / epoch["inverse_rate"] for epoch in epochs] == pytest.approx([0.8, 1.2, 1.6])
 
 
 def test_the_bounds_of_definition_1_are_there_for_machines() -> None:

@@ -18,7 +18,7 @@ def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any
     """Per recorded epoch but the last (θ*): Assumption 2, the proof's inequality, η against 1/L, contraction rates."""
     path = certify(trace, estimate)
     angles = path.angles
-    products = trace.learning_rates[: len(path.spans)] * estimate.constant
+    products = trace.learning_rates[1:-1] * estimate.constant  # of the steps; those noted where they end
     epochs = [
         {
             "epoch": number + 1,
