@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import CorruptFileError, InputError
+from excite.lipschitz.epochs import secants
 from excite.trace import Recorder, Trace
 
 EPOCHS, STEPS, BATCH = 4, 6, 8
@@ -226,6 +227,29 @@ def test_slopes_of_a_quadratic_never_exceed_its_largest_eigenvalue() -> None:
     assert (trace.slopes <= largest * (1 + 1e-6)).all()
     upper = np.triu_indices(len(trace), 1)
     assert (trace.gradient_distances[upper] <= largest * (1 + 1e-6) * trace.parameter_distances[upper]).all()
+
+
+@pytest.mark.parametrize("gradient", ["epoch_mean", "probe"])
+def test_moments_of_single_steps_need_a_probe(gradient: Any) -> None:
+    """Gradient descent on ½ · 4 · θ²: of the gradients before the steps, slopes would be 20."""
+    model = nn.Linear(1, 1, bias=False)
+    x, y = torch.ones(1, 1), torch.zeros(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return 2 * (output - target).square().mean()
+
+    recorder = Recorder(model, optimizer, probe=(x, y), loss=loss, gradient=gradient, slopes_per_epoch=0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        recorder.record()
+    if gradient == "probe":
+        np.testing.assert_allclose(secants(recorder.trace)[np.triu_indices(3, 1)], 4.0, rtol=1e-5)
+        assert recorder.problems == ()
+    else:
+        assert ['Use gradient="probe"' in problem for problem in recorder.problems] == [True]
 
 
 @pytest.mark.parametrize("where", ["in the checkpoint", "in a folder", "sketched"])

@@ -139,7 +139,8 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     """Both assumptions, the certificate and the bounds of Definition 1 at every recorded step of a run.
 
     A step goes from one moment to the next: an epoch of SGD, or, where every step was recorded, a step of gradient
-    descent, which is what the theorem is about. `estimate` is the L that Assumption 1 is held against.
+    descent, which is what the theorem is about: record it with `gradient="probe"`, all training examples being the
+    probe. `estimate` is the L that Assumption 1 is held against.
     """
     if len(trace) < FEWEST_MOMENTS:
         raise InputError(

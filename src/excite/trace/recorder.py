@@ -29,7 +29,7 @@ from excite.trace.moments import (
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import caveat, check_optimizer, held_by
+from excite.trace.used_gradient import SINGLE_STEP, caveat, check_optimizer, held_by
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -57,8 +57,9 @@ class Recorder:
         optimizer: needed for epoch means, local slopes and learning rates.
         probe: (x, y), fixed examples for `gradient="probe"`, `input_gradients` and for curvatures.
         loss: (logits, targets) -> loss on the probe; `objective`, (model, x, y) -> loss, replaces it.
-        gradient: what a moment's gradient is: "epoch_mean", the mean of the gradients that the epoch's steps used;
-            "probe", the gradient on the probe.
+        gradient: what a moment's gradient is: "epoch_mean", the mean of the gradients that the epoch's steps used, each
+            where its step began; "probe", the gradient on the probe where the moment's parameters stand, as it must be
+            where an epoch is a single step.
         input_gradients: note beside it the released code's gradient, with respect to the probe's pixels, averaged over
             the batch once more than the loss already does.
         slopes_per_epoch: local slopes per epoch, at steps drawn from (seed, epoch). One costs a forward and a
@@ -72,8 +73,9 @@ class Recorder:
     >>> sgd = torch.optim.SGD(net.parameters(), lr=0.1)
     >>> recorder = Recorder(net, sgd)
     >>> for _ in range(3):
-    ...     cross_entropy(net(torch.eye(2)), torch.tensor([0, 1])).backward()
-    ...     sgd.step()
+    ...     for _ in range(2):
+    ...         cross_entropy(net(torch.eye(2)), torch.tensor([0, 1])).backward()
+    ...         sgd.step()
     ...     recorder.record()
     >>> len(recorder.trace)
     3
@@ -303,6 +305,8 @@ class Recorder:
                     "record() found no optimizer step since the last one. Call it after an epoch of steps of the "
                     'optimizer that the Recorder was given, or use gradient="probe".'
                 )
+            if self._steps_summed == 1 and self._moments:
+                self._complain("single steps", SINGLE_STEP)
             return self._gradient_sum / self._steps_summed
         vector = self._projection.zeros()
         for _, loss in self._needed_probe().evaluations(self._model):

@@ -21,6 +21,11 @@ from excite.errors import InputError
 SAME = 0.01  # relative difference that rounding and nondeterministic kernels stay well below
 PARALLEL = 0.999  # cosine from which two gradients differ in length only
 BOTH_ENDS = "Slopes are measured with the closure at both ends of the step instead, at one pass more each"
+SINGLE_STEP = (
+    "Between two calls of record() there was one step, whose gradient was taken before it and the parameters after it: "
+    'a slope between two such moments is none of the loss. Use gradient="probe" with the training examples as the '
+    "probe, or call record() after several steps."
+)
 
 
 def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
