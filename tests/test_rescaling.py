@@ -131,6 +131,19 @@ def test_what_cannot_be_rescaled_is_refused_with_the_cure_and_left_alone(build: 
     assert optimizer.param_groups[0] == before
 
 
+@pytest.mark.parametrize(
+    "past_its_end",
+    [lambda step: (1 - step / 20) ** 0.9, lambda step: ([1.0] * 21)[step], lambda step: 1.0 if step <= 20 else 2.0],
+    ids=["complex", "a table", "rising"],
+)
+def test_a_schedule_that_ends_is_looked_at_to_its_end_only(past_its_end: Callable[[int], float]) -> None:
+    with pytest.raises(InputError, match=r"step 21\b.*[Ii]f training ends before, pass horizon=21"):
+        rescale_scheduler(of_torch.LambdaLR(optimizer_of(0.1), past_its_end), ESTIMATE)
+    optimizer = optimizer_of(0.1)
+    rescale_scheduler(of_torch.LambdaLR(optimizer, past_its_end), ESTIMATE, horizon=21)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1 / L)
+
+
 def test_an_absolute_floor_is_refused() -> None:
     with pytest.raises(InputError, match="Floored holds rates in absolute terms"):
         rescale_scheduler(Floored(optimizer_of(0.1)), ESTIMATE)

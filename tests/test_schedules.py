@@ -115,6 +115,17 @@ def test_a_warm_up_is_refused_with_the_cure() -> None:
         rescale(warm_up, 0.5)
 
 
+@pytest.mark.parametrize(
+    "past_its_end",
+    [lambda epoch: 0.1 * (1 - epoch / 20), lambda epoch: (1 - epoch / 20) ** 0.9, lambda epoch: ([0.1] * 21)[epoch]],
+    ids=["negative", "complex", "a table"],
+)
+def test_a_baseline_that_ends_is_looked_at_to_its_end_only(past_its_end: Schedule) -> None:
+    with pytest.raises(InputError, match=r"no rate for epoch 21\b.*If training ends before, pass horizon=21"):
+        rescale(past_its_end, 0.5)
+    assert rescale(past_its_end, 0.5, horizon=21)(0) == 0.5
+
+
 def test_a_late_rise_is_refused_within_the_horizon_only() -> None:
     def late(epoch: int) -> float:
         return 0.1 if epoch < 500 else 0.2

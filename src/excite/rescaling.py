@@ -11,9 +11,9 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLR
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.quantities import check_kind
+from excite.quantities import check_kind, check_whole
 from excite.registry import named_options
-from excite.schedules import ScheduledRate
+from excite.schedules import NO_RATE, ScheduledRate
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
@@ -39,7 +39,8 @@ def rescale_scheduler(
             `step()`.
         estimate: where L comes from; only its `learning_rate` is used.
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
-        horizon: how many steps of the schedule are looked at beforehand.
+        horizon: how many steps of the schedule are looked at beforehand; no more than training takes, where it is made
+            for these.
 
     Returns:
         The same scheduler.
@@ -52,6 +53,7 @@ def rescale_scheduler(
     >>> optimizer.param_groups[0]["lr"]
     0.125
     """
+    check_whole("horizon", horizon, least=1)
     check_kind("scheduler", scheduler, "optimizer", "a scheduler of torch")
     check_kind(
         "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
@@ -77,7 +79,8 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
         if max(rates) > first * (1 + ROUNDING):
             raise InputError(
                 f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Below "
-                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up."
+                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up, or, if training ends "
+                f"before, pass horizon={step}."
             )
         if any(
             not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)
@@ -146,7 +149,13 @@ def _future(scheduler: LRScheduler, steps: int) -> list[list[float]]:
     rates = [_rates(scheduler)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the twin's optimizer takes no steps
-        for _ in range(steps - 1):
-            scheduler.step()
-            rates.append(_rates(scheduler))
+        for step in range(1, steps):
+            try:
+                scheduler.step()
+                rates.append(_rates(scheduler))
+            except NO_RATE as error:
+                raise InputError(
+                    f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before, pass "
+                    f"horizon={step}."
+                ) from error
     return rates

@@ -17,6 +17,8 @@ from excite.registry import named_options
 
 Schedule = Callable[[int], float]
 
+NO_RATE = (ArithmeticError, LookupError, TypeError, ValueError)  # what a schedule may raise past its end
+
 
 @named_options
 def constant(rate: float) -> Schedule:
@@ -92,7 +94,7 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     """ηᵏ = η¹ · γᵏ/γ¹: the shape of the baseline `schedule` (γ), started at `first` (η¹).
 
     With η¹ = 1/L every later rate must stay at or below 1/L, so a baseline that rises above its first value within
-    `horizon` epochs is refused.
+    `horizon` epochs is refused. Where it is made for fewer epochs, pass their number.
 
     >>> poe = rescale(step(0.1, milestones=(2,)), 0.25)
     >>> [round(poe(epoch), 4) for epoch in range(4)]
@@ -102,12 +104,20 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     _check_schedule(schedule)
     baseline_first = schedule(0)  # γ¹
     _check_rate(baseline_first, name="the baseline's first rate")
+    check_whole("horizon", horizon, least=1)
     for epoch in range(horizon):
-        rate = _usable(schedule(epoch), epoch)
+        try:
+            rate = _usable(schedule(epoch), epoch)
+        except NO_RATE as error:
+            raise InputError(
+                f"The baseline has no rate for epoch {epoch}: {str(error).rstrip('.')}. If training ends before, pass "
+                f"horizon={epoch}."
+            ) from error
         if rate > baseline_first:
             raise InputError(
                 f"The baseline rises above its first rate: {baseline_first:g} at epoch 0, {rate:g} at epoch {epoch}. "
-                "Start the baseline at its largest rate (drop the warm-up)."
+                "Start the baseline at its largest rate (drop the warm-up), or, if training ends before, pass "
+                f"horizon={epoch}."
             )
     return lambda epoch: first * (schedule(epoch) / baseline_first)
 
