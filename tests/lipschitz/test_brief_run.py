@@ -95,3 +95,10 @@ def test_two_thirds_of_a_loss_that_is_never_negative_are_far_enough_anywhere(bel
 def test_a_loss_that_is_not_finite_from_the_first_is_nobodys_rate() -> None:
     with pytest.raises(InputError, match="no rate can be blamed"):
         train_briefly(iter([math.nan]), rate=0.1, steps=5)
+
+
+def test_a_loss_that_begins_at_zero_has_not_blown_up() -> None:
+    found = train_briefly((-n / 10 for n in range(20)), rate=0.1, steps=20)
+    assert len(found.losses) == 20
+    assert found.way_down > 0
+    assert len(train_briefly([0.0, 1.0, math.inf, 0.0], rate=0.1, steps=4).losses) == 3

@@ -269,3 +269,14 @@ def test_losses_below_zero_are_losses_too() -> None:
 def test_what_cannot_work_is_refused_with_a_cure(losses: list[float], options: dict[str, float], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
         find_edge(lambda _rate, _draw: iter(losses), **options)  # type: ignore[arg-type]
+
+
+def test_a_loss_may_begin_at_zero() -> None:
+    def losses_at(rate: float, _draw: int) -> Iterator[float]:
+        theta = 0.0
+        while True:
+            yield 2 * (theta - 1) ** 2 - 2
+            theta -= rate * 4 * (theta - 1)
+
+    low, high = find_edge(losses_at, budget=8 * STEPS).interval
+    assert low < 4.0 < high

@@ -153,3 +153,25 @@ def test_options_that_mean_nothing(options: dict[str, float]) -> None:
     theta = nn.Parameter(torch.ones(1))
     with pytest.raises(InputError):
         OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), **({"steps": 800} | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shift", [-5.0, -4.0, -2.0])
+def test_a_negative_loss_is_no_break(shift: float) -> None:
+    """The loss begins at 4 + shift and ends at shift."""
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    advice = {ladder.observe(shift + 4.0 * 0.9**step) for step in range(4 * MOST_RUNGS)}
+    assert advice == {"go on", "keep"}
+    assert ladder.settled
+    assert ladder.observe(math.inf) == "roll back"
+
+
+def test_a_climb_that_broke_only_later_does_not_say_that_it_never_broke() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    online = OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), steps=800, rung=4)
+    for step in range(4 * MOST_RUNGS):
+        online.after_step(10.0 * 0.97**step)
+    settled = online.rate
+    assert "never broke" in str(online.estimate)
+    online.after_step(1e9)
+    assert f"but broke at {settled:.3g} too" in str(online.estimate)
+    assert online.estimate.interval == (0.0, 2 / settled)

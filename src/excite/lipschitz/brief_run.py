@@ -139,7 +139,8 @@ class _Judge:
 
     def blown_up(self, loss: float, initial: float) -> bool:
         way_down = self.reference.way_down if self.reference else 0.0
-        return not loss - initial < BLOWN_UP * max(abs(initial), way_down)
+        scale = max(abs(initial), way_down) or math.inf  # of a loss that begins at 0 nobody knows it yet
+        return not loss - initial < BLOWN_UP * scale
 
     def far_enough(self, way_down: float, initial: float) -> bool:
         if self.comparable and self.reference and way_down >= AS_FAR * self.reference.way_down:

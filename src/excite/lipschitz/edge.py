@@ -214,9 +214,9 @@ def _conclude(
             details=details,
         )
     doubts = []
-    share = reference.way_down / abs(reference.best.initial)
-    if share < (LITTLE_OF_FEW if steps < FEW else LITTLE):
-        doubts.append(f"all of them hardly learned, at best {share:.0%} of the loss: {LONGER}")
+    initial = abs(reference.best.initial)
+    if reference.way_down < initial * (LITTLE_OF_FEW if steps < FEW else LITTLE):
+        doubts.append(f"all of them hardly learned, at best {reference.way_down / initial:.0%} of the loss: {LONGER}")
     lowest, highest = curve.interval()
     if highest > lowest * IDENTIFIED:
         doubts.append("that is too few to tell: raise the budget")

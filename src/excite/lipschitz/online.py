@@ -35,7 +35,8 @@ Advice = Literal["go on", "keep", "roll back"]
 class Climb:
     """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
 
-    A rung breaks when a loss is not finite or 100 times the initial one, or when the mean loss of its second half has
+    A rung breaks when a loss is not finite or 100 times the initial one (where that is negative: 99 times its size
+    above it), or when the mean loss of its second half has
     come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate grows
     more gently, and no weights are kept: a network that has died there is begun anew, at half the rate. A rate that
     has settled is watched on in the same way, because one near the edge may hold for a while and break later: then it
@@ -60,14 +61,17 @@ class Climb:
         self.unkept += 1
         if self.initial is None and math.isfinite(loss):
             self.initial = loss
-        if self.initial is None or not loss < BLOWN_UP * self.initial:
+        if self.initial is None:
+            return self._break()
+        scale = abs(self.initial) or math.inf  # of a loss that begins at 0 nobody knows it
+        if not loss - self.initial < (BLOWN_UP - 1) * scale:
             return self._break()
         if len(self.losses) < self.rung:
             return "go on"
         late = self.losses[self.rung // 2 :]
         mean = sum(late) / len(late)
         best = mean if self.best is None else min(mean, self.best)
-        if best > LEARNED * self.initial:
+        if self.initial - best < (1 - LEARNED) * abs(self.initial):
             self._leave_rung()
             if self.rungs < MOST_RUNGS and not self.breaks:
                 self.rate *= GENTLE
@@ -186,13 +190,19 @@ class OnlineRate:
             raise InputError("The rate has not settled yet; train on, or hold each rung for fewer steps.")
         largest = ladder.good[-1]
         broke = min((rate for rate in ladder.breaks if rate > largest), default=None)
+        lowest = largest if broke else min([largest, *ladder.breaks])
+        if broke:
+            end = f" and broke at {broke:.3g}"
+        elif ladder.breaks:
+            end = f" but broke at {lowest:.3g} too, so nothing is pinned down"
+        else:
+            end = " and never broke, so this is only an upper bound"
         return LipschitzEstimate(
             constant=2 / largest,
-            interval=(2 / broke if broke else 0.0, 2 / largest),
+            interval=(2 / broke if broke else 0.0, 2 / lowest),
             method="online",
             identified=broke is not None,
-            basis=f"one climb in rungs of {ladder.rung} steps held at {largest:.3g}"
-            + (f" and broke at {broke:.3g}" if broke else " and never broke, so this is only an upper bound"),
+            basis=f"one climb in rungs of {ladder.rung} steps held at {largest:.3g}{end}",
             details=asdict(ladder),
         )
 
