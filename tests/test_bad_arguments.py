@@ -60,6 +60,18 @@ def steps(rates: list[float], schedule: Callable[[int], float]) -> object:
     return schedules.attach(torch.optim.SGD(groups), schedule)
 
 
+def rescaled(multiple: Any, **options: Any) -> object:
+    estimate = excite.LipschitzEstimate(4.0, (4.0, 4.0), "stated", True, "a test")
+    return excite.rescale_scheduler(torch.optim.lr_scheduler.StepLR(sgd(), 1), estimate, multiple, **options)
+
+
+class Odd(torch.optim.SGD):
+    """Takes no rate."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, lr=0.1)
+
+
 CASES: dict[str, tuple[Callable[[], object], str]] = {
     # a radius that is none
     "pgd eps=2": (lambda: attacks.create("pgd", eps=2, step=0.1), "pixels lie in"),
@@ -113,12 +125,23 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "ratio=0.8": (lambda: search(ratio=0.8), "no option of find_edge"),
     "start=0": (lambda: search(start=0.0), "start=0.0 is no rate"),
     "budget=0": (lambda: search(budget=0), "budget"),
+    "budget=2e3": (lambda: search(budget=2e3), "budget is 2000.0; it must be a whole number"),
+    "steps=30.0": (lambda: search(steps=30.0), "steps is 30.0; it must be a whole number"),
+    "start='0.1'": (lambda: search(start="0.1"), "start is '0.1'; it must be a number"),
+    "a float for a budget": (lambda: look(model, budget=200.0), "budget is 200.0; it must be a whole number"),
+    "clipping to -1": (lambda: look(model, clip_grad_norm=-1.0), "clip_grad_norm is -1.0; it must be .* above 0"),
+    "clipping to 0": (lambda: look(model, clip_grad_norm=0), "clip_grad_norm is 0; it must be .* above 0"),
+    "seconds=nan": (lambda: look(model, seconds=math.nan), "seconds is nan"),
     "losses that are none": (lambda: search([math.nan] * 500), "before any step"),
     # factories
     "a factory with arguments": (
         lambda: look(sized),
         "without arguments",
     ),
+    "a frozen model": (lambda: look(model().requires_grad_(False)), "requires a gradient: unfreeze one"),
+    "a factory of frozen models": (lambda: look(lambda: model().requires_grad_(False)), "unfreeze one"),
+    "a model of no weights": (lambda: look(nn.Flatten()), "requires a gradient"),
+    "a lazy model": (lambda: look(nn.Sequential(nn.Flatten(), nn.LazyLinear(3))), "pass a batch through it first"),
     "a factory of no model": (lambda: look(lambda: 3), "model"),
     # schedules and groups
     "a schedule that fits no group": (lambda: steps([0.01, 0.1], schedules.constant(0.4)), "0.4"),
@@ -131,6 +154,11 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: excite.Recorder(net := model(), torch.optim.LBFGS(net.parameters())),
         "train with SGD",
     ),
+    "an optimizer's name": (lambda: look(model, optimizer="sgd"), "optimizer is 'sgd'; pass one of torch, or"),
+    "an optimizer of other arguments": (
+        lambda: look(net := model(), optimizer=Odd(net.parameters())),
+        r"Another Odd cannot be made .*=lambda params, lr: Odd\(params",
+    ),
     # another kind of thing
     "a trace that is none": (lambda: excite.acuteness(3), "pass a Trace"),  # type: ignore[arg-type]
     "no trace": (lambda: excite.estimate_lipschitz(None), "needs"),
@@ -141,6 +169,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "no model to record": (lambda: excite.Recorder(3), "torch module"),  # type: ignore[arg-type]
     "no optimizer": (lambda: excite.Recorder(model(), 3), "an optimizer of torch"),  # type: ignore[arg-type]
     "less than no slopes": (lambda: excite.Recorder(net := model(), sgd_of(net), slopes_per_epoch=-1), "at least 0"),
+    "a seed below zero": (lambda: excite.Recorder(net := model(), sgd_of(net), seed=-1), "seed is -1"),
+    "a recorder of a lazy model": (lambda: excite.Recorder(net := nn.LazyLinear(3), sgd_of(net)), "pass a batch"),
+    "multiple=-1": (lambda: rescaled(-1), "multiple is -1; it must be a finite number above 0"),
+    "multiple=0": (lambda: rescaled(0), "multiple is 0; it must be a finite number above 0"),
+    "multiple=nan": (lambda: rescaled(math.nan), "multiple is nan; it must be a finite number above 0"),
+    "horizon=2.5": (lambda: rescaled(1, horizon=2.5), "horizon is 2.5; it must be a whole number"),
     "no scheduler": (lambda: excite.rescale_scheduler(3, 1.0), "a scheduler of torch"),  # type: ignore[type-var,arg-type]
     "a number for an estimate": (
         lambda: excite.rescale_scheduler(torch.optim.lr_scheduler.StepLR(sgd(), 1), 10.0),  # type: ignore[arg-type]
@@ -177,6 +211,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 @pytest.mark.parametrize("case", CASES)
 def test_a_bad_argument_is_refused_with_the_cure(case: str) -> None:
     call, cure = CASES[case]

@@ -44,6 +44,19 @@ def check_number(name: str, value: object) -> None:
         raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")
 
 
+def check_positive(name: str, value: float) -> None:
+    """Refuse what is not a finite number above 0.
+
+    >>> check_positive("multiple", -1)
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: multiple is -1; it must be a finite number above 0, such as 0.1.
+    """
+    check_number(name, value)
+    if not 0 < value < float("inf"):
+        raise InputError(f"{name} is {value}; it must be a finite number above 0, such as 0.1.")
+
+
 def check_kind(name: str, value: object, attribute: str, wanted: str) -> None:
     """Refuse an object of another kind than the `wanted` one, which is known by an `attribute`.
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
-from excite.quantities import check_number, check_whole
+from excite.quantities import check_number, check_positive, check_whole
 from excite.registry import named_options
 
 Schedule = Callable[[int], float]
@@ -27,7 +27,7 @@ def constant(rate: float) -> Schedule:
     >>> constant(0.1)(99)
     0.1
     """
-    _check_rate(rate)
+    check_positive("rate", rate)
     return lambda epoch: rate  # noqa: ARG005
 
 
@@ -41,8 +41,8 @@ def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Sche
     >>> [schedule(epoch) for epoch in range(5)]
     [0.5, 0.5, 0.25, 0.125, 0.125]
     """
-    _check_rate(rate)
-    _check_rate(factor, name="factor")
+    check_positive("rate", rate)
+    check_positive("factor", factor)
     if not isinstance(milestones, Iterable):
         raise InputError(f"milestones is {milestones!r}; it must be several epochs, such as (50, 100).")
     reached = tuple(milestones)
@@ -60,7 +60,7 @@ def exponential(rate: float, *, decay: float) -> Schedule:
     >>> [exponential(0.4, decay=0.5)(epoch) for epoch in range(3)]
     [0.4, 0.2, 0.1]
     """
-    _check_rate(rate)
+    check_positive("rate", rate)
     check_number("decay", decay)
     if not 0 < decay <= 1:
         raise InputError(f"decay={decay} must lie above 0 and at most at 1; 0.95 loses 5% per epoch.")
@@ -74,7 +74,7 @@ def cosine(rate: float, *, epochs: int) -> Schedule:
     >>> [round(cosine(0.4, epochs=4)(epoch), 3) for epoch in (0, 2, 4)]
     [0.4, 0.2, 0.0]
     """
-    _check_rate(rate)
+    check_positive("rate", rate)
     check_whole("epochs", epochs)
     if epochs < 1:
         raise InputError(f"A cosine over {epochs} epochs has no shape; pass the length of the run, at least 1.")
@@ -100,10 +100,10 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     >>> [round(poe(epoch), 4) for epoch in range(4)]
     [0.25, 0.25, 0.025, 0.025]
     """
-    _check_rate(first, name="first")
+    check_positive("first", first)
     _check_schedule(schedule)
     baseline_first = schedule(0)  # γ¹
-    _check_rate(baseline_first, name="the baseline's first rate")
+    check_positive("the baseline's first rate", baseline_first)
     check_whole("horizon", horizon, least=1)
     for epoch in range(horizon):
         try:
@@ -139,7 +139,7 @@ def attach(optimizer: Optimizer, schedule: Schedule, *, leader: int | None = Non
     check_whole("leader", leader, least=0)
     if leader >= len(rates):
         raise InputError(f"leader={leader}, but the optimizer has {len(rates)} parameter groups, counted from 0.")
-    _check_rate(rates[leader], name=f"lr of the optimizer's {'first group' if leader == 0 else f'group {leader}'}")
+    check_positive(f"lr of the optimizer's {'first group' if leader == 0 else f'group {leader}'}", rates[leader])
     return ScheduledRate(optimizer, schedule, leader)
 
 
@@ -188,12 +188,6 @@ class ScheduledRate(LRScheduler):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-
-
-def _check_rate(rate: float, *, name: str = "rate") -> None:
-    check_number(name, rate)
-    if not (math.isfinite(rate) and rate > 0):
-        raise InputError(f"{name} is {rate}; it must be a finite number above 0, such as 0.1.")
 
 
 def _check_schedule(schedule: Schedule) -> None:

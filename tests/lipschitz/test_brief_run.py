@@ -1,7 +1,9 @@
 import math
 from itertools import count
+from typing import Any
 
 import pytest
+import torch
 
 from excite.errors import InputError
 from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_briefly
@@ -102,3 +104,8 @@ def test_a_loss_that_begins_at_zero_has_not_blown_up() -> None:
     assert len(found.losses) == 20
     assert found.way_down > 0
     assert len(train_briefly([0.0, 1.0, math.inf, 0.0], rate=0.1, steps=4).losses) == 3
+
+
+def test_losses_may_be_tensors() -> None:
+    losses: Any = torch.tensor([2.0, 1.5, 1.0], requires_grad=True)
+    assert [type(loss) for loss in train_briefly(losses, rate=0.1, steps=3).losses] == [float] * 3

@@ -281,7 +281,7 @@ def test_a_folder_keeps_the_vectors_out_of_the_state_and_notices_damage(tmp_path
     states: list[Any] = []
 
     def make(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recorder:
-        return Recorder(model, optimizer, storage="exact", folder=tmp_path)
+        return Recorder(model, optimizer, storage="exact", folder=str(tmp_path))
 
     run(make, states=states)
     assert not any("vectors" in name for name in safetensors.torch.load(states[-1]["tensors"]))

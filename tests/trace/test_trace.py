@@ -41,7 +41,7 @@ def test_a_trace_survives_the_disk(tmp_path: Path, inputs: dict[str, Any]) -> No
 
 
 def test_the_paper_s_longest_run_takes_kilobytes(tmp_path: Path) -> None:
-    example(164).save(tmp_path / "run.trace")
+    example(164).save(str(tmp_path / "run.trace"))
     assert (tmp_path / "run.trace").stat().st_size < 600_000
 
 

@@ -18,10 +18,10 @@ from excite.finder.batch_loss import LossFunction, batch_loss, to_device
 from excite.finder.borrowed import borrowed, endless, make_fresh
 from excite.finder.same_optimizer import NewOptimizer, momentum_sgd, new_optimizer
 from excite.lipschitz import LipschitzEstimate, find_edge
-from excite.quantities import OnProgress, check_whole
+from excite.quantities import OnProgress, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import named_options
-from excite.trace.used_gradient import check_optimizer
+from excite.trace.used_gradient import check_optimizer, trainable
 
 Step = Callable[[nn.Module, Any], Tensor]
 
@@ -87,6 +87,13 @@ def find_learning_rate(
     if weights not in ("fresh", "present"):
         raise InputError(f'weights="{weights}" is neither "fresh" nor "present".')
     check_whole("seed", seed, least=0)
+    check_whole("budget", budget, least=1)
+    if steps is not None:
+        check_whole("steps", steps, least=1)
+    check_positive("start", start)
+    for name, limit in {"clip_grad_norm": clip_grad_norm, "seconds": seconds}.items():
+        if limit is not None:
+            check_positive(name, limit)
     if not callable(loss_fn):
         raise InputError(f"loss_fn is {loss_fn!r}; pass a function (output, target) -> loss.")
     if progress and on_progress is not None:
@@ -121,9 +128,11 @@ def _beginnings(
     weights: str,
 ) -> Iterator[Callable[[], nn.Module]]:
     """Yield a function that gives the model as a short training finds it; on leaving, all is as it was."""
-    if not isinstance(model, nn.Module) and weights == "present":
+    if isinstance(model, nn.Module):
+        trainable(model)
+    elif weights == "present":
         raise InputError('weights="present" needs a model that has some: pass the model, not a function.')
-    if not isinstance(model, nn.Module) and isinstance(optimizer, Optimizer):
+    elif isinstance(optimizer, Optimizer):
         raise InputError(
             "A model that is built anew each time needs an optimizer that is, too: pass "
             "optimizer=lambda params, lr: …, or the model itself."
@@ -159,6 +168,7 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
     model = build()
     if not isinstance(model, nn.Module):
         raise InputError(f"The function built a {type(model).__name__}, no model: let it return a torch.nn.Module.")
+    trainable(model)
     return model
 
 
@@ -208,7 +218,7 @@ class _Trainings:
                 what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
                 raise InputError(f"The loss of a batch must be one number; this has {what}. Take its mean.")
             loss.backward()  # type: ignore[no-untyped-call]
-            if self.clip_grad_norm:
+            if self.clip_grad_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
             return loss.item()
 

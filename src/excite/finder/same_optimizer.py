@@ -10,6 +10,10 @@ from excite.errors import InputError
 
 NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
 
+FUNCTION = (
+    "(params, lr) -> torch.optim.Optimizer, for instance optimizer=lambda params, lr: torch.optim.AdamW(params, lr)"
+)
+
 
 def momentum_sgd(parameters: list[nn.Parameter], rate: float) -> Optimizer:
     """SGD with momentum 0.9."""
@@ -25,13 +29,20 @@ def new_optimizer(wanted: Optimizer | NewOptimizer, parameters: Sequence[nn.Para
         largest = max(map(_first_rate, wanted.param_groups))
         if not largest > 0:
             raise InputError(f"The largest rate of this {type(wanted).__name__} is {largest}; give it one above 0.")
-        return type(wanted)([_at(group, rate / largest) for group in wanted.param_groups])  # type: ignore[call-arg]
+        groups = [_at(group, rate / largest) for group in wanted.param_groups]
+        try:
+            return type(wanted)(groups, lr=rate)  # type: ignore[call-arg]
+        except TypeError as error:
+            name = type(wanted).__name__
+            raise InputError(
+                f"Another {name} cannot be made from parameter groups and a rate: {error}. Pass a function that makes "
+                f"one, optimizer=lambda params, lr: {name}(params, …)."
+            ) from error
+    if not callable(wanted):
+        raise InputError(f"optimizer is {wanted!r}; pass one of torch, or {FUNCTION}.")
     made = wanted(list(parameters), rate)
     if not isinstance(made, Optimizer):
-        raise InputError(
-            f"optimizer made a {type(made).__name__}; pass (params, lr) -> torch.optim.Optimizer, for instance "
-            "optimizer=lambda params, lr: torch.optim.AdamW(params, lr)."
-        )
+        raise InputError(f"optimizer made a {type(made).__name__}; pass {FUNCTION}.")
     return made
 
 

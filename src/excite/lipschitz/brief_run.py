@@ -91,7 +91,7 @@ def ended_well(runs: Sequence[BriefRun]) -> list[bool]:
 
 
 def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: Sequence[BriefRun] = ()) -> BriefRun:
-    """Take `steps` losses, or fewer where the rest would hardly change the verdict.
+    """Take `steps` losses, numbers or tensors of one, or fewer where the rest would hardly change the verdict.
 
     A run is over when it has blown up, when the best run `so_far` left it far behind, or when it has come far enough:
     at rates for which complete runs have said how far that is, and anywhere once 2/3 of a loss that is never negative
@@ -100,7 +100,8 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
     Raises InputError where there are too few losses, or the first one is not finite: no rate has had a say in that.
     """
     judge, window, taken = _Judge(rate, steps, so_far), max(steps // 8, 1), []
-    for loss in islice(losses, steps):
+    for given in islice(losses, steps):
+        loss = float(given.item() if hasattr(given, "item") else given)
         taken.append(loss)
         if not math.isfinite(taken[0]):
             raise InputError(

@@ -12,6 +12,7 @@ from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_br
 from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
+from excite.quantities import check_number, check_whole
 from excite.registry import named_options, with_named_options
 
 if TYPE_CHECKING:
@@ -135,6 +136,11 @@ def find_edge(
 
 
 def _check(budget: int, steps: int | None, start: float, width: float) -> int:
+    check_number("start", start)
+    check_number("width", width)
+    check_whole("budget", budget)
+    if steps is not None:
+        check_whole("steps", steps)
     if not (math.isfinite(start) and start > 0):
         raise InputError(f"start={start} is no rate to begin with; pass a positive one, for instance start=0.1.")
     if not width >= NARROWEST:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import numpy as np
 
 from excite.errors import InputError
+from excite.quantities import check_positive
 from excite.registry import with_named_options
 from excite.trace import Trace
 
@@ -50,6 +51,7 @@ class LipschitzEstimate:
 
     def learning_rate(self, multiple: float = 1.0) -> float:
         """`multiple`/L: 1 is the PoE-motivated rate (below it the theorem holds), 2 the largest convergent one."""
+        check_positive("multiple", multiple)
         return multiple / self.constant
 
     def __str__(self) -> str:

@@ -29,7 +29,7 @@ from excite.trace.moments import (
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import SINGLE_STEP, caveat, check_optimizer, held_by
+from excite.trace.used_gradient import SINGLE_STEP, caveat, check_optimizer, held_by, trainable
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -99,14 +99,16 @@ class Recorder:
         curvature_every: int = 0,
         curvature_iterations: int = 12,
         seed: int = 0,
-        folder: Path | None = None,
+        folder: Path | str | None = None,
     ) -> None:
         check_kind("model", model, "parameters", MODULE)
         if optimizer is not None:
             check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
         check_whole("slopes_per_epoch", slopes_per_epoch, least=0)
+        check_whole("seed", seed, least=0)
+        folder = None if folder is None else Path(folder)
         self._model = model
-        self._parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trainable(model)
         self._check(optimizer, gradient, storage, slopes_per_epoch)
         if optimizer is not None:
             self._parameters = held_by(optimizer, self._parameters)
@@ -327,8 +329,6 @@ class Recorder:
         return self._probe
 
     def _check(self, optimizer: Optimizer | None, gradient: Gradient, storage: Storage, slopes: int) -> None:
-        if not self._parameters:
-            raise InputError("No parameter of the model requires a gradient; there is nothing to record.")
         if gradient not in get_args(Gradient) or storage not in get_args(Storage):
             raise InputError(
                 f"gradient is one of {get_args(Gradient)}, storage one of {get_args(Storage)}; "

@@ -94,12 +94,12 @@ class Trace:
         )
         return " ".join([facts, *self.facts.get("problems", ())])
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """One safetensors file, the facts as JSON in its header, with a hash over both."""
         arrays = self._arrays()
         facts = json.dumps(self.facts, sort_keys=True)
         metadata = {"format": _FORMAT, "facts": facts, "sha256": _digest(arrays, facts)}
-        write_bytes(path, save(arrays, metadata=metadata))
+        write_bytes(Path(path), save(arrays, metadata=metadata))
 
     @classmethod
     def load(cls, path: Path | str) -> "Trace":

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import LBFGS, SGD, Optimizer
 
 from excite.errors import InputError
@@ -26,6 +27,16 @@ SINGLE_STEP = (
     'a slope between two such moments is none of the loss. Use gradient="probe" with the training examples as the '
     "probe, or call record() after several steps."
 )
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that require gradients; a model without any, or not yet any, is refused."""
+    parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise InputError("No parameter of the model requires a gradient: unfreeze one with .requires_grad_().")
+    if any(isinstance(parameter, UninitializedParameter) for parameter in parameters):
+        raise InputError("The model has lazy layers without weights: pass a batch through it first.")
+    return parameters
 
 
 def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
