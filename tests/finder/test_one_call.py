@@ -441,3 +441,16 @@ def test_present_weights_work_where_fresh_ones_cannot() -> None:
         Own(), [(inputs, 3 * inputs)], half_mse, sgd, weights="present", budget=600, steps=40
     )
     assert estimate.constant == pytest.approx(1.0, rel=0.5)
+
+
+def test_accumulated_batches_are_one_large_batch() -> None:
+    inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
+    small, large = ([(x, x @ torch.ones(8, 1)) for x in inputs.split(size)] for size in (4, 8))  # type: ignore[no-untyped-call]
+
+    def constant(batches: list[tuple[Tensor, Tensor]], accumulate: int = 1) -> float:
+        return excite.find_learning_rate(
+            nn.Linear(8, 1), batches, mse_loss, SGD, budget=300, accumulate=accumulate
+        ).constant
+
+    assert constant(small, accumulate=2) == pytest.approx(constant(large), rel=1e-3)
+    assert constant(small) != pytest.approx(constant(large), rel=0.05)

@@ -50,7 +50,7 @@ def loader() -> DataLoader[Any]:
 
 
 def fit(
-    module: Module, *callbacks: Any, epochs: int = 4, logger: Any = False, resume: Path | None = None
+    module: Module, *callbacks: Any, epochs: int = 4, logger: Any = False, resume: Path | None = None, **options: Any
 ) -> lightning.Trainer:  # type: ignore[name-defined]
     trainer = lightning.Trainer(
         max_epochs=epochs,
@@ -60,6 +60,7 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
         enable_checkpointing=False,
+        **options,
     )
     trainer.fit(module, loader(), ckpt_path=resume, weights_only=False if resume else None)
     return trainer
@@ -99,6 +100,23 @@ def test_training_is_as_without_the_callback_at_that_rate() -> None:
     fit(plain, epochs=2)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(watched.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_l_is_that_of_the_batches_that_the_trainer_accumulates() -> None:
+    found = []
+    for accumulated, find in ((2, {}), (1, {"accumulate": 2}), (1, {})):
+        torch.manual_seed(0)
+        callback = PoECallback(find=FIND | find, record=False)
+        fit(Module(), callback, epochs=1, accumulate_grad_batches=accumulated)
+        assert callback.estimate is not None
+        found.append(callback.estimate.constant)
+    assert found[0] == found[1] != found[2]
+
+
+def test_clipping_by_value_is_refused() -> None:
+    with pytest.raises(InputError, match=r'by value, which gives another L\. Pass gradient_clip_algorithm="norm"'):
+        fit(Module(), PoECallback(find=FIND), gradient_clip_val=0.5, gradient_clip_algorithm="value")
+    fit(Module(), PoECallback(find=FIND, record=False), epochs=1, gradient_clip_val=0)  # which clips nothing
 
 
 def test_a_resumed_run_keeps_its_estimate_and_rates(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import inspect
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ def find_learning_rate(
     *,
     step: Step | None = None,
     clip_grad_norm: float | None = None,
+    accumulate: int = 1,
     weights: Literal["fresh", "present"] = "fresh",
     budget: int = 2000,
     seconds: float | None = None,
@@ -64,6 +65,7 @@ def find_learning_rate(
             rate then is that of the group with the largest.
         step: (model, batch) -> loss, for batches of any other kind; `loss_fn` is then not used.
         clip_grad_norm: clip the gradient to this length before each step, as your loop does.
+        accumulate: of so many batches the mean loss makes one step, as where your loop adds up their gradients.
         weights: where the short trainings begin, "fresh" or "present". Frozen layers keep theirs.
         budget: how many steps all short trainings together may take.
         seconds: how long they may take: the budget is cut to what the first steps' speed allows.
@@ -88,6 +90,7 @@ def find_learning_rate(
         raise InputError(f'weights="{weights}" is neither "fresh" nor "present".')
     check_whole("seed", seed, least=0)
     check_whole("budget", budget, least=1)
+    check_whole("accumulate", accumulate, least=1)
     if steps is not None:
         check_whole("steps", steps, least=1)
     check_positive("start", start)
@@ -100,7 +103,7 @@ def find_learning_rate(
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
     began = time.perf_counter()
     with _beginnings(model, loader, loss_fn, optimizer, weights) as beginning:
-        trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, seed)
+        trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, accumulate, seed)
         if seconds is not None:
             budget = min(budget, trainings.steps_within(seconds, start))
             steps = min(steps, budget) if steps else None
@@ -182,6 +185,7 @@ class _Trainings:
     optimizer: NewOptimizer | Optimizer
     step: Step | None
     clip_grad_norm: float | None
+    accumulate: int
     seed: int
 
     def losses_at(self, rate: float, draw: int) -> Iterator[float]:
@@ -191,8 +195,10 @@ class _Trainings:
         device = device_of(model)
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
         check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
-        for batch in endless(self.loader, self.seed, draw):
-            yield self._descend(model, to_device(batch, device), optimizer)
+        batches = endless(self.loader, self.seed, draw)
+        while True:
+            several = itertools.islice(batches, self.accumulate)
+            yield self._descend(model, [to_device(batch, device) for batch in several], optimizer)
 
     def optimizer_at(self, rate: float) -> Optimizer:
         return new_optimizer(self.optimizer, list(self.beginning().parameters()), rate)
@@ -210,19 +216,26 @@ class _Trainings:
             )
         return int(seconds * each)
 
-    def _descend(self, model: nn.Module, batch: Any, optimizer: Optimizer) -> float:
+    def _descend(self, model: nn.Module, batches: Sequence[Any], optimizer: Optimizer) -> float:
         def closure() -> float:
             optimizer.zero_grad()
-            loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
-            if not isinstance(loss, Tensor) or loss.numel() != 1:
-                what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
-                raise InputError(f"The loss of a batch must be one number; this has {what}. Take its mean.")
-            loss.backward()  # type: ignore[no-untyped-call]
+            mean = 0.0
+            for batch in batches:
+                loss = self._loss(model, batch) / len(batches)
+                loss.backward()  # type: ignore[no-untyped-call]
+                mean += loss.item()
             if self.clip_grad_norm is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
-            return loss.item()
+            return mean
 
         return float(optimizer.step(closure))
+
+    def _loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
+            raise InputError(f"The loss of a batch must be one number; this has {what}. Take its mean.")
+        return loss
 
 
 def _shown(progress: bool | None, on_progress: OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:

@@ -19,6 +19,7 @@ from excite.trace import Recorder, Trace
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.utilities import GradClipAlgorithmType
 
 __all__ = ["PoECallback"]
 
@@ -118,7 +119,7 @@ class PoECallback(Callback):
                     trainer.train_dataloader,
                     optimizer=optimizer,
                     step=lambda _, batch: _loss(trainer, pl_module, batch, 0),
-                    **{"clip_grad_norm": trainer.gradient_clip_val, **self.find},
+                    **_as_trained(trainer) | self.find,
                 ).to_json()
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(found))
 
@@ -133,6 +134,17 @@ class PoECallback(Callback):
                 group["lr"] *= factor
         if self.update_attr:
             _set_attribute(pl_module, self.attr_name, rate)
+
+
+def _as_trained(trainer: Trainer) -> dict[str, Any]:
+    """What short trainings must do to the gradients because the Trainer does."""
+    clip = trainer.gradient_clip_val or None
+    if clip is not None and trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
+        raise InputError(
+            "PoECallback clips gradients by their norm, this Trainer by value, which gives another L. Pass "
+            'gradient_clip_algorithm="norm", or call excite.find_learning_rate yourself, with an optimizer that clips.'
+        )
+    return {"clip_grad_norm": clip, "accumulate": trainer.accumulate_grad_batches}
 
 
 def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:

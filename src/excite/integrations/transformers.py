@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 class PoETrainerCallback(TrainerCallback):
     """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with the Trainer's schedule γ.
 
-    Before the first step L is found by `excite.find_learning_rate`, with the Trainer's optimizer, clipping and data,
-    from the weights the model has; model, data order and random state are then as before. The schedule must not warm
-    up: leave `warmup_steps` at 0. L, acuteness and the share of certified steps are written to `state.log_history`,
-    which the Trainer saves. A run that is resumed keeps the rates of its checkpoint.
+    Before the first step L is found by `excite.find_learning_rate`, with the Trainer's optimizer, clipping,
+    accumulation and data, from the weights the model has; model, data order and random state are then as before. The
+    schedule must not warm up: leave `warmup_steps` at 0. L, acuteness and the share of certified steps are written to
+    `state.log_history`, which the Trainer saves. A run that is resumed keeps the rates of its checkpoint.
 
     Args:
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
@@ -85,7 +85,11 @@ class PoETrainerCallback(TrainerCallback):
                 model,
                 train_dataloader,
                 optimizer=own,
-                **{"clip_grad_norm": args.max_grad_norm or None, **self.find},
+                **{
+                    "clip_grad_norm": args.max_grad_norm or None,
+                    "accumulate": args.gradient_accumulation_steps,
+                    **self.find,
+                },
             )
             rescale_scheduler(scheduler, self.estimate, self.multiple)
             logger.info("%s", self.estimate)
