@@ -10,8 +10,9 @@ from excite.console import Console
 from excite.errors import InputError
 from excite.files import write_json
 from excite.runs import Experiment, load
-from excite.runs.collection import run_folders
+from excite.runs.collection import apart, by_seed, collect, run_folders
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.stages.estimate import leader_of
 from excite.sweeps.jobs import Job, JobEnd, blocked, earlier_outcome, jobs_of
 from excite.sweeps.sweep import combinations, sweep
 from excite.trace import Trace
@@ -100,6 +101,21 @@ def test_an_l_wanted_for_itself_is_estimated_once(tmp_path: Path, rates: str, wa
     runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)  # its own rate is 0.1
     tasks = [[job.task for job in jobs_of(path, run, ["baseline"])] for path, run in runs.items()]
     assert tasks == [["L", "baseline"] if number == wanting else ["baseline"] for number in range(len(runs))]
+
+
+def test_an_l_wanted_once_leaves_the_seeds_of_a_setting_together(tmp_path: Path) -> None:
+    runs = combinations(load("figure-2-relu-small"), tmp_path, seeds=3)
+    for path, run in runs.items():
+        write_json(path / EXPERIMENT, run.to_json())
+    groups = by_seed(collect([tmp_path]))
+    assert [group.seeds for group in groups] == [(0, 1, 2)] * (len(runs) // 3)
+    assert not any(apart([group.experiment for group in groups]))  # a rate has a column of its own
+    shared = load("mnist-sample", overrides=["lipschitz.wanted=true", "lipschitz.shared=true"])
+    for path, run in combinations(shared, tmp_path / "shared", seeds=2).items():
+        write_json(path / EXPERIMENT, run.to_json())
+    leader = leader_of(RunFolder(tmp_path / "shared/seed-1"))
+    assert leader
+    assert leader.path.name == "seed-0"
 
 
 def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:

@@ -80,8 +80,9 @@ def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
 
 
 def seedless(experiment: Experiment) -> Experiment:
-    """What runs of one study have in common."""
-    return msgspec.structs.replace(without_plan(experiment), seed=0)
+    """What runs of one study have in common; which of them estimates an L that is wanted once is the sweep's choice."""
+    lipschitz = {key: value for key, value in experiment.lipschitz.items() if key != "wanted"}
+    return msgspec.structs.replace(without_plan(experiment), seed=0, lipschitz=lipschitz)
 
 
 def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
@@ -113,7 +114,8 @@ SHOWN_OF_TRAINING = ("training.epochs", "training.batch_size", "training.objecti
 def apart(experiments: Sequence[Experiment], shown: Sequence[str] = SHOWN + SHOWN_OF_TRAINING) -> list[str]:
     """Per experiment, what else than `shown` sets it apart from the others: `training.momentum 0.9`; or nothing."""
     flat = [flattened(experiment.to_json()) for experiment in experiments]
-    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, shown))
+    same = (*shown, "lipschitz.wanted")  # which is of one run of a study
+    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, same))
     differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
     return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
 
