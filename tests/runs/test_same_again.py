@@ -58,6 +58,17 @@ class Stopping(Silent):
         yield on_step
 
 
+def test_stopped_at_its_last_step_an_arm_is_attacked_by_the_next_go_only(tiny: Path, tmp_path: Path) -> None:
+    experiment = load(str(tiny), overrides=["data.train_examples=64", "data.test_examples=10"])  # 2 epochs of 2 steps
+    Run(tmp_path / "whole", experiment, console=Silent()).all(["baseline"])
+    stopped = Run(tmp_path / "stopped", experiment, console=Stopping(at=4))
+    with pytest.raises(InterruptedRunError, match="after the last epoch"):
+        stopped.all(["baseline"])
+    assert not stopped.files.arms
+    Run(tmp_path / "stopped", experiment, console=Stopping(at=4)).all(["baseline"])  # trains no step any more
+    assert contents(tmp_path / "whole") == contents(tmp_path / "stopped")
+
+
 def test_a_rate_found_on_the_way_is_found_again_after_a_stop(tiny: Path, tmp_path: Path) -> None:
     changes = ["training.epochs=9", "training.schedule={kind='constant', rate=0.5}", "data.test_examples=10"]
     experiment = load(str(tiny), overrides=changes)

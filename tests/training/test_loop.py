@@ -69,7 +69,10 @@ class StopAfter:
             os.kill(os.getpid(), self.number)
 
 
-@pytest.mark.parametrize(("step_number", "number"), [(3, signal.SIGINT), (5, signal.SIGTERM), (9, signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("step_number", "number"),
+    [(3, signal.SIGINT), (5, signal.SIGTERM), (9, signal.SIGTERM), (15, signal.SIGTERM)],  # of 15
+)
 def test_a_stopped_run_ends_bit_identical(
     train_lenet: Train, tmp_path: Path, step_number: int, number: signal.Signals
 ) -> None:
@@ -142,6 +145,15 @@ def test_the_recorder_changes_nothing_and_resumes_with_the_run(
     assert same_weights(plain, resumed)
     for field in fields(Trace):
         assert np.array_equal(getattr(trace, field.name), getattr(resumed_trace, field.name)), field.name
+
+
+def test_a_signal_while_the_last_epoch_is_measured_stops_whoever_trains(train_lenet: Train) -> None:
+    def measured(_: nn.Module) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {}
+
+    with pytest.raises(InterruptedRunError, match="Stopped after the last epoch"):
+        train_lenet(epochs=1, after_epoch=measured)
 
 
 def test_a_signal_after_the_run_has_its_old_meaning(train_lenet: Train) -> None:

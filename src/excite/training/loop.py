@@ -165,9 +165,8 @@ def train(
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
-            signal_number = ranks.agreed(stop.signal_number)
-            if signal_number and run.position.epoch < epochs:
-                raise run.interrupted(signal_number)
+            if signal_number := ranks.agreed(stop.signal_number):
+                raise run.interrupted(signal_number, over=run.position.epoch == epochs)
     return run.training
 
 

@@ -177,9 +177,11 @@ class ResumableRun:
         if problem := broken_number(self.model, self.optimizer):
             raise InputError(f"Before the first step {problem}. Start from weights that are numbers.")
 
-    def interrupted(self, signal_number: int) -> InterruptedRunError:
+    def interrupted(self, signal_number: int, *, over: bool = False) -> InterruptedRunError:
+        """What stops it; a training that is `over` is stopped too, before whatever its caller does next."""
+        reached = "after the last epoch" if over else f"in epoch {self.position.epoch + 1}"
         kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
-        return InterruptedRunError(f"Stopped in epoch {self.position.epoch + 1}. {kept}", signal_number)
+        return InterruptedRunError(f"Stopped {reached}. {kept}", signal_number)
 
 
 def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
