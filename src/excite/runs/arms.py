@@ -48,6 +48,11 @@ class Arm:
         return None
 
     @property
+    def size(self) -> int | None:
+        """The images per step that its name says, if any."""
+        return None
+
+    @property
     def finds_its_rate(self) -> bool:
         """Whether it does so during its own training."""
         return False

@@ -26,6 +26,7 @@ from excite.quantities import OnProgress
 from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, kind_and_options, lookup
 from excite.runs.experiment import Experiment
+from excite.runs.stored import fitting
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, train
@@ -64,10 +65,25 @@ class Parts:
     def _pseudo(self) -> Split | None:
         return None if self.pseudo_labelled is None else self.pseudo_labelled()
 
+    @property
+    def largest_batch(self) -> int | None:
+        """All images of an epoch; none where pseudo-labelled ones fill a batch of any size."""
+        return None if self.experiment.mixes else len(self.train)
+
+    @property
+    def batch_size(self) -> int:
+        """How many images a step takes, where the experiment may ask for more than there are."""
+        return fitting(self.experiment.training.batch_size, self.largest_batch)
+
     def in_batches_of(self, size: int) -> "Parts":
         """The same, but for how many images a step takes."""
-        if size == self.experiment.training.batch_size:
+        if size == self.batch_size:
             return self
+        if fitting(size, self.largest_batch) < size:
+            raise InputError(
+                f"A batch of {size:,} images cannot be had of {self.largest_batch:,}. Leave out the arm that wants it "
+                f"(batch:{self.largest_batch} is the largest), or train on more images."
+            )
         training = msgspec.structs.replace(self.experiment.training, batch_size=size)
         return replace(self, experiment=msgspec.structs.replace(self.experiment, training=training))
 

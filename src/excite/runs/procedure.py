@@ -49,7 +49,7 @@ class Run:
         self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
         if not self.files.exists:
             check_recording(self.parts)  # an experiment that cannot run leaves no folder
-            check_estimators(experiment, experiment.arms)
+            self._check(experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
         clear_away(folder.rglob(".*.part"))
@@ -79,7 +79,7 @@ class Run:
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
         """Every stage: train and attack each arm, by default the experiment's, and keep what a report shows."""
         chosen = [arm_named(arm).name for arm in arms or self.experiment.arms]
-        check_estimators(self.experiment, tuple(chosen))
+        self._check(chosen)
         self._plan = self._planned(chosen)
         for arm in chosen:
             self.finish(arm, shards)
@@ -87,6 +87,16 @@ class Run:
             self.estimate()
         self.show()
         return self.files
+
+    def _check(self, arms: Iterable[str]) -> None:
+        """Refuse arms that cannot run, before anything does; one that is trained already could."""
+        chosen = [arm_named(arm) for arm in arms]
+        check_estimators(self.experiment, tuple(arm.name for arm in chosen))
+        for arm in chosen:
+            if self.files.arm(arm.name).trained:
+                continue
+            if arm.size is not None:
+                self.parts.in_batches_of(arm.size)
 
     def _planned(self, arms: Iterable[str]) -> list[Path]:
         files, plan = self.files, list[Path]()
@@ -128,7 +138,7 @@ class Run:
                 ranks.from_first(partial(self.search, arm))
 
         def make() -> None:
-            known, own = StoredRates(self.files, self.parts.schedule(0)), self.experiment.training.batch_size
+            known, own = StoredRates(self.files, self.parts.schedule(0)), self.parts.batch_size
             rate = ranks.from_first(partial(chosen.first_rate, known))
             parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, known)))
             train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)

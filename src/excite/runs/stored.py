@@ -41,6 +41,12 @@ class Outcome:
     batch_size: int | None = None
     steps: int | None = None  # of its finished epochs
     train_accuracy: float | None = None  # on images that it was trained on, at the end
+    largest_batch: int | None = None  # all images of an epoch, where a batch cannot be larger
+
+
+def fitting(batch_size: int, largest: int | None) -> int:
+    """A batch size that was asked for, or all images where there are fewer."""
+    return batch_size if largest is None else min(batch_size, largest)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
 from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
+from excite.runs.stored import fitting
 from excite.training import history
 
 
@@ -118,7 +119,8 @@ def _senseless(run: RunFolder) -> Iterator[ExciteError]:
 
 def _other_than_chosen(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
     """Where an arm was trained at another rate or batch size than its way to choose them gives."""
-    own, known = run.experiment.training.batch_size, StoredRates(run, baseline)
+    own = fitting(run.experiment.training.batch_size, arm.outcome.largest_batch)
+    known = StoredRates(run, baseline)
     try:
         rate, batch = arm.arm.first_rate(known), arm.arm.batch_size(own, known)
     except FileNotFoundError:  # kept without what it rests on

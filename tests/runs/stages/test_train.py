@@ -173,3 +173,23 @@ def test_a_control_trains_in_its_own_batches(tiny: Path, tmp_path: Path) -> None
     assert (baseline.outcome.batch_size, control.outcome.batch_size) == (own, own // 2)
     assert control.rate == baseline.rate
     assert 0 <= (control.outcome.train_accuracy or -1) <= 1
+
+
+def test_a_batch_of_more_images_than_there_are_is_all_of_them(tiny: Path, tmp_path: Path) -> None:
+    changes = ["data.train_examples=20", "data.test_examples=10", 'lipschitz={method="stated",constant=5.0}']
+    run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console())  # in batches of 32, at 0.05
+    run.train("baseline")
+    run.train("batch")
+    sizes = [run.files.arm(name).outcome.batch_size for name in ("baseline", "batch")]
+    assert sizes == [20, 5]  # 0.05 / 5 = 0.2 / 20
+    assert not verify(run.folder).problems
+
+
+def test_a_control_in_larger_batches_than_can_be_had_is_refused(tiny: Path, tmp_path: Path) -> None:
+    changes = ["data.train_examples=20", "data.test_examples=10", 'lipschitz={method="stated",constant=40.0}']
+    run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console())
+    with pytest.raises(InputError, match=r"5,000 images cannot be had of 20\..* \(batch:20 is the largest\)"):
+        run.all(["baseline", "batch:5000"])
+    assert not run.files.arms  # before anything trained
+    with pytest.raises(InputError, match="40 images cannot be had of 20"):
+        run.train("batch")  # 0.05 / 40 = 0.025 / 20

@@ -63,9 +63,10 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
             seconds=seconds,
             problem=problem,
             epochs=len(arm.epochs),
-            batch_size=parts.experiment.training.batch_size,
+            batch_size=parts.batch_size,
             steps=len(arm.epochs) * parts.steps_per_epoch,
             train_accuracy=None if problem else train_accuracy(parts, model),
+            largest_batch=parts.largest_batch,
         )
         write_json(arm.outcome_file, asdict(outcome))
         shutil.rmtree(arm.moments, ignore_errors=True)
