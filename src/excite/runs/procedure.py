@@ -30,7 +30,7 @@ from excite.runs.folder import RunFolder, StoredRates
 from excite.runs.missing import needed_model
 from excite.runs.stages.attack import attack, certify, illustrate, shown_arms
 from excite.runs.stages.estimate import estimate, leader_of, share
-from excite.runs.stages.grid_search import search
+from excite.runs.stages.grid_search import check_search, search
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import check_recording, train
 from excite.runs.stored import StoredEstimate, kept
@@ -95,6 +95,8 @@ class Run:
         for arm in chosen:
             if self.files.arm(arm.name).trained:
                 continue
+            if arm.rates is not None:
+                check_search(self.parts, arm.rates)
             if arm.size is not None:
                 self.parts.in_batches_of(arm.size)
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from excite.console import Console
 from excite.data import Split
 from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.assemble import Parts, assemble
+from excite.runs.procedure import Run
 from excite.runs.stages.grid_search import grid, grid_search, hold_out, shrunk
 from excite.schedules import step
 
@@ -83,6 +85,26 @@ def test_a_stopped_search_goes_on(parts: Parts, tmp_path: Path) -> None:
     taken: list[int] = []
     assert grid_search(parts, 2, folder=tmp_path / "stopped", on_progress=lambda done, _: taken.append(done)) == whole
     assert 0 < len(taken) < 24  # the first trial is not repeated, nor the second one's first epoch
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], r"12 steps cannot be shared among 50 rates; try grid:12 or fewer, or train longer\."),
+        (["training.epochs=1", "training.steps=1"], r"One step cannot be shared among 50 rates; train longer\."),
+        (["data.train_examples=9", "training.epochs=50"], "9 training images are too few"),
+    ],
+)
+def test_a_grid_that_cannot_be_searched_is_refused_before_anything_trains(
+    tiny: Path, tmp_path: Path, changes: list[str], message: str
+) -> None:
+    twelve = ["data.train_examples=192", 'lipschitz={method="stated",constant=5.0}', *changes]  # 2 epochs of 6 steps
+    run = Run(tmp_path / "run", load(str(tiny), overrides=twelve), console=Console())
+    with pytest.raises(InputError, match=message):
+        run.all(["baseline", "grid:50"])
+    assert not run.files.arms
+    with pytest.raises(InputError, match=message):
+        grid_search(run.parts, 50, folder=tmp_path / "search")
 
 
 def test_a_rate_that_diverges_does_not_win(tiny: Path, tmp_path: Path) -> None:

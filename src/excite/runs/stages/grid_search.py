@@ -60,6 +60,19 @@ def search(parts: Parts, arm: ArmFolder, rates: int, console: Speaker) -> None:
     console.say(str(found))
 
 
+def check_search(parts: Parts, rates: int) -> None:
+    """Refuse a grid that cannot be searched: each rate takes a step at least, and some images judge."""
+    if (budget := _budget(parts)) < rates:
+        shared, fewer = (f"{budget} steps", f"try grid:{budget} or fewer, or ") if budget > 1 else ("One step", "")
+        raise InputError(f"{shared} cannot be shared among {rates} rates; {fewer}train longer.")
+    _images_held_out(len(parts.train))
+
+
+def _budget(parts: Parts) -> int:
+    """Steps: a baseline training to start from, and what the estimate of L may take."""
+    return parts.whole_training + estimator_of(parts.experiment).most_steps(parts.whole_training)
+
+
 def grid_search(parts: Parts, rates: int, *, folder: Path, on_progress: OnProgress = lambda *_: None) -> GridSearch:
     """Try `rates` rates, evenly spaced in their logarithm, from 1/8 of the baseline's rate to 8 times it.
 
@@ -67,8 +80,8 @@ def grid_search(parts: Parts, rates: int, *, folder: Path, on_progress: OnProgre
     rates. Each trial starts from the weights that every arm starts from, trains on the training images without the
     held-out ones, and goes through the whole schedule in the steps it has. `folder` keeps what the trials have reached.
     """
-    whole = parts.whole_training
-    budget = whole + estimator_of(parts.experiment).most_steps(whole)
+    check_search(parts, rates)
+    budget = _budget(parts)
     labelled, held_out = hold_out(parts.train, parts.experiment.seed)
     rest = parts.mixed(labelled)
     epochs = -(-(budget // rates) // steps_per_epoch(rest.epoch_images, parts.experiment.training.batch_size))
@@ -105,14 +118,19 @@ def grid(centre: float, rates: int) -> list[float]:
 
 def hold_out(split: Split, seed: int) -> tuple[Split, Split]:
     """The training images in random order: those that stay, and those that judge."""
-    held_out = min(int(HELD_OUT * len(split)), MOST_HELD_OUT)
-    if held_out < 1:
-        raise InputError(f"{len(split)} training images are too few to hold some out; a grid search needs 10 or more.")
+    held_out = _images_held_out(len(split))
     shuffled = split.subset(len(split), seed)
     return (
         Split(shuffled.images[held_out:], shuffled.labels[held_out:]),
         Split(shuffled.images[:held_out], shuffled.labels[:held_out]),
     )
+
+
+def _images_held_out(images: int) -> int:
+    held_out = min(int(HELD_OUT * images), MOST_HELD_OUT)
+    if held_out < 1:
+        raise InputError(f"{images} training images are too few to hold some out; a grid search needs 10 or more.")
+    return held_out
 
 
 @dataclass(frozen=True)
