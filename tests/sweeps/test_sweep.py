@@ -125,6 +125,8 @@ def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
     assert earlier_outcome(job) is None  # trained, not attacked
     write_json(tmp_path / "poe" / EVALUATION, {})
     write_json(tmp_path / ESTIMATE, {})
+    write_json(RunFolder(tmp_path).estimate_file("local"), {"estimate": None, "seconds": 1.0, "problem": "no slopes"})
+    assert earlier_outcome(Job(tmp_path, "L@local")) is None  # asked, not answered
     for finished in (earlier_outcome(job), earlier_outcome(estimate)):
         assert finished
         assert finished.status == "done"

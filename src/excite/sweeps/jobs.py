@@ -12,11 +12,13 @@ from typing import Literal
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
 from excite.evaluation.shards import UNSHARED, Shards
+from excite.files import read_as
 from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import Experiment, estimator_of, is_shared, is_wanted
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.estimate import leader_of
+from excite.runs.stored import StoredEstimate
 
 ESTIMATE_L = "L"  # the task that is not an arm; L@stated is by a preset
 RETRIES = 2  # of a job whose process was killed
@@ -90,9 +92,10 @@ def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
 
 
 def earlier_outcome(job: Job) -> JobEnd | None:
-    """How a job ended that needs not be done again."""
+    """How a job ended that needs not be done again; an L whose file says why there is none was not found."""
     if all(file.exists() for file in job.files):
-        return JobEnd("done", "earlier")
+        found = not job.estimator or read_as(job.files[0], StoredEstimate).estimate
+        return JobEnd("done", "earlier") if found else None
     arm = RunFolder(job.folder).arm(job.task)
     if job.estimator is None and arm.trained and arm.problem:
         return JobEnd("diverged", arm.problem)
