@@ -69,7 +69,7 @@ def run(
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
         placed = Placed(speaking, f"seed {count} of {seeds}") if seeds else speaking
-        Run(path, each, console=placed, device=device).all(chosen, Shards(workers))
+        Run(path, each, console=placed, device=device, arms=chosen).all(chosen, Shards(workers))
         if tensorboard:
             write_run(RunFolder(path))
     if seeds is None:
@@ -161,6 +161,6 @@ def train(
     arm = arm_named(arm).name
     with launched() as ranks:
         description, folder = described(experiment, changes, out)
-        Run(folder, description, console=console(), device=device).train(arm, ranks)
+        Run(folder, description, console=console(), device=device, arms=[arm]).train(arm, ranks)
     result = RunFolder(folder).arm(arm)
     show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / arm}")

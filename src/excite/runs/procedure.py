@@ -1,6 +1,6 @@
 """The paper's procedure in one folder: stages in order, each of which leaves a file and is not done again."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -41,15 +41,24 @@ from excite.training.distributed import ALONE, Ranks
 class Run:
     """An experiment in its folder. A folder that holds another experiment is refused.
 
-    Each method does one stage, after those that it needs; a stage itself never starts another one.
+    Each method does one stage, after those that it needs; a stage itself never starts another one. `arms` are those
+    that it will be asked for, by default the experiment's.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment, *, console: Speaker, device: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        *,
+        console: Speaker,
+        device: str | None = None,
+        arms: Sequence[str] = (),
+    ) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
         self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
         if not self.files.exists:
             check_recording(self.parts)  # an experiment that cannot run leaves no folder
-            self._check(experiment.arms)
+            self._check(arms or experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
         clear_away(folder.rglob(".*.part"))
@@ -59,6 +68,8 @@ class Run:
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
                 "Name a new folder with --out, or delete this one."
             )
+        if arms:
+            self._check(arms)
 
     @classmethod
     def open(cls, folder: Path, *, console: Speaker, device: str | None = None) -> "Run":

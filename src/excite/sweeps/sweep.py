@@ -13,7 +13,7 @@ from excite.console import Speaker
 from excite.errors import InputError
 from excite.registry import LONGEST_NAME
 from excite.runs.collection import check_not_a_run, seedless
-from excite.runs.experiment import Experiment, is_wanted, with_values
+from excite.runs.experiment import Experiment, check_estimators, is_wanted, with_values
 from excite.runs.procedure import Run
 from excite.sweeps.engines import Engine
 from excite.sweeps.jobs import Job, JobEnd, earlier_outcome, jobs_of
@@ -71,10 +71,10 @@ def sweep(
     device: str | None = None,
 ) -> Sweep:
     """Do all jobs of `runs` by `engine`; those whose files are there are passed over. One that fails stops no other."""
-    opened = [
-        Run(path, experiment, console=console, device=device)  # what cannot run is refused before anything does
-        for path, experiment in runs.items()
-    ]
+    arms = tuple(arms)
+    for experiment in runs.values():  # what cannot run is refused before anything does, and leaves no folder
+        check_estimators(experiment, arms or experiment.arms)
+    opened = [Run(path, experiment, console=console, device=device, arms=arms) for path, experiment in runs.items()]
     found = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
     jobs = list(dict.fromkeys(itertools.chain.from_iterable(found)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
