@@ -2,7 +2,7 @@
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz import LipschitzEstimate
-from excite.runs.arms import OWN
+from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import every_name, own_name
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.trace import Trace
@@ -32,6 +32,10 @@ def _trained(run: RunFolder, arm: str) -> ArmFolder:
 
 def needed_trace(run: RunFolder, arm: str) -> Trace:
     """What was recorded of an arm's training."""
+    if arm_named(arm).finds_its_rate:
+        raise InputError(
+            f"{arm} leaves no trace: steps that it rolls back have no place in one. Name another arm, such as poe."
+        )
     files = _trained(run, arm)
     if (trace := files.trace()) is None:
         raise InputError(f"{files.trace_file} is missing. Delete {files.path}; `excite train {run.path} --arm {arm}`.")
