@@ -401,3 +401,12 @@ def test_best_weights_that_say_the_opposite_are_mentioned(write_run: WriteRun) -
     runs = [write_run(both, changes=[f"seed={seed}"]) for seed in range(3)]
     cautions = conclude(by_seed(runs)).cautions
     assert "Best and last weights disagree: with the best ones, 1/L hurt (−20.0)." in cautions
+
+
+def test_a_doubted_control_is_told_and_spoils_no_verdict(write_run: WriteRun) -> None:
+    """Its true accuracy is lower, if anything: the arm beats it all the more."""
+    control = {"evaluation": evaluation(40, (Flag("a stronger attack helps", "by 2 points."),))}
+    runs = [write_run(arms(40, 60, placebo=control), changes=[f"seed={seed}"]) for seed in range(3)]
+    found = conclude(by_seed(runs))
+    assert (found.headline.startswith("1/L helped"), found.tone) == (True, "helped")
+    assert found.cautions[0] == "Trust checks warn: “a stronger attack helps” (the placebo)."

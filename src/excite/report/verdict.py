@@ -22,7 +22,7 @@ from excite.report.findings import (
     signed,
 )
 from excite.report.trainings import refuted, relied_on
-from excite.runs.arms import arm_named
+from excite.runs.arms import Arm, arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
 
@@ -67,27 +67,26 @@ def conclude(groups: Sequence[Group]) -> Verdict:
         headline = f"{words[0].upper()}{words[1:]}"
         unfinished = _unfinished(groups[0]) if len(groups) == 1 else ()
         return Verdict(headline, cautions=(*_refuted(groups), *unfinished))
-    warnings = [warning for group in groups for warning in distrusted(group)]
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
     further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
     cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
-    if warnings:
-        doubt = f"Trust checks warn: {', '.join(warnings)}."
-        headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
-        return Verdict(headline, told.evidence, (doubt, *cautions), "warning")
-    return Verdict(told.headline, told.evidence, cautions, told.tone)
+    if doubted := {words: arm for group in groups for words, arm in distrusted(group).items()}:
+        cautions = (f"Trust checks warn: {', '.join(doubted)}.", *cautions)
+    if all(arm.control for arm in doubted.values()):  # which would, if anything, do less than was measured
+        return Verdict(told.headline, told.evidence, cautions, told.tone)
+    headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
+    return Verdict(headline, told.evidence, cautions, "warning")
 
 
-def distrusted(group: Group) -> tuple[str, ...]:
-    """The trust checks that warned, each with the arm it warned of."""
-    flagged = {
-        f"“{flag.name}” ({arm.short_title})": None
+def distrusted(group: Group) -> dict[str, Arm]:
+    """The trust checks that warned, in words, and the arm that each warned of."""
+    return {
+        f"“{flag.name}” ({arm.short_title})": arm.arm
         for run in group.runs
         for arm in run.arms
         if arm.evaluation
         for flag in arm.evaluation.flags
     }
-    return tuple(flagged)
 
 
 def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
