@@ -113,6 +113,23 @@ def test_l_is_that_of_the_batches_that_the_trainer_accumulates() -> None:
     assert found[0] == found[1] != found[2]
 
 
+class Diverging(Module):
+    """From its second epoch on the weights are no numbers."""
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            for parameter in self.parameters():
+                parameter.data.fill_(float("nan"))
+
+
+def test_a_training_that_diverges_is_not_stopped_by_the_callback(tmp_path: Path) -> None:
+    callback = PoECallback(find=FIND)
+    trainer = fit(Diverging(), callback, logger=CSVLogger(tmp_path))
+    assert trainer.current_epoch == 4
+    assert callback.trace is not None
+    assert len(callback.trace) == 4
+
+
 def test_clipping_by_value_is_refused() -> None:
     with pytest.raises(InputError, match=r'by value, which gives another L\. Pass gradient_clip_algorithm="norm"'):
         fit(Module(), PoECallback(find=FIND), gradient_clip_val=0.5, gradient_clip_algorithm="value")

@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate
 from excite.registry import named_options
@@ -27,12 +29,13 @@ def of_estimate(estimate: LipschitzEstimate) -> dict[str, float]:
 def of_trace(trace: Trace) -> dict[str, float]:
     """The last local slope and, from the third moment on, the shares of acute and of certified steps so far.
 
-    θ* is the last moment there is, so the shares change from epoch to epoch and mean most at the end.
+    θ* is the last moment there is, so the shares change from epoch to epoch and mean most at the end. A training that
+    has diverged has none, and is not stopped by that.
     """
     found: dict[str, float] = {}
     if len(trace.slopes):
         found["excite/local_slope"] = float(trace.slopes[-1])
-    if len(trace) >= 3:
+    if len(trace) >= 3 and np.isfinite(trace.squared_parameter_distances).all():
         path = certify(trace)
         found["excite/acuteness"] = path.angles.fraction
         found["excite/certified"] = float(path.certified.mean())
