@@ -34,7 +34,6 @@ ELSEWHERE = {
         "the fit's own likelihood",
         "lipschitz/extremes/profile_likelihood",
     ),
-    "report/test_verdict.py": ("what an arm did is what the verdict tells", "report/findings"),
     "models/test_models.py": ("every model's first weights, in one table", "models/initialize"),
     "report/figures/test_figures.py": (
         "every figure in one table",

@@ -16,7 +16,7 @@ PACKAGE = HERE.parent / "src" / "excite"
 ROWS = """
 two seeds on different images gain the same by chance | Z95**2 * of_images | evaluation/test_comparison.py::test_seeds_that_agree_by_chance_leave_the_noise_of_their_images
 intervals over 2, 3, 5 seeds, same or different images, with and without an effect | 95.7% to 99.6% | evaluation/test_comparison.py::test_the_interval_covers_in_every_kind_of_study
-one seed diverged: means and difference in one sentence | means of the seeds at which both are there | report/test_verdict.py::test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds
+one seed diverged: means and difference in one sentence | means of the seeds at which both are there | report/test_findings.py::test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds
 recorder: clipped, accumulated, after_step before step, AdamW, Adadelta, sparse gradients | called before optimizer.step() | trace/test_slopes.py::test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said
 recorder: LBFGS, another model's optimizer | LBFGS tries several points in one step | trace/test_slopes.py::test_what_cannot_be_watched_is_refused_with_the_cure
 recorder: backward() inside the closure | The closure of after_step must return the loss | trace/test_slopes.py::test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone

@@ -1,6 +1,5 @@
 """The verdict of runs whose outcome is known."""
 
-import shutil
 from collections.abc import Callable
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 from msgspec import structs
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.evaluation.comparison import paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table
 from excite.report.findings import compare_arms, signed
@@ -130,11 +128,6 @@ def test_the_sentence_names_both_accuracies_the_difference_and_its_interval(writ
     assert str(found) == verdict(run)
 
 
-def test_no_difference_is_plus_zero_whatever_the_rounding(write_run: WriteRun) -> None:
-    assert "(+0.0 points, 95% interval −2.7 to +2.7)" in verdict(write_run(arms(40, 40)))
-    assert (signed(-0.0001), signed(-0.029), signed(0.125)) == ("+0.0", "−2.9", "+12.5")
-
-
 def test_with_warnings_the_comparison_is_not_to_be_trusted(write_run: WriteRun) -> None:
     flags = (Flag("vanishing gradients", "every gradient is zero"),)
     run = write_run({"baseline": {"evaluation": evaluation(40)}, "poe": {"evaluation": evaluation(60, flags)}})
@@ -177,55 +170,6 @@ def test_attacks_that_disagree_are_mentioned(write_run: WriteRun) -> None:
     assert f"The attacks disagree: under {ATTACK}, 1/L may have helped (+20.0)." in found.cautions
 
 
-def test_several_seeds_are_paired_by_seed_and_image(write_run: WriteRun) -> None:
-    runs = [write_run(arms(40, 50 + seed), changes=[f"seed={seed}"]) for seed in range(3)]
-    (group,) = by_seed(runs)
-    (finding,) = compare_arms(group)
-    pairs = [(run.arms[0].evaluation, run.arms[1].evaluation) for run in runs]
-    twin = paired_difference([(one, other) for one, other in pairs if one and other], ATTACK)
-    assert (finding.difference, finding.interval) == (twin.difference, twin.interval)
-    assert finding.difference == pytest.approx(0.11)
-    assert "mean of 3 seeds, is 40.0% with the baseline, 51.0% with 1/L (+11.0 points" in str(conclude([group]))
-    assert ONE_TRAINING not in conclude([group]).cautions
-
-
-def test_seeds_that_diverged_are_counted(write_run: WriteRun) -> None:
-    runs = [write_run(arms(40, 60), changes=["seed=0"])]
-    diverged = {"baseline": {"evaluation": evaluation(40)}, "poe": {"problem": "Training diverged"}}
-    runs.append(write_run(diverged, changes=["seed=1"]))
-    assert "1 of 2 seeds diverged" in str(conclude(by_seed(runs)))
-
-
-def test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds(write_run: WriteRun) -> None:
-    """The baseline is 40, 44 and 60; 1/L diverged where it was 60, and 2/L where it was 44."""
-    trained = [(40, 50, 60), (44, 48, None), (60, None, 50)]
-    runs = []
-    for seed, rights in enumerate(trained):
-        names = dict(zip(("baseline", "poe", "largest"), rights, strict=True))
-        found = {
-            name: {"problem": "Training diverged"} if right is None else {"evaluation": evaluation(right)}
-            for name, right in names.items()
-        }
-        runs.append(write_run(found, changes=[f"seed={seed}"]))
-    (group,) = by_seed(runs)
-    told = conclude([group]).evidence
-    assert "49.0% with 1/L (+7.0 points" in told
-    assert "1 of 3 seeds diverged) against 42.0% with the baseline at seeds 0 and 1" in told
-    assert "55.0% with 2/L (+5.0 points" in told
-    assert "against 50.0% with the baseline at seeds 0 and 2" in told
-    for finding in compare_arms(group):
-        assert finding.value - finding.baseline == pytest.approx(finding.difference)
-    without_largest = by_seed([run_without(run, "largest") for run in runs])
-    assert "at the 2 of 3 seeds where both are there, is 42.0% with the baseline, 49.0% with 1/L (+7.0" in str(
-        conclude(without_largest)
-    )
-
-
-def run_without(run: RunFolder, arm: str) -> RunFolder:
-    shutil.rmtree(run.arm(arm).path)
-    return RunFolder(run.path)
-
-
 def test_a_sweep_is_counted(write_run: WriteRun) -> None:
     rights = {32: 60, 64: 41, 128: 20, 256: 39}
     runs = [write_run(arms(40, right), changes=[f"training.batch_size={size}"]) for size, right in rights.items()]
@@ -254,15 +198,6 @@ def dead() -> Evaluation:
     return Evaluation(right, attacks, (), Cost(), examples="same", chance=0.1)
 
 
-def test_a_network_that_guesses_neither_helps_nor_hurts(write_run: WriteRun) -> None:
-    """At a radius that nobody withstands, 10% are 10 points more than the baseline's nothing."""
-    run = write_run(arms(0, 1, largest={"evaluation": dead()}))
-    assert conclude(by_seed([run])).headline == "1/L made no clear difference, 2/L learned nothing"
-    seeds = [run, write_run(arms(0, 1, largest={"evaluation": evaluation(1)}), changes=["seed=1"])]
-    (_, largest) = compare_arms(by_seed(seeds)[0])
-    assert largest.missing == "1 of 2 seeds learned nothing"
-
-
 def test_nobody_beats_a_baseline_that_guesses(write_run: WriteRun) -> None:
     run = write_run({"baseline": {"evaluation": dead()}, "poe": {"evaluation": evaluation(60)}})
     found = conclude(by_seed([run]))
@@ -272,28 +207,6 @@ def test_nobody_beats_a_baseline_that_guesses(write_run: WriteRun) -> None:
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
     assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates may have helped"
-
-
-@pytest.mark.parametrize(
-    ("control", "headline", "tone"),
-    [
-        (58, "1/L helped, but was not shown to do more than the placebo", "unclear"),
-        (40, "1/L helped", "helped"),
-    ],
-)
-def test_an_arm_that_does_not_beat_its_control_is_told_so(
-    write_run: WriteRun, control: int, headline: str, tone: str
-) -> None:
-    runs = [
-        write_run(arms(40, 60, placebo={"evaluation": evaluation(control)}), changes=[f"seed={seed}"])
-        for seed in range(5)
-    ]
-    found = conclude(by_seed(runs))
-    assert found.headline.startswith(headline)
-    assert ("but was not shown" in found.headline) == (control == 58)
-    assert found.tone == tone
-    (poe,) = (finding for finding in compare_arms(by_seed(runs)[0]) if finding.name == "poe")
-    assert poe.so == headline.removeprefix("1/L ")
 
 
 @pytest.mark.parametrize(("fitted", "poe", "told"), [(0.96, 60, True), (0.935, 60, False), (0.96, 40, False)])
@@ -324,13 +237,6 @@ def test_a_baseline_that_has_not_finished_in_large_batches_is_told_what_helped_t
     said = verdict(write_run(alone, changes=["training.batch_size=1000", change]))
     assert ("The baseline has fitted 86.0% of the training images, in batches of 1,000." in said) == told
     assert ("the arms half and poe" in said) == told
-
-
-def test_both_controls_are_named_and_a_control_has_none(write_run: WriteRun) -> None:
-    same = {name: {"evaluation": evaluation(60)} for name in ("placebo", "batch")}
-    poe, placebo, batch = compare_arms(by_seed([write_run(arms(40, 60, **same))])[0])
-    assert poe.so == "may have helped, but was not shown to do more than the placebo and the η/B control"
-    assert placebo.unbeaten == batch.unbeaten == ()
 
 
 def test_only_seeds_that_were_compared_are_counted(write_run: WriteRun) -> None:
@@ -365,34 +271,6 @@ def test_a_network_that_learned_nothing_has_not_converged(write_run: WriteRun) -
     sure = LipschitzEstimate(4.0, (3.0, 5.0), "edge", True, "8 short trainings")
     run = write_run({"baseline": {"rate": 1.5, "evaluation": dead()}}, estimate=sure)
     assert standing(sure, run.arms).trusted
-
-
-@pytest.mark.parametrize(
-    ("poe", "headline"),
-    [
-        ({"evaluation": evaluation(60)}, "The baseline diverged"),
-        ({"problem": "Training diverged"}, "The baseline and 1/L diverged"),
-    ],
-)
-def test_a_baseline_that_diverged_is_named(write_run: WriteRun, poe: dict[str, object], headline: str) -> None:
-    run = write_run({"baseline": {"problem": "Training diverged"}, "poe": poe})
-    assert conclude(by_seed([run])).headline == headline
-    (finding,) = compare_arms(by_seed([run])[0])
-    assert finding.effect == ("diverged" if "problem" in poe else "has no baseline to stand beside, which diverged")
-
-
-def test_the_seeds_that_did_not_diverge_may_be_the_lucky_ones(write_run: WriteRun) -> None:
-    lost = {"baseline": {"evaluation": evaluation(40)}, "poe": {"problem": "Training diverged"}}
-    runs = [write_run(lost if seed > 2 else arms(40, 60), changes=[f"seed={seed}"]) for seed in range(5)]
-    found = conclude(by_seed(runs))
-    assert (found.headline, found.tone) == ("1/L may have helped", "unclear")
-
-
-def test_a_control_at_one_seed_is_not_beaten_at_three(write_run: WriteRun) -> None:
-    runs = [write_run(arms(40, 60, placebo={"evaluation": evaluation(40)}))]
-    runs += [write_run(arms(40, 60), changes=[f"seed={seed}"]) for seed in (1, 2)]
-    poe, _ = compare_arms(by_seed(runs)[0])
-    assert poe.unbeaten == ("the placebo",)
 
 
 def test_best_weights_that_say_the_opposite_are_mentioned(write_run: WriteRun) -> None:
