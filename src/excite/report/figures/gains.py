@@ -30,7 +30,7 @@ def gains(runs: Sequence[RunFolder]) -> "Figure":
     for group, axes, title in zip(groups, all_axes, titles([group.runs for group in groups]), strict=True):
         baseline, *others = _judged(arms_of(group, ""))
         _draw(axes, baseline, others)
-        style.label(axes, "gained on the baseline (points, 95% interval)", "arm (its rate η)", title)
+        style.label(axes, "points gained (95% interval)", "arm (its rate η)", title)
     style.legend_below(figure, all_axes, columns=3)
     return figure
 
