@@ -236,7 +236,13 @@ def test_a_baseline_that_has_not_finished_in_large_batches_is_told_what_helped_t
     alone = {"baseline": {"evaluation": evaluation(40)} | ({} if fitted is None else {"train_accuracy": fitted})}
     said = verdict(write_run(alone, changes=["training.batch_size=1000", change]))
     assert ("The baseline has fitted 86.0% of the training images, in batches of 1,000." in said) == told
-    assert ("the arms half and poe" in said) == told
+    assert ("To try: --arms baseline,half,poe." in said) == told
+
+
+def test_what_was_tried_already_is_not_recommended(write_run: WriteRun) -> None:
+    alone = {"evaluation": evaluation(40), "train_accuracy": 0.86}
+    for more, cure in (("poe", "To try: --arms baseline,half."), ("half", "To try: --arms baseline,poe.")):
+        assert cure in verdict(write_run({"baseline": alone, more: alone}, changes=["training.batch_size=1000"]))
 
 
 def test_only_seeds_that_were_compared_are_counted(write_run: WriteRun) -> None:

@@ -152,10 +152,12 @@ def _unfinished(group: Group) -> Iterable[str]:
     """Where the baseline stands as those did for which a larger rate helped."""
     fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
     if group.experiment.trains_plainly and batch >= LARGE_BATCH and fitted is not None and fitted < UNFINISHED:
+        untried = [name for name in ("half", "poe") if name not in group.arm_names]
+        cure = f" To try: --arms {','.join([BASELINE, *untried])}." if untried else ""
         yield (
             f"The baseline has fitted {percent(fitted)} of the training images, in batches of {batch:,}. Where one had "
             "not finished in such batches, rates of 1/(2L) to 1/L made networks more accurate and mostly more robust, "
-            "2/L did not (results.md of the documentation): the arms half and poe try them."
+            f"2/L did not (results.md of the documentation).{cure}"
         )
 
 
