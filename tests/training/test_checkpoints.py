@@ -1,6 +1,7 @@
 import json
 import random
 import resource
+import signal
 import struct
 from pathlib import Path
 
@@ -213,3 +214,24 @@ def test_the_state_of_another_optimizer_is_refused(tmp_path: Path) -> None:
     fewer = torch.optim.SGD([model.get_parameter("0.weight")], lr=0.1)
     with pytest.raises(CorruptFileError, match="Use the optimizer it was saved with"):
         checkpoints.restore(tmp_path, model, fewer)
+
+
+@pytest.mark.filterwarnings("ignore")  # of files that an interruption left to be closed
+def test_an_interruption_while_weights_are_read_is_no_damage(tmp_path: Path) -> None:
+    """Who is told that they are corrupt deletes them."""
+    model, optimizer = stepped()
+    checkpoints.save(tmp_path / "weights-1.safetensors", model, optimizer, {})
+    rng, before = random.Random(0), signal.signal(signal.SIGALRM, signal.default_int_handler)  # noqa: S311
+    interrupted = 0
+    try:
+        for _ in range(300):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 1e-3))
+                while True:
+                    checkpoints.check(tmp_path)
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted == 300

@@ -218,7 +218,7 @@ def load_model(folder: str | Path) -> nn.Module:
         raise CorruptFileError(
             f"{folder / WEIGHTS} is missing or does not match the SHA-256 in {CONFIG}; export it again."
         )
-    model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+    model.load_state_dict(safetensors.torch.load((folder / WEIGHTS).read_bytes()))
     return model.eval()
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -136,9 +137,7 @@ def _read_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no file {path}.")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            state: dict[str, Any] = load_file(path)
+            state: dict[str, Any] = safetensors.torch.load(path.read_bytes())
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:

@@ -1,5 +1,6 @@
 """Keep everything a run needs to go on as if it had never stopped."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -122,13 +123,15 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         weights, hashed = folder / facts["weights"], facts["weights_sha256"]
         if weights.resolve().parent != folder.resolve():
             raise ValueError(f"the weights are {facts['weights']!r}, not a file beside it")
-    if not weights.exists() or sha256(weights) != hashed:
+    content = weights.read_bytes() if weights.exists() else b""
+    if hashlib.sha256(content).hexdigest() != hashed:
         raise CorruptFileError(
             f"{weights} is missing or does not match the SHA-256 in {CHECKPOINT}. "
             f"Put the original file back, or delete {folder} to train again from the start."
         )
     try:
-        return facts, safetensors.torch.load_file(weights)
+        # Not by `load_file`: torch takes a Ctrl-C that reaches it there for tensors that have no shape.
+        return facts, safetensors.torch.load(content)
     except _MALFORMED as error:
         raise CorruptFileError(
             f"{weights} is no file of tensors ({error}). Delete {folder} to train again from the start."
