@@ -154,6 +154,7 @@ def test_a_name_that_is_not_there_is_refused() -> None:
 
 
 TWO_PROCESSES = """
+import os, sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -176,7 +177,9 @@ trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy
                             logger=False, enable_checkpointing=False, enable_progress_bar=False)
 trainer.fit(Module(), DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16, shuffle=True))
 rate = trainer.optimizers[0].param_groups[0]["lr"]
-print(f"RANK {trainer.global_rank} {rate:.12g} {callback.estimate.learning_rate():.12g}", flush=True)
+words = f"RANK {trainer.global_rank} {rate:.12g} {callback.estimate.learning_rate():.12g}\\n"
+sys.stdout.flush()
+os.write(1, words.encode())  # at once, so that no other process writes into the line
 """
 
 
