@@ -264,11 +264,14 @@ def test_errors_carry_the_cure(
         (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2, dtype=torch.long), "nan"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(3, dtype=torch.long), "2 labels"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(2), "y.long()"),
+        (torch.zeros(2, 3, 8, 8), torch.tensor([0, -100]), "Leave such images out"),  # ignored by cross_entropy
+        (torch.zeros(2, 3, 8, 8), torch.tensor([0, 99]), "go up to 99"),
     ],
 )
-def test_wrong_images_and_labels(convnet: nn.Module, x: Tensor, y: Tensor, cure: str) -> None:
+@pytest.mark.parametrize("loss", ["cross_entropy", "margin"])
+def test_wrong_images_and_labels(convnet: nn.Module, x: Tensor, y: Tensor, cure: str, loss: LossName) -> None:
     with pytest.raises(InputError, match=cure.replace("(", r"\(").replace(")", r"\)")):
-        pgd(convnet, x, y, eps=0.1, step=0.01)
+        pgd(convnet, x, y, eps=0.1, step=0.01, loss=loss)
 
 
 LOGITS = torch.tensor([[2.0, 1.0, -1.0, 0.0], [0.0, 3.0, 1.0, 2.0]])

@@ -191,7 +191,7 @@ X, Y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
         (X * 255, Y, "Divide by 255"),
         (X - 0.5, Y, r"\[0, 1\]"),
         (X, Y + 10, "0 to 9"),
-        (X, Y - 1, "0 to 9"),
+        (X, Y - 1, "Leave such images out"),
         (X, Y[:3], "4 labels"),
         (X[:, :1], Y, "does not take images"),
         (X[:0], Y[:0], "at least 1"),

@@ -15,6 +15,7 @@ from excite.attacks.protocol import (
     ascent,
     check_ball,
     check_inputs,
+    check_labels,
     in_words,
     project,
     random_point,
@@ -204,6 +205,8 @@ def loss_and_gradient(
     with torch.enable_grad(), model.in_eval_mode():
         x_adv = x_adv.detach().requires_grad_()
         logits = full_precision(model(x_adv))
+        if not target.is_floating_point():
+            check_labels(target, logits)
         value = loss(logits, target)
         if not value.requires_grad:
             return logits, value, torch.zeros_like(x_adv)

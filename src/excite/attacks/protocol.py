@@ -141,11 +141,22 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
         )
     if x.numel() == 0:
         return
+    if y.min() < 0:
+        raise InputError(f"Labels are class numbers from 0; these begin at {int(y.min())}. Leave such images out.")
     low, high = x.aminmax()
     if not (low >= 0 and high <= 1):
         raise InputError(
             f"Images must lie in [0, 1]; these range from {float(low):.4g} to {float(high):.4g}. "
             "Divide by 255, and put any normalisation inside the model: ε is measured in pixels."
+        )
+
+
+def check_labels(y: Tensor, logits: Tensor) -> None:
+    """Refuse labels of classes that the model does not have."""
+    classes = logits.shape[1]
+    if y.max() >= classes:
+        raise InputError(
+            f"Labels must lie in 0 to {classes - 1} for a model with {classes} logits; these go up to {int(y.max())}."
         )
 
 

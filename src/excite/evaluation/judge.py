@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from excite.attacks.fast_model import FastModel, eval_mode
 from excite.attacks.given import Attacks, Radius, as_attacks
 from excite.attacks.ladder import Ladder
-from excite.attacks.protocol import Attack, check_inputs, right_answers
+from excite.attacks.protocol import Attack, check_inputs, check_labels, right_answers
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
@@ -168,12 +168,7 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
                 f"The model answers {len(images)} images with shape {tuple(logits.shape)}; "
                 "it must give one row of logits per image."
             )
-        classes = logits.shape[1]
-        if labels.min() < 0 or labels.max() >= classes:
-            raise InputError(
-                f"Labels must lie in 0 to {classes - 1} for a model with {classes} logits; "
-                f"these range from {int(y.min())} to {int(y.max())}."
-            )
+        check_labels(labels, logits)
         right.append(right_answers(logits, labels.to(device)).cpu())
         not_finite += int((~logits.isfinite().all(1)).sum())
     return torch.cat(right), not_finite
