@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
 
 from excite import schedules
 from excite.errors import DivergedError, InputError
@@ -53,6 +55,22 @@ def test_it_settles_at_the_edge_of_its_optimizer(momentum: float, edge: float, s
     low, high = training.online.estimate.interval
     assert low <= 2 / edge * 1.01
     assert high >= 2 / edge / 1.01
+
+
+@pytest.mark.parametrize("schedule", [(CosineAnnealingLR, 20), (StepLR, 4)])
+def test_under_a_schedule_l_comes_from_the_rates_really_taken(schedule: tuple[Any, int]) -> None:
+    """One that decays during the climb: the edge is where it is, or was not reached."""
+    training = noisy_quadratic(0.02)
+    kind, epochs = schedule
+    scheduler = kind(training.optimizer, epochs)
+    taken = []
+    for step, _ in enumerate(training.steps(600)):
+        taken.append(training.optimizer.param_groups[0]["lr"])
+        if step % 40 == 39:
+            scheduler.step()
+    estimate = training.online.estimate
+    assert max(training.online.ladder.good) <= max(taken)
+    assert estimate.interval[0] <= CURVATURE <= estimate.interval[1] * 1.01
 
 
 def test_a_multiple_of_1_settles_at_half_of_it() -> None:

@@ -35,6 +35,8 @@ Advice = Literal["go on", "keep", "roll back"]
 class Climb:
     """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
 
+    `rate` is the one that a schedule starts from; what held and what broke is noted as the rate that was really taken.
+
     A rung breaks when a loss is not finite or 100 times the initial one (where that is negative: 99 times its size
     above it), or when the mean loss of its second half has
     come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate grows
@@ -56,16 +58,18 @@ class Climb:
     lost: int = 0  # steps that were rolled back
     settled: bool = False
 
-    def observe(self, loss: float) -> Advice:
+    def observe(self, loss: float, taken: float | None = None) -> Advice:
+        """Of a step at the rate `taken`, which a schedule may have made another than `rate`."""
+        taken = self.rate if taken is None else taken
         self.losses.append(loss)
         self.unkept += 1
         if self.initial is None and math.isfinite(loss):
             self.initial = loss
         if self.initial is None:
-            return self._break()
+            return self._break(taken)
         scale = abs(self.initial) or math.inf  # of a loss that begins at 0 nobody knows it
         if not loss - self.initial < (BLOWN_UP - 1) * scale:
-            return self._break()
+            return self._break(taken)
         if len(self.losses) < self.rung:
             return "go on"
         late = self.losses[self.rung // 2 :]
@@ -77,33 +81,33 @@ class Climb:
                 self.rate *= GENTLE
             return "go on"
         if self.initial - mean < AS_FAR * (self.initial - best):
-            return self._break()
+            return self._break(taken)
         self._leave_rung()
         self.best, self.unkept = best, 0
-        self._climb()
+        self._climb(taken)
         return "keep"
 
     def _leave_rung(self) -> None:
         self.losses = []
         self.rungs += 1
 
-    def _climb(self) -> None:
+    def _climb(self, taken: float) -> None:
         if self.settled:
             return
-        self.good.append(self.rate)
+        self.good.append(taken)
         if self.rungs < MOST_RUNGS:
             self.rate *= GROWTH
         else:
             self._settle()
 
-    def _break(self) -> Advice:
-        self.breaks.append(self.rate)
+    def _break(self, taken: float) -> Advice:
+        self.breaks.append(taken)
         self.lost += self.unkept
         self.unkept = 0
         self._leave_rung()
         if len(self.breaks) > MOST_BREAKS:
             raise DivergedError(
-                f"Training broke at every rate down to {self.rate:.3g}. Start from a smaller rate, or check the loss."
+                f"Training broke at every rate down to {taken:.3g}. Start from a smaller rate, or check the loss."
             )
         if self.good and not self.settled:
             self._settle()
@@ -113,7 +117,7 @@ class Climb:
 
     def _settle(self) -> None:
         self.settled = True
-        self.rate = self.multiple / 2 * self.good[-1]
+        self.rate = self.multiple / 2 * max(self.good)
 
 
 class OnlineRate:
@@ -159,6 +163,7 @@ class OnlineRate:
 
     @property
     def rate(self) -> float:
+        """Of the first parameter group, before what a schedule makes of it."""
         return self.ladder.rate
 
     @property
@@ -168,7 +173,8 @@ class OnlineRate:
     def after_step(self, loss: Tensor | float) -> int:
         """Look at the loss of the step just taken, and change the rate; returns how many steps were rolled back."""
         before, lost = self.ladder.rate, self.ladder.lost
-        verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss)
+        taken = float(self.optimizer.param_groups[0]["lr"])
+        verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss, taken)
         if verdict == "keep":
             self._kept = self._copy()
         elif verdict == "roll back":
@@ -188,7 +194,7 @@ class OnlineRate:
         ladder = self.ladder
         if not ladder.settled:
             raise InputError("The rate has not settled yet; train on, or hold each rung for fewer steps.")
-        largest = ladder.good[-1]
+        largest = max(ladder.good)
         broke = min((rate for rate in ladder.breaks if rate > largest), default=None)
         lowest = largest if broke else min([largest, *ladder.breaks])
         if broke:
