@@ -11,7 +11,9 @@ from excite.errors import InputError
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import apart, by_seed, collect, run_folders
+from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.procedure import Run
 from excite.runs.stages.estimate import leader_of
 from excite.sweeps.jobs import Job, JobEnd, blocked, earlier_outcome, jobs_of
 from excite.sweeps.sweep import combinations, sweep
@@ -141,8 +143,22 @@ def test_a_failed_job_fails_those_that_need_it() -> None:
     assert (failed.status, failed.reason) == ("failed", "it needs a job that failed: no room")
 
 
-def test_every_run_keeps_what_the_estimators_say_of_its_trace(tmp_path: Path) -> None:
-    runs = combinations(load("mnist-sample", overrides=["sweep.seed=[0, 1]"]), tmp_path)
+def test_a_shared_l_brings_along_all_that_its_own_run_needs(tmp_path: Path) -> None:
+    """Also where that run, of an earlier command, is none of this sweep's."""
+    study = load("mnist-sample", overrides=["lipschitz.method=local", "lipschitz.shared=true"])
+    Run(tmp_path / "seed-0", study, console=Console())
+    Run(tmp_path / "seed-1", with_values(study, {"seed": 1}), console=Console())
+    assert [str(job) for job in jobs_of(tmp_path / "seed-1", study, ["poe"])] == [
+        *("seed-0 baseline", "seed-0 L", "seed-1 L", "seed-1 poe")
+    ]
+
+
+def idle(_: Sequence[Job]) -> Generator[tuple[Job, JobEnd], None, None]:
+    yield from ()
+
+
+def keep_a_trace(folder: Path) -> None:
+    """As a baseline that was trained leaves it."""
     path = np.linspace(1, 0, 6)[:, None] ** np.arange(1, 4)
     squared = ((path[:, None] - path[None]) ** 2).sum(axis=2)
     trace = Trace(
@@ -151,13 +167,26 @@ def test_every_run_keeps_what_the_estimators_say_of_its_trace(tmp_path: Path) ->
         steps=np.arange(1, 6),
         learning_rates=np.full(5, 0.1),
     )
+    write_json(folder / "baseline" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+    trace.save(RunFolder(folder).arm("baseline").trace_file)
+
+
+def test_every_run_keeps_what_the_estimators_say_of_its_trace(tmp_path: Path) -> None:
+    runs = combinations(load("mnist-sample", overrides=["sweep.seed=[0, 1]"]), tmp_path)
     for folder in runs:
-        write_json(folder / "baseline" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
-        trace.save(RunFolder(folder).arm("baseline").trace_file)
-
-    def idle(_: Sequence[Job]) -> Generator[tuple[Job, JobEnd], None, None]:
-        yield from ()
-
+        keep_a_trace(folder)
     sweep(runs, tmp_path, engine=idle, console=Console())
     for folder in runs:
         assert {"epochs", "local", "curvature"} <= {*RunFolder(folder).estimates}
+
+
+def test_a_shared_l_whose_baseline_diverged_does_not_end_the_sweep(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    overrides = ["sweep.seed=[0, 1]", "lipschitz.method=local", "lipschitz.shared=true"]
+    first, second = runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)
+    write_json(first / "baseline" / OUTCOME, {"rate": 9.0, "seconds": 1.0, "problem": "Training diverged in epoch 1."})
+    keep_a_trace(second)
+    sweep(runs, tmp_path, engine=idle, console=Console())
+    assert "There will be no L by local: Training diverged in epoch 1." in capfd.readouterr().err
+    assert {"epochs", "curvature"} <= {*RunFolder(second).estimates}

@@ -212,7 +212,7 @@ class Run:
             for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
                 try:
                     self.compare([name])
-                except InputError as error:  # of the experiment's own, which no arm needed
+                except (InputError, DivergedError) as error:  # of the experiment's own, which no arm needed
                     self.console.say(f"There will be no L by {name}: {error}")
 
     def show(self) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -70,16 +70,21 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 
     Where a study shares its L, the baseline is that of the run which estimates it, and the other runs wait for that L.
     """
-    before: list[Job] = []
-    jobs: list[Job] = []
+    asked = []
     for arm in map(arm_named, arms):
         needs = () if arm.estimator is None else (_estimate(folder, experiment, arm.estimator),)
-        before += [job for needed in needs for job in (*needed.needs, needed)]
-        jobs.append(Job(folder, arm.name, needs))
-    if is_wanted(experiment):
-        wanted = _estimate(folder, experiment, OWN)
-        before += [*wanted.needs, wanted]
-    return list(dict.fromkeys([*before, *jobs]))
+        asked.append(Job(folder, arm.name, needs))
+    wanted = [_estimate(folder, experiment, OWN)] if is_wanted(experiment) else []
+    before = [needed for job in asked for needed in _before(job)]
+    before += [needed for job in wanted for needed in (*_before(job), job)]
+    return list(dict.fromkeys([*before, *asked]))
+
+
+def _before(job: Job) -> Iterator[Job]:
+    """All that it needs, and what those need, the first thing to do first."""
+    for needed in job.needs:
+        yield from _before(needed)
+        yield needed
 
 
 def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
