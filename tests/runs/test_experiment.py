@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from excite.console import Console
@@ -108,6 +109,12 @@ PRESETS = (
     'estimators.stated={method="stated",constant=4.0}',
     'estimators.shared={method="stated",constant=8.0,shared=true}',
 )
+
+
+def test_a_better_sentence_is_no_other_experiment(tiny: Path, tmp_path: Path) -> None:
+    first = Run(tmp_path / "run", load(str(tiny)), console=Console(quiet=True))
+    said_better = msgspec.structs.replace(first.experiment, summary="What was meant.")
+    assert Run(tmp_path / "run", said_better, console=Console(quiet=True)).files.experiment == first.experiment
 
 
 def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:

@@ -221,8 +221,8 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 
 
 def without_plan(experiment: Experiment) -> Experiment:
-    """What makes a run folder this experiment's: everything but which arms, combinations and other L were asked for."""
-    return msgspec.structs.replace(experiment, arms=(), sweep={}, estimators={})
+    """What makes a run folder this experiment's: all but its description and the arms, combinations, other L asked for."""
+    return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={})
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
