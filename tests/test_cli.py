@@ -47,6 +47,25 @@ def test_version(tmp_path: Path) -> None:
     assert call_process("--version", cwd=tmp_path)[0] == f"excite, version {excite.__version__}\n"
 
 
+@pytest.mark.parametrize("rank", ["1", ""])
+def test_a_rank_without_torchrun_does_not_silence_it(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert "cifar10" in call("data", "list", cwd=tmp_path)[0]
+
+
+def test_a_reader_who_has_gone_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run(
+        [sys.executable, "-m", "excite", "data", "list"], stdout=writing, stderr=subprocess.PIPE, check=False
+    )
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
 def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:
     folder, stdout, stderr = finished
     for text in ("baseline", "PoE-motivated, 1/L", "2/L", "L = ", "by edge", "train s", "attack s"):

@@ -43,12 +43,22 @@ Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data no
 130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command goes on from there."""
 
 
-@click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class _Commands(click.Group):
+    def invoke(self, context: click.Context) -> Any:
+        """Here, because click would end with 1."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+
+
+@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(excite.__version__, prog_name="excite")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and context.invoked_subcommand != "train":
+    if _processes() > 1 and context.invoked_subcommand != "train":
         raise click.UsageError(
             "torchrun is for `excite train`: train each arm with it, then give this command without torchrun; "
             "what is trained is not trained again."
@@ -92,9 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if _is_first() or not concerns_all:
             click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         click.echo(printable(f"error: The operating system refused{where}: {error.strerror or error}."), err=True)
@@ -137,8 +144,12 @@ def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
 
 
 def _is_first() -> bool:
-    """Among the processes that torchrun starts; there may be one only."""
-    return os.environ.get("RANK", "0") == "0"
+    """Among the processes that torchrun starts. A RANK alone is a cluster's, whose tasks know nothing of each other."""
+    return _processes() == 1 or int(os.environ.get("RANK") or 0) == 0
+
+
+def _processes() -> int:
+    return int(os.environ.get("WORLD_SIZE") or 1)
 
 
 @contextlib.contextmanager

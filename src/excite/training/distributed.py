@@ -179,7 +179,7 @@ def launched() -> Iterator[Ranks]:
     live as long as the group, and torch.distributed.nn.functional keeps a group that there is when it is imported (as
     DistributedDataParallel does) as a default argument, for good. So it is imported before.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         yield ALONE
         return
     local_rank = int(os.environ["LOCAL_RANK"])
