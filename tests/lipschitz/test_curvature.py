@@ -36,6 +36,12 @@ def test_the_transient_does_not_count() -> None:
     assert estimate_lipschitz(trace([50.0, 3.0]), "curvature", transient=0.0).constant == 50.0
 
 
+def test_where_only_the_transient_is_left_it_is_not_trusted() -> None:
+    found = estimate_lipschitz(trace([50.0] + [float("nan")] * 9), "curvature", transient=0.2)
+    assert not found.identified
+    assert "all within the first 20% of the steps, since no later one is positive and finite" in str(found)
+
+
 def test_a_quantile_may_replace_the_largest() -> None:
     found = estimate_lipschitz(trace([1.0, 2.0, 3.0, 4.0, 5.0]), "curvature", transient=0.0, quantile=0.5)
     assert found.constant == 3.0

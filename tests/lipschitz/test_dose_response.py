@@ -68,3 +68,11 @@ def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> No
     assert middle == pytest.approx(0.5, abs=0.1)
     assert high < 0.05
     assert curve.survival([curve.careful()]) == [pytest.approx(0.95, abs=0.01)]
+
+
+def test_after_many_runs_the_curve_goes_on_beyond_all_likely_thresholds() -> None:
+    curve = simulate(1.0, 0.4, np.random.default_rng(0), runs=60)
+    assert curve.survival([curve.careful()]) == [pytest.approx(0.95)]
+    nearly_all, nearly_none = curve.survival([curve.careful() / 100, curve.careful() * 1000])
+    assert nearly_all > 0.995
+    assert nearly_none < 0.005

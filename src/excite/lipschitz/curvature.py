@@ -42,15 +42,17 @@ class PathCurvature(Estimator[Trace]):
         self.check(Recording.of(evidence))
         usable = np.isfinite(evidence.curvatures) & (evidence.curvatures > 0)
         late = evidence.curvature_steps >= self.transient * evidence.steps.max(initial=0)
-        kept = usable & late if (usable & late).any() else usable
+        has_late = bool((usable & late).any())
+        kept = usable & late if has_late else usable
         values, residuals = evidence.curvatures[kept], evidence.curvature_residuals[kept]
         constant = float(np.quantile(values, self.quantile))
         low, high = float((values - residuals).min()), float((values + residuals).max())
         settled = bool((residuals <= 0.1 * values).all())
         which = "largest" if self.quantile == 1 else f"{self.quantile:.0%} quantile"
         basis = (
-            f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, after the "
-            f"first {self.transient:.0%} of the steps; interval = their range along the path"
+            f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, "
+            f"{'after' if has_late else 'all within'} the first {self.transient:.0%} of the steps"
+            f"{'' if has_late else ', since no later one is positive and finite'}; interval = their range along the path"
         )
         details = {
             "curvatures": values.tolist(),
@@ -61,4 +63,4 @@ class PathCurvature(Estimator[Trace]):
         }
         if not settled:
             basis += "; Lanczos had not settled (raise curvature_iterations)"
-        return LipschitzEstimate(constant, (max(low, math.ulp(0)), high), "curvature", settled, basis, None, details)
+        return LipschitzEstimate(constant, (max(low, math.ulp(0)), high), "curvature", settled and has_late, basis, None, details)

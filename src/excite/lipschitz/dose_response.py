@@ -25,6 +25,7 @@ USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within thi
 DECAY = 2.0  # prior of the threshold: it halves with every factor 4 = e^(2 ln 2) away from the start
 MISJUDGED = 0.01  # of verdicts, whatever the rate
 NEGLIGIBLE = 1e-9
+BISECTIONS = 40  # of 56 e-folds: to the last digits
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,19 @@ class DoseResponse:
 
     def careful(self, share: float = 0.95) -> float:
         """The rate that this share of trainings survives, doubts about threshold and slope included."""
-        positions, _ = self._posterior
-        return self._rate(np.interp(-share, -self._average(expit), positions))
+        low, high = -2 * REACH, 2 * REACH  # beyond every threshold, by many slopes
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._survival(middle) > share else (low, middle)
+        return self._rate(low)
 
     def survival(self, rates: Sequence[float]) -> list[float]:
         """P(a training ends well) at each rate, averaged over the posterior."""
-        positions, _ = self._posterior
-        return [float(p) for p in np.interp(np.log(np.divide(rates, self.start)), positions, self._average(expit))]
+        return [self._survival(math.log(rate / self.start)) for rate in rates]
+
+    def _survival(self, position: float) -> float:
+        positions, weights = self._posterior
+        return float((weights * expit((positions[:, None] - position) / SLOPES)).sum())
 
     def most_informative_rate(self) -> float:
         """Where one more verdict tells most about the curve: the mutual information of the two, maximised."""

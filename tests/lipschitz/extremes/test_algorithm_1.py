@@ -147,6 +147,19 @@ def test_an_undetermined_scale_is_the_papers_and_says_so() -> None:
     assert scale.constant == pytest.approx(expected)
 
 
+def test_where_all_slopes_are_equal_the_largest_stands_in_for_the_scale() -> None:
+    found = estimate_from(
+        local_maxima(np.full(40, 0.5)),
+        largest_slope=0.5,
+        n_maxima=10,
+        n_points=(4,),
+        initial_shapes=(0.1,),
+        statistic="scale",
+    )
+    assert found.constant == 0.5
+    assert "The largest slope stands in for the scale" in str(found)
+
+
 def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
     gradients, parameters = distances(8), distances(9)
     draw = unmatched_maxima(gradients, parameters)

@@ -23,3 +23,9 @@ def test_without_an_endpoint_the_answer_is_the_start_s() -> None:
     scales = [stopping_point(maxima, start).scale for start in (5.0, 20.0, 100.0)]
     assert max(scales) > 2 * min(scales)
     assert json.dumps(stopping_point(maxima, 5.0).to_json(), allow_nan=False)
+
+
+def test_a_start_from_which_it_stops_nowhere_is_no_crash() -> None:
+    stopped = stopping_point(np.random.default_rng(0).gumbel(size=40), 0.004)
+    assert not stopped.finite
+    assert stopped.p_value == 0

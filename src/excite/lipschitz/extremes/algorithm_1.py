@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.lipschitz.extremes.reverse_weibull import SMALLEST_SAMPLE, ReverseWeibullFit, fit_many, fit_reverse_weibull
-from excite.lipschitz.extremes.stopping_point import stopping_point
+from excite.lipschitz.extremes.stopping_point import StoppingPoint, stopping_point
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
 from excite.trace import Trace
 
@@ -293,9 +293,10 @@ class Algorithm1(Estimator[Trace]):
         else:
             constant = reading.constant(fit, sample, start)
             interval = (min(constant, *redraws), max(constant, *redraws))
-            basis = f"{_scale(fit, start)}, interval = its ten redraws"
+            stopped = stopping_point(sample, start)
+            basis = f"{_scale(fit, stopped)}, interval = its ten redraws"
             if not fit.identified:
-                details["stopping_point"] = stopping_point(sample, start).to_json()
+                details["stopping_point"] = stopped.to_json()
         return LipschitzEstimate(
             constant,
             interval,
@@ -330,12 +331,17 @@ def _endpoint(fit: ReverseWeibullFit, constant: float, largest_slope: float) -> 
     return (low, high), f"endpoint of {_law(fit)}"
 
 
-def _scale(fit: ReverseWeibullFit, start: float) -> str:
+def _scale(fit: ReverseWeibullFit, stopped: StoppingPoint) -> str:
     if fit.identified:
         return f"scale of {_law(fit)}"
+    if fit.return_level is None:
+        return f"{fit.finding} The largest slope stands in for the scale, which a constant has not"
+    start = f"from an initial shape of {stopped.initial_shape:g}"
+    if not stopped.finite:
+        return f"{fit.finding} The paper's optimiser stops nowhere {start}, and a bound on L stands in for the scale"
     return (
         f"{fit.finding} So the scale is not determined either: this is the scale at which the paper's optimiser stops "
-        f"from an initial shape of {start:g}"
+        f"{start}"
     )
 
 

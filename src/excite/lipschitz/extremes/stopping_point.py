@@ -32,11 +32,14 @@ class StoppingPoint:
 def stopping_point(maxima: NDArray[np.float64], initial_shape: float) -> StoppingPoint:
     """scipy's three-parameter fit of `maxima` by Nelder-Mead from `initial_shape`, wherever it stops."""
     from scipy.optimize import fmin
-    from scipy.stats import kstest, weibull_min
+    from scipy.stats import FitError, kstest, weibull_min
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        shape, location, scale = weibull_min.fit(-maxima, initial_shape, optimizer=fmin)
+        try:
+            shape, location, scale = weibull_min.fit(-maxima, initial_shape, optimizer=fmin)
+        except FitError:  # it stopped where there is no such law
+            return StoppingPoint(initial_shape, *(np.nan,) * 3, p_value=0.0)
         p_value = float(kstest(-maxima, "weibull_min", args=(shape, location, scale)).pvalue)
     return StoppingPoint(
         initial_shape, float(shape), float(-location), float(scale), p_value if np.isfinite(p_value) else 0.0
