@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, log_softmax
 
+from excite.errors import InputError
 from excite.objectives import OBJECTIVES, Objective, frozen
 from excite.randomness import seed_all
 from excite.registry import build
@@ -268,3 +269,10 @@ def test_an_objective_says_what_others_need_to_know(kind: str) -> None:
 def test_a_step_of_trades_is_ten_gradients_an_answer_to_differ_from_and_two_losses_to_learn_from() -> None:
     assert OBJECTIVES["trades"](steps=10).passes == 10 * 2 + 1 + 2 * 3
     assert OBJECTIVES["awp"](on="pgd_at", steps=3).passes == 3 * 2 + 1 + 2 * 3
+
+
+@pytest.mark.parametrize("kind", ADVERSARIAL)
+def test_whole_numbers_for_pixels_are_refused_with_the_cure(kind: str) -> None:
+    x, y = examples(0)
+    with pytest.raises(InputError, match=r"pass x\.float\(\) / 255"):
+        objective_of(kind)(dropout_network(), (255 * x).byte(), y)

@@ -84,6 +84,7 @@ def test_stays_in_the_ball(*, seed: int, eps: float, ratio: float, steps: int) -
     assert x_adv.max() <= 1
 
 
-def test_a_negative_beta_is_refused() -> None:
+@pytest.mark.parametrize("beta", [-1.0, float("inf"), float("nan")])
+def test_a_beta_that_is_none_is_refused(beta: float) -> None:
     with pytest.raises(InputError, match=r"released code has 6\.0"):
-        Trades(beta=-1.0)
+        Trades(beta=beta)

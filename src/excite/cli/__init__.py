@@ -53,7 +53,9 @@ class _Commands(click.Group):
             sys.exit(141)
 
 
-@click.group(cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(excite.__version__, prog_name="excite")
 @click.pass_context
 def cli(context: click.Context) -> None:

@@ -34,7 +34,7 @@ def fetch(name: str) -> None:
 @data.command(epilog="Example: excite data verify cifar10")
 @click.argument("name")
 def verify(name: str) -> None:
-    """Check the data set NAME against its known SHA-256."""
+    """Check the data set NAME against its known SHA-256; for CIFAR-100, against the one that it was fetched with."""
     from excite.data import verify as verify_data
 
     click.echo(f"{name}: {verify_data(name)}")

@@ -63,4 +63,6 @@ class PathCurvature(Estimator[Trace]):
         }
         if not settled:
             basis += "; Lanczos had not settled (raise curvature_iterations)"
-        return LipschitzEstimate(constant, (max(low, math.ulp(0)), high), "curvature", settled and has_late, basis, None, details)
+        return LipschitzEstimate(
+            constant, (max(low, math.ulp(0)), high), "curvature", settled and has_late, basis, None, details
+        )

@@ -5,6 +5,7 @@ own TRADES and PGD-AT rows can be repeated with and without it; it flattens the 
 learning rate is said to act too; and it became a part of most strong recipes. MART replaces the loss instead.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, TypeGuard
@@ -67,8 +68,10 @@ class AWP(Adversarial[WeightPerturbation]):
     steps: int = STEPS
 
     def __post_init__(self) -> None:
-        if not self.gamma >= 0:
-            raise InputError(f"gamma={self.gamma} must be 0 or more; 0.005 moves each weight tensor by half a percent.")
+        if not 0 <= self.gamma < math.inf:
+            raise InputError(
+                f"gamma={self.gamma} must be finite and 0 or more; 0.005 moves each weight tensor by half a percent."
+            )
         _ = self._inner
 
     @cached_property

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
+from excite.attacks.protocol import check_inputs
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
 
@@ -56,6 +57,7 @@ class PGDAT(Adversarial[Tensor]):
         check_pgd(eps=self.eps, step=self.step, steps=self.steps)
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        check_inputs(x, y)
         return pgd(
             self._fast(model, x),
             x,

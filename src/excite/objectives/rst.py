@@ -1,5 +1,6 @@
 """Robust self-training (Carmon et al. 2019): TRADES on batches whose second half is labelled by a teacher."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,9 +46,9 @@ class RST(Trades):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.unlabelled_weight >= 0:
+        if not 0 <= self.unlabelled_weight < math.inf:
             raise InputError(
-                f"unlabelled_weight={self.unlabelled_weight} must be 0 or more; 1 counts both halves alike."
+                f"unlabelled_weight={self.unlabelled_weight} must be finite and 0 or more; 1 counts both halves alike."
             )
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:

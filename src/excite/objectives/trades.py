@@ -1,5 +1,6 @@
 """TRADES (Zhang et al. 2019): be right on the image, and answer alike all around it."""
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
+from excite.attacks.protocol import check_inputs
 from excite.errors import InputError
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
 from excite.registry import named_options, with_named_options
@@ -61,13 +63,14 @@ class Trades(Adversarial[Tensor]):
 
     def __post_init__(self) -> None:
         check_pgd(eps=self.eps, step=self.step, steps=self.steps)
-        if not self.beta >= 0:
+        if not 0 <= self.beta < math.inf:
             raise InputError(
-                f"beta={self.beta} would reward answers that differ; pass 0 or more. The released code has 6.0, where "
+                f"beta={self.beta} must be finite, and 0 or more: below, it would reward answers that differ. The released code has 6.0, where "
                 "the paper's text says 0.6."
             )
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        check_inputs(x, y)
         device = x.device if generator is None else generator.device
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
         return pgd(

@@ -109,6 +109,13 @@ def test_pseudo_labels_come_back_and_find_their_images_after_a_move(tmp_path: Pa
     assert extra.labels.tolist() == [2, 0, 2]
 
 
+def test_a_source_in_the_home_folder_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    saved(tmp_path / "mine.npz", x=IMAGES)
+    pseudo_labels("~/mine.npz").save(tmp_path / "labels" / "pseudo.npz")
+    assert len(load_extra(tmp_path / "labels" / "pseudo.npz")) == 3
+
+
 def test_pseudo_labels_of_a_named_set_are_small_and_name_it(tmp_path: Path) -> None:
     pseudo_labels("mnist-sample-1k+4k").save(tmp_path / "pseudo.npz")
     assert (tmp_path / "pseudo.npz").stat().st_size < 3000

@@ -20,6 +20,7 @@ def test_an_idx_file_is_read_gzipped_or_not(contents: bytes) -> None:
     [
         (b"", "x is not an idx file"),
         (b"<html>not found</html>", "x is not an idx file"),
+        (TWO_BY_THREE[:3], "x is not an idx file"),
         (TWO_BY_THREE[:9], "x is not an idx file"),
         (TWO_BY_THREE.replace(b"\x08\x02", b"\x0d\x02"), "x is not an idx file"),  # floats
         (TWO_BY_THREE[:-1], r"5 bytes for shape \(2, 3\)"),

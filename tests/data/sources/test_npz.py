@@ -65,6 +65,24 @@ def test_arrays_that_do_not_fit_are_refused_with_the_cure(
         data.load(save(tmp_path / "mine.npz", images, labels))
 
 
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_class_names_are_text_or_bytes(kind: type, tmp_path: Path) -> None:
+    names = np.array(["cat", "dog", "elk", "fox"]).astype(np.dtype(kind))
+    np.savez_compressed(
+        tmp_path / "mine.npz", x_train=NHWC, y_train=LABELS, x_test=NHWC, y_test=LABELS, class_names=names
+    )
+    assert data.load(tmp_path / "mine.npz").class_names == ("cat", "dog", "elk", "fox")
+
+
+@pytest.mark.parametrize("names", [np.array("cat,dog"), np.array([1, 2, 3, 4])])
+def test_class_names_that_are_none_are_refused(names: NDArray[np.generic], tmp_path: Path) -> None:
+    np.savez_compressed(
+        tmp_path / "mine.npz", x_train=NHWC, y_train=LABELS, x_test=NHWC, y_test=LABELS, class_names=names
+    )
+    with pytest.raises(InputError, match="strings in one row"):
+        data.load(tmp_path / "mine.npz")
+
+
 def test_missing_arrays_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x_train=NHWC, y_train=LABELS)
     with pytest.raises(InputError, match="lacks x_test, y_test"):

@@ -42,7 +42,9 @@ class PseudoLabels:
 
     def save(self, path: Path) -> None:
         """Write an .npz; the path of the images' file is kept relative to it, so that the two may move together."""
-        source = self.source if self.source in HIDDEN_LABELS else os.path.relpath(self.source, path.parent)
+        source = self.source
+        if source not in HIDDEN_LABELS:
+            source = os.path.relpath(Path(source).expanduser(), path.parent)
         facts = {"source": source, "sha256": self.fingerprint, "teacher": self.teacher}
         with atomic(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(

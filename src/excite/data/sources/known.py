@@ -137,7 +137,7 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 @named_options
 def verify(name: str, data_dir: str | Path | None = None) -> str:
-    """The fingerprint of the data set in the data directory; an error if it is missing or not the published one."""
+    """The fingerprint of the data set in the data directory; an error if it is missing or changed."""
     return find(name).verify(data_directory(data_dir))
 
 

@@ -34,7 +34,7 @@ def parse_idx(contents: bytes, name: str) -> Tensor:
     """An idx file of unsigned bytes, gzipped or not, as a uint8 tensor of the shape it states."""
     if contents[:2] == b"\x1f\x8b":
         contents = decompress(contents, name)
-    if contents[:3] != b"\x00\x00\x08" or len(contents) < 4 + 4 * contents[3]:
+    if contents[:3] != b"\x00\x00\x08" or len(contents) < 4 or len(contents) < 4 + 4 * contents[3]:
         raise CorruptFileError(f"{name} is not an idx file of unsigned bytes")
     dimensions = contents[3]
     shape = struct.unpack_from(f">{dimensions}I", contents, 4)

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,11 +40,20 @@ def load_npz(path: Path, *, name: str | None = None) -> Dataset:
                 "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
             )
         x_train, y_train, x_test, y_test = (archive[key] for key in _KEYS)
-        class_names = tuple(map(str, archive["class_names"])) if "class_names" in archive else ()
+        class_names = _class_names(archive["class_names"], path) if "class_names" in archive else ()
     train = Split(_images(x_train, "x_train", path), _labels(y_train, "y_train", path))
     test = Split(_images(x_test, "x_test", path), _labels(y_test, "y_test", path))
     num_classes = len(class_names) or 1 + max(train.largest_label, test.largest_label)
     return Dataset(name or path.stem, train, test, num_classes, class_names)
+
+
+def _class_names(array: NDArray[Any], path: Path) -> tuple[str, ...]:
+    if array.ndim != 1 or array.dtype.kind not in "US":
+        raise InputError(
+            f"class_names in {path} must be strings in one row, such as numpy.array(['cat', 'dog']); "
+            f"they are {array.dtype} of shape {array.shape}."
+        )
+    return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in array)
 
 
 def load_images(path: Path) -> tuple[Tensor, Tensor | None]:
