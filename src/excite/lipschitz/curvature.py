@@ -52,7 +52,8 @@ class PathCurvature(Estimator[Trace]):
         basis = (
             f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, "
             f"{'after' if has_late else 'all within'} the first {self.transient:.0%} of the steps"
-            f"{'' if has_late else ', since no later one is positive and finite'}; interval = their range along the path"
+            f"{'' if has_late else ', since no later one is positive and finite'}; "
+            "interval = their range along the path"
         )
         details = {
             "curvatures": values.tolist(),

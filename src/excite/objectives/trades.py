@@ -65,7 +65,8 @@ class Trades(Adversarial[Tensor]):
         check_pgd(eps=self.eps, step=self.step, steps=self.steps)
         if not 0 <= self.beta < math.inf:
             raise InputError(
-                f"beta={self.beta} must be finite, and 0 or more: below, it would reward answers that differ. The released code has 6.0, where "
+                f"beta={self.beta} must be finite, and 0 or more: below, it would reward answers that differ. "
+                "The released code has 6.0, where "
                 "the paper's text says 0.6."
             )
 

@@ -221,7 +221,7 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 
 
 def without_plan(experiment: Experiment) -> Experiment:
-    """What makes a run folder this experiment's: all but its description and the arms, combinations, other L asked for."""
+    """What makes a run folder this experiment's: all but its summary and the arms, combinations, other L asked for."""
     return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={})
 
 

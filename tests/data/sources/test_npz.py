@@ -2,6 +2,7 @@ import resource
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ NHWC = RNG.integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
 LABELS = np.array([0, 1, 2, 3, 0, 1], dtype=np.uint8)
 
 
-def save(path: Path, images: NDArray[np.generic] = NHWC, labels: NDArray[np.generic] = LABELS) -> Path:
-    np.savez_compressed(path, x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
+def save(path: Path, images: NDArray[np.generic] = NHWC, labels: NDArray[np.generic] = LABELS, **more: Any) -> Path:
+    np.savez_compressed(path, x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2], **more)
     return path
 
 
@@ -68,17 +69,13 @@ def test_arrays_that_do_not_fit_are_refused_with_the_cure(
 @pytest.mark.parametrize("kind", [str, bytes])
 def test_class_names_are_text_or_bytes(kind: type, tmp_path: Path) -> None:
     names = np.array(["cat", "dog", "elk", "fox"]).astype(np.dtype(kind))
-    np.savez_compressed(
-        tmp_path / "mine.npz", x_train=NHWC, y_train=LABELS, x_test=NHWC, y_test=LABELS, class_names=names
-    )
+    save(tmp_path / "mine.npz", class_names=names)
     assert data.load(tmp_path / "mine.npz").class_names == ("cat", "dog", "elk", "fox")
 
 
 @pytest.mark.parametrize("names", [np.array("cat,dog"), np.array([1, 2, 3, 4])])
 def test_class_names_that_are_none_are_refused(names: NDArray[np.generic], tmp_path: Path) -> None:
-    np.savez_compressed(
-        tmp_path / "mine.npz", x_train=NHWC, y_train=LABELS, x_test=NHWC, y_test=LABELS, class_names=names
-    )
+    save(tmp_path / "mine.npz", class_names=names)
     with pytest.raises(InputError, match="strings in one row"):
         data.load(tmp_path / "mine.npz")
 
