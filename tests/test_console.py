@@ -1,6 +1,7 @@
 """What a run says of itself: lines in a log, a bar with the time left on a terminal, as much as is asked for."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console as RichConsole
@@ -20,6 +21,18 @@ def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(
     assert line.startswith("training: 1 of 4, about ")
     assert line.endswith(" s left")
     assert last.startswith("training, done in ")
+
+
+def test_a_count_that_begins_anew_has_its_own_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    with Console().task("attacks") as progress:
+        time.sleep(0.3)
+        progress(9, 10)
+        progress(1, 10)
+    *_, line, _ = capsys.readouterr().err.splitlines()
+    assert line == "attacks: 1 of 10, about 0 s left"  # and not nine times what the first attack took
 
 
 def test_places_stand_before_the_task(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,6 +131,21 @@ def test_what_cannot_be_rescaled_is_refused_with_the_cure_and_left_alone(build: 
     assert optimizer.param_groups[0] == before
 
 
+def test_a_warm_up_is_not_told_to_look_away() -> None:
+    warm_up = of_torch.LinearLR(SGD([torch.zeros(1, requires_grad=True)], lr=0.1), 0.1)
+    with pytest.raises(InputError, match=r"0\.01 at step 0, .* drop the warm-up") as refused:
+        rescale_scheduler(warm_up, ESTIMATE)
+    assert "horizon" not in str(refused.value)
+
+
+def test_an_l_that_is_not_identified_is_used_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    vague = LipschitzEstimate(L, (0.0, L), "stated", False, "a guess")
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    rescale_scheduler(of_torch.StepLR(optimizer, 3), vague)
+    assert optimizer.param_groups[0]["lr"] == 1 / L
+    assert caplog.messages == ["The schedule now starts at 0.125, though L is not identified: a guess."]
+
+
 @pytest.mark.parametrize(
     "past_its_end",
     [lambda step: (1 - step / 20) ** 0.9, lambda step: ([1.0] * 21)[step], lambda step: 1.0 if step <= 20 else 2.0],

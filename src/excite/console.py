@@ -65,13 +65,22 @@ class Console:
     @contextlib.contextmanager
     def _lines(self, title: str) -> Iterator[OnProgress]:
         self.say(title)
-        started = time.perf_counter()
+        began, before = time.perf_counter(), 0
 
         def line(done: int, total: int) -> None:
-            left = (time.perf_counter() - started) * (total - done) / max(done, 1)
+            left = (time.perf_counter() - began) * (total - done) / max(done, 1)
             self.say(f"{title}: {done} of {total}, about {left:.0f} s left")
 
-        yield _seldom(SECONDS_BETWEEN_LINES, line)
+        show = _seldom(SECONDS_BETWEEN_LINES, line)
+
+        def update(done: int, total: int) -> None:
+            nonlocal began, before
+            if done < before:  # another attack on the same images
+                began = time.perf_counter()
+            before = done
+            show(done, total)
+
+        yield update
 
 
 @dataclass(frozen=True)

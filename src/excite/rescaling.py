@@ -1,6 +1,7 @@
 """Start a torch scheduler at 1/L or 2/L, keeping its shape: ηᵏ = η¹ · γᵏ/γ¹."""
 
 import copy
+import logging
 import math
 import warnings
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ from excite.schedules import NO_RATE, ScheduledRate
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
+logger = logging.getLogger(__name__)
+
 ROUNDING = 1e-6  # schedulers multiply step by step
 
 
@@ -32,7 +35,8 @@ def rescale_scheduler(
     resume a run, load them as ever, with or without rescaling first.
 
     With `multiple=1` the theorem asks that no rate is above 1/L. So a schedule that rises above its first rate within
-    `horizon` steps (a warm-up) is refused, and so is one whose rates cannot be known before training.
+    `horizon` steps (a warm-up) is refused, and so is one whose rates cannot be known before training. An L that is not
+    identified is a bound at most: it is used, with a warning.
 
     Args:
         scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, LambdaLR, SequentialLR … before its first
@@ -58,7 +62,10 @@ def rescale_scheduler(
     check_kind(
         "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
     )
-    _multiply(scheduler, estimate.learning_rate(multiple) / first_rate(scheduler, horizon=horizon))
+    rate = estimate.learning_rate(multiple)
+    _multiply(scheduler, rate / first_rate(scheduler, horizon=horizon))
+    if not estimate.identified:
+        logger.warning("The schedule now starts at %.3g, though L is not identified: %s.", rate, estimate.basis)
     return scheduler
 
 
@@ -77,10 +84,11 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
     _multiply(after, 2.0)
     for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
         if max(rates) > first * (1 + ROUNDING):
+            ends = f" If training ends before, pass horizon={step}." if step > 1 else ""
             raise InputError(
                 f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Below "
-                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up, or, if training ends "
-                f"before, pass horizon={step}."
+                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up, or build the schedule "
+                f"anew so that its largest rate is estimate.learning_rate().{ends}"
             )
         if any(
             not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)

@@ -11,6 +11,7 @@ from excite import attacks
 from excite.attacks.protocol import Attack, AttackFunction
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
+from excite.evaluation.result import Cost
 
 PGD = {"pgd": attacks.create("pgd", eps=0.02, step=0.005)}
 
@@ -92,6 +93,9 @@ def test_one_answer_for_every_image_is_guessing(tmp_path: Path) -> None:
     assert (result.chance, result.learned_nothing) == (3 / 8, True)
     result.save(tmp_path / "evaluation.json")
     assert Evaluation.load(tmp_path / "evaluation.json").learned_nothing
+    one_more = np.arange(1000) < 101
+    assert Evaluation(one_more, {}, (), Cost(), examples="", chance=0.1).learned_nothing
+    assert not Evaluation(np.arange(1000) < 120, {}, (), Cost(), examples="", chance=0.1).learned_nothing
     model = network()
     assert not evaluate(model, *examples(model), {}).learned_nothing
 

@@ -197,7 +197,7 @@ def test_runs_too_short_to_learn_are_said() -> None:
 
     estimate = find_edge(plateau, budget=15 * STEPS, steps=STEPS)
     assert not estimate.identified
-    assert "make the short runs longer: raise steps, which an experiment calls lipschitz.steps" in str(estimate)
+    assert "make the short runs longer with steps (in an experiment lipschitz.steps)" in str(estimate)
 
 
 @pytest.mark.parametrize(("steps", "down", "enough"), [(50, 0.5, False), (100, 0.5, True), (100, 0.3, False)])

@@ -143,6 +143,16 @@ def test_an_l_that_is_not_identified_is_mentioned(write_run: WriteRun) -> None:
     assert "not identified" not in verdict(write_run(arms(40, 60)))
 
 
+def test_a_vague_l_is_refuted_by_its_own_run_and_comes_before_a_second_seed(write_run: WriteRun) -> None:
+    """The baseline trained at 0.1, fifty times the largest rate that L would allow."""
+    far_off = LipschitzEstimate(1000.0, (900.0, 1200.0), "edge", False, "8 runs that hardly learned")
+    said = verdict(write_run(arms(40, 10), estimate=far_off))
+    assert "L is off: training converged at 0.1, so 2/L = 0.002 is too low." in said
+    assert "second seed" not in said
+    bound = LipschitzEstimate(1000.0, (0.0, 1000.0), "edge", False, "every rate converged")
+    assert "L is off" not in verdict(write_run(arms(40, 10), estimate=bound))  # of which 2/L is a lower bound
+
+
 def test_an_l_that_other_arms_rest_on_is_judged_like_the_experiments_own(write_run: WriteRun) -> None:
     vague = LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima")
     low = LipschitzEstimate(1.0, (0.9, 1.1), "epochs", True, "25 maxima")

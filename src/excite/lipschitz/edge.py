@@ -24,7 +24,8 @@ FEWEST_STEPS = 20  # a shorter run tells nothing
 TRANSFER = 0.2  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
 NARROWEST = 1.2  # a narrower interval would take more runs than it is worth beside that
 IDENTIFIED = 2.0  # an interval of the short runs wider than this pins nothing down
-LONGER = "make the short runs longer: raise steps, which an experiment calls lipschitz.steps"
+LONGER = "make the short runs longer with steps (in an experiment lipschitz.steps)"
+MORE = "raise the budget (in an experiment lipschitz.budget)"
 HARDLY = 0.05  # of the initial loss: where no run has come down this far, all rates may be beyond the edge
 LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
 CLEARLY = 1.02  # times as far down
@@ -225,14 +226,13 @@ def _conclude(
         doubts.append(f"all of them hardly learned, at best {reference.way_down / initial:.0%} of the loss: {LONGER}")
     lowest, highest = curve.interval()
     if highest > lowest * IDENTIFIED:
-        doubts.append("that is too few to tell: raise the budget")
-    basis += f"; 95% of trainings survive {careful:.3g}"
+        doubts.append(f"they are too few to tell: {MORE}")
     return LipschitzEstimate(
         constant=2 / threshold,
         interval=(2 / high, 2 / low),
         method="edge",
         identified=not doubts,
-        basis=", but ".join([basis, *doubts]),
+        basis=f"{basis}; {'; '.join(doubts) or f'95% of trainings survive {careful:.3g}'}",
         details=details,
     )
 

@@ -30,7 +30,16 @@ class Standing:
 def standing(
     estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None
 ) -> Standing:
-    """What the data say by themselves, unless a training of the run has shown that 2/L is off.
+    """What the data say by themselves, unless a training of the run has shown that 2/L is off."""
+    if words := _objection(estimate, arms, measured):
+        return Standing(False, words)
+    return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
+
+
+def _objection(
+    estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None
+) -> str | None:
+    """What trainings have shown against it; a lower bound of 2/L says nothing of rates above it.
 
     `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is off, too.
     """
@@ -38,18 +47,17 @@ def standing(
     edge = estimate.learning_rate(2)
     diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
     if diverged:
-        return Standing(False, f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high")
-    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else edge
+        return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high"
+    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else math.inf
     survived = [arm for arm in trained if not (arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))]
     converged = [arm.rate for arm in survived if arm.rate > highest * (1 + ROUNDING)]
     if converged:
-        return Standing(False, f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low")
+        return f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low"
     if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):
         smallest, largest = measured.interval
         reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
-        words = f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
-        return Standing(False, words)
-    return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
+        return f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
+    return None
 
 
 def standing_in(run: RunFolder, estimate: LipschitzEstimate) -> Standing:
@@ -65,9 +73,10 @@ def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
 
 
 def refuted(run: RunFolder) -> dict[str, str]:
-    """What its trainings have shown against those of them that were thought to be known."""
-    judged = {name: standing_in(run, found) for name, found in relied_on(run).items() if found.identified}
-    return {name: found.words for name, found in judged.items() if not found.trusted}
+    """What its trainings have shown against those of them that rates came from."""
+    measured = by_short_trainings(run)
+    judged = {name: _objection(found, run.arms, measured) for name, found in relied_on(run).items()}
+    return {name: words for name, words in judged.items() if words}
 
 
 def method_of(run: RunFolder, name: str = OWN) -> str:

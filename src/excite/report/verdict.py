@@ -31,7 +31,7 @@ FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it 
 
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
-NOT_IDENTIFIED = "{} is not identified, so that 1/L and 2/L are what the estimator stopped at: read why under L."
+NOT_IDENTIFIED = "{} is not identified, so that 1/L and 2/L are what the estimator stopped at; its own sentence says why, and what to raise."
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,11 @@ def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
 def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) -> tuple[str, ...]:
     runs = [run for group in groups for run in group.runs]
     compared = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
-    cautions = []
+    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.identified)
+    cautions = [*map(NOT_IDENTIFIED.format, vague)]
     if compared[-1] == 1:
         cautions.append(ONE_TRAINING)
-        if len(runs) == 1:
+        if len(runs) == 1 and not vague:
             cautions.append(
                 f"A second seed costs about {duration(spent(runs[0]))}: run it again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
@@ -203,8 +204,6 @@ def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) ->
         )
     if len(groups) > 1:
         cautions.append("Of many 95% intervals, one in twenty misses by chance.")
-    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.identified)
-    cautions += map(NOT_IDENTIFIED.format, vague)
     return tuple(cautions)
 
 

@@ -12,10 +12,13 @@ def needed_model(run: RunFolder, arm: str) -> ArmFolder:
     """An arm whose training came to a good end, with its weights."""
     files = _trained(run, arm)
     if not files.has_checkpoint:
-        raise InputError(
-            f"{files.path} has no weights. Delete it; `excite train {run.path} --arm {arm}` trains it again."
-        )
+        raise InputError(f"{files.path} was kept without its weights. {_elsewhere(run, arm)}")
     return files
+
+
+def _elsewhere(run: RunFolder, arm: str) -> str:
+    """How to have it again without losing what is there."""
+    return f"`excite train {run.path} --arm {arm} --out …` trains it again, in a folder of its own."
 
 
 def _trained(run: RunFolder, arm: str) -> ArmFolder:
@@ -38,7 +41,7 @@ def needed_trace(run: RunFolder, arm: str) -> Trace:
         )
     files = _trained(run, arm)
     if (trace := files.trace()) is None:
-        raise InputError(f"{files.trace_file} is missing. Delete {files.path}; `excite train {run.path} --arm {arm}`.")
+        raise InputError(f"{files.path} was kept without its trace. {_elsewhere(run, arm)}")
     return trace
 
 
