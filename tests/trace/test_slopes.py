@@ -268,6 +268,29 @@ def test_what_cannot_be_watched_is_refused_with_the_cure(name: str) -> None:
         Recorder(model, optimizer(model))
 
 
+@pytest.mark.parametrize("parts", [False, True])
+def test_rounding_of_autocast_is_no_slope_whoever_calls_the_layers(parts: bool) -> None:
+    """Lightning's training_step calls parts of the module, whose own forward never runs."""
+    torch.manual_seed(0)
+    model = TakesDict()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-5)
+    recorder = Recorder(model, optimizer)
+    x, y = vectors(0)
+
+    def closure() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model.inner(x) if parts else model(features=x, scale=1.0)
+            return cross_entropy(logits.float(), y)
+
+    for _ in range(4):
+        optimizer.zero_grad()
+        closure().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        recorder.after_step(closure)
+    recorder.record()
+    assert len(recorder.trace.slopes) == 0
+
+
 def test_lbfgs_can_be_recorded_on_a_probe() -> None:
     model = classifier()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError
+from excite.trace import Recorder
 from excite.trace.used_gradient import BackwardPasses, caveat, check_optimizer, objection, standing_at
 
 OWN = torch.tensor([3.0, 4.0, 0.0])
@@ -54,6 +55,39 @@ def test_a_gradient_is_touched_if_it_is_not_what_one_backward_pass_left(
     passes.close()
     model(torch.ones(2, 3)).sum().backward()
     assert passes.times <= 2  # it no longer looks
+
+
+@pytest.mark.parametrize("by_closure", [False, True])
+def test_gradients_that_the_step_overwrites_are_read_before_it(by_closure: bool) -> None:
+    """torch's foreach SGD with Nesterov momentum; its own default on CUDA."""
+    norms = {}
+    for foreach in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, foreach=foreach)
+        recorder = Recorder(model, optimizer)
+
+        def loss() -> Tensor:
+            return model(torch.eye(3)).square().sum()  # type: ignore[no-any-return]  # noqa: B023
+
+        def backward() -> Tensor:
+            optimizer.zero_grad()  # noqa: B023
+            value = loss()
+            value.backward()  # type: ignore[no-untyped-call]
+            return value
+
+        for _ in range(3):
+            for _ in range(2):
+                if by_closure:
+                    optimizer.step(backward)
+                else:
+                    backward()
+                    optimizer.step()
+                recorder.after_step(loss)
+            recorder.record()
+        assert recorder.problems == ()
+        norms[foreach] = recorder.trace.gradient_norms
+    assert norms[True] == pytest.approx(norms[False], rel=1e-5)
 
 
 def test_watching_keeps_no_parameter_alive() -> None:

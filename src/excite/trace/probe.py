@@ -1,6 +1,6 @@
 """A fixed set of examples on which the same loss can be looked at again and again, as training sees it.
 
-The model is evaluated in train mode, in whole batches of the training batch size: batch-norm then uses batch
+The model is evaluated in train mode, in equal batches of about the training batch size: batch-norm then uses batch
 statistics, which is the function that SGD descends. Random parts (dropout) are the same at every evaluation. Under an
 adversarial objective a look begins by finding the perturbations, and every evaluation is at those.
 """
@@ -28,8 +28,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> one number or 
 class Probe:
     """Examples `x` with targets `y` (labels or soft labels) and what is minimised on them.
 
-    `objective(model, x, y)`, where given, replaces `loss(model(x), y)`: for adversarial training. What is left over
-    after whole batches is not used; a probe smaller than a batch is one batch.
+    `objective(model, x, y)`, where given, replaces `loss(model(x), y)`: for adversarial training. The batches are
+    as many as make them nearest to `batch_size` and differ by one example at most; every example counts alike.
     """
 
     x: Tensor
@@ -48,8 +48,8 @@ class Probe:
 
     @property
     def batches(self) -> list[tuple[Tensor, Tensor]]:
-        size = min(self.batch_size, len(self.x))
-        return [(self.x[i : i + size], self.y[i : i + size]) for i in range(0, len(self.x) - size + 1, size)]
+        count = max(1, round(len(self.x) / self.batch_size))
+        return list(zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True))
 
     def evaluations(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
         """The examples of each batch and a function that gives their share of the mean loss, for one look."""
@@ -63,15 +63,16 @@ class Probe:
 
     def _shares(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
         device = next(model.parameters()).device
-        batches = self.batches
-        for index, (x, y) in enumerate(batches):
+        for index, (x, y) in enumerate(self.batches):
             inputs, targets = x.to(device).detach(), y.to(device)
             seed_all(self.seed + index, device)
             loss = frozen(self.objective or self._plain, model, inputs, targets)
 
-            def share(index: int = index, loss: Callable[[], Tensor] = loss) -> Tensor:
+            def share(
+                index: int = index, loss: Callable[[], Tensor] = loss, part: float = len(x) / len(self.x)
+            ) -> Tensor:
                 seed_all(self.seed + index, device)
-                return loss().mean() / len(batches)
+                return part * loss().mean()
 
             yield inputs, share
 
@@ -81,9 +82,10 @@ class Probe:
 
 @contextlib.contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Train mode inside; afterwards everything is as it was."""
+    """Train mode inside, but for layers that a loop keeps in eval mode; afterwards everything is as it was."""
     with undisturbed(model, next(model.parameters()).device):
-        model.train()
+        if not model.training:
+            model.train()
         yield
 
 

@@ -29,7 +29,7 @@ from excite.trace.moments import (
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import SINGLE_STEP, caveat, check_optimizer, held_by, trainable
+from excite.trace.used_gradient import SINGLE_STEP, UsedGradients, caveat, check_optimizer, held_by, trainable
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -105,6 +105,7 @@ class Recorder:
         if optimizer is not None:
             check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
         check_whole("slopes_per_epoch", slopes_per_epoch, least=0)
+        check_whole("sketch_entries", sketch_entries, least=1)
         check_whole("seed", seed, least=0)
         folder = None if folder is None else Path(folder)
         self._model = model
@@ -157,7 +158,9 @@ class Recorder:
             logger.info("storage=auto keeps %s", self._projection.description)
         self._handles: list[RemovableHandle] = []
         if optimizer is not None:
+            self._used = UsedGradients(optimizer, self._parameters)
             self._handles = [
+                *self._used.handles,
                 optimizer.register_step_pre_hook(lambda *_: self._slopes.before_step()),
                 optimizer.register_step_post_hook(self._after_optimizer_step),
             ]
@@ -267,9 +270,8 @@ class Recorder:
         self._handles = []
         self._slopes.close()
 
-    # After the step, not before it: where a closure computes the gradients (Lightning), there are none before.
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
-        gradients = [parameter.grad for parameter in self._parameters]
+        gradients = self._used.after_step()
         self._step += 1
         self._rate = float(optimizer.param_groups[0]["lr"])
         if self._gradient == "epoch_mean":
@@ -278,7 +280,7 @@ class Recorder:
                     if gradient is not None:
                         self._projection.add(self._gradient_sum, index, dense(gradient))
             self._steps_summed += 1
-        self._slopes.after_step(self._step)
+        self._slopes.after_step(self._step, gradients)
 
     def _complain(self, kind: str, text: str) -> None:
         if kind not in self._problems:

@@ -1,6 +1,6 @@
 """Local slopes: at a few steps of an epoch, how much the gradient of one batch changes per length of the step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class LocalSlopes:
         if isinstance(model, DistributedDataParallel):
             self.average = _mean_over(model)
         self._forward: _FirstForward | None = None  # there while the coming step is a sampled one
-        self._forward_handle: RemovableHandle | None = None
+        self._forward_handles: list[RemovableHandle] = []
         self._parameters_before: Tensor | None = None
         self._copies: list[Tensor] | None = None  # of the parameters before a step whose gradient is to be checked
         self._passes: BackwardPasses | None = None
@@ -54,7 +54,7 @@ class LocalSlopes:
         if self._is_sampled():
             self._forward = _FirstForward(self._device)
             self._passes = BackwardPasses(self._parameters)
-            self._forward_handle = self._model.register_forward_pre_hook(self._forward)
+            self._forward_handles = [each.register_forward_pre_hook(self._forward) for each in _called(self._model)]
 
     def before_step(self) -> None:
         if self._forward is None or self._passes is None:
@@ -63,15 +63,15 @@ class LocalSlopes:
         unsure = self.both_ends is not False or (self.average is None and self._passes.touched)
         self._copies = [parameter.detach().clone() for parameter in self._parameters] if unsure else None
 
-    def after_step(self, step: int) -> None:
-        """The optimizer has taken step number `step`; its gradients are still there."""
+    def after_step(self, step: int, gradients: Sequence[Tensor | None]) -> None:
+        """The optimizer has taken step number `step`, which used these gradients."""
         self.step_of_epoch += 1
         if self._forward is not None and self._passes is not None and self._parameters_before is not None:
             self._sampled = _SampledStep(
                 step=step,
                 parameters=self._parameters_before,
                 copies=self._copies,
-                gradient=project(self._projection, [parameter.grad for parameter in self._parameters]),
+                gradient=project(self._projection, gradients),
                 passes=self._passes.times,
                 random=self._forward.random,
                 rounding=_rounding(self._forward.autocast, self._parameters[0].dtype),
@@ -115,11 +115,11 @@ class LocalSlopes:
         self._pause()
 
     def _pause(self) -> None:
-        if self._forward_handle is not None:
-            self._forward_handle.remove()
+        for handle in self._forward_handles:
+            handle.remove()
         if self._passes is not None:
             self._passes.close()
-        self._forward = self._forward_handle = self._passes = None
+        self._forward, self._forward_handles, self._passes = None, [], None
 
     def _is_sampled(self) -> bool:
         if self._per_epoch == 0:
@@ -138,6 +138,15 @@ class LocalSlopes:
                 set_random_state(start.random, self._device)
             gradient = project_gradient(self._projection, self._parameters, lambda: loss_of(closure))
         return gradient if self.average is None else self.average(gradient)
+
+
+def _called(model: nn.Module) -> list[nn.Module]:
+    """Whose forward pass a step begins with: Lightning's training_step calls parts of the module, not the module.
+
+    A hook inside of a compiled one would have it compiled again.
+    """
+    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+    return [model] if compiled else [model, *model.children()]
 
 
 class _FirstForward:

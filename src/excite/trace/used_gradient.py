@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,48 @@ def caveat(optimizer: Optimizer) -> str | None:
         f"L is that of the raw gradient and 1/L a rate for steps along it; {name} rescales the gradient, so 1/L is no "
         f"rate for {name}. Train with SGD at 1/L, or look for {name}'s own edge with find_edge."
     )
+
+
+class UsedGradients:
+    """The gradients of a step: after it, since a closure may compute them in it; before, where the step spoils them."""
+
+    def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._copies: list[Tensor | None] | None = None
+        self.handles = [optimizer.register_step_pre_hook(self._before)] if _spoils_gradients(optimizer) else []
+
+    def after_step(self) -> list[Tensor | None]:
+        copies, self._copies = self._copies, None
+        return [parameter.grad for parameter in self._parameters] if copies is None else copies
+
+    def _before(self, _: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
+        itself, *given = arguments
+        closure = given[0] if given else options.get("closure")
+        if closure is None:
+            self._copy()
+            return None
+
+        def then_copy() -> Any:
+            loss = closure()
+            self._copy()
+            return loss
+
+        return (itself, then_copy), {name: value for name, value in options.items() if name != "closure"}
+
+    def _copy(self) -> None:
+        self._copies = [None if each.grad is None else each.grad.detach().clone() for each in self._parameters]
+
+
+def _spoils_gradients(optimizer: Optimizer) -> bool:
+    """Torch's foreach SGD adds Nesterov's momentum to the gradients themselves, unless weight decay made new ones."""
+    return isinstance(optimizer, SGD) and any(
+        group["nesterov"] and not group["weight_decay"] and (group["foreach"] or _foreach_by_default(group))
+        for group in optimizer.param_groups
+    )
+
+
+def _foreach_by_default(group: dict[str, Any]) -> bool:
+    return group["foreach"] is None and not group["fused"] and any(each.is_cuda for each in group["params"])
 
 
 class BackwardPasses:
