@@ -27,7 +27,7 @@ def test_straight_lines_hold_always_and_returns_never(trace_of: TraceOf) -> None
     back = np.array([[0.0], [1.0], [2.0], [3.0], [-1.0]])
     found = acuteness(trace_of(back, back, np.ones(5)))
     assert found.fraction == 0
-    assert str(found) == "Assumption 2 holds at 0 of 3 steps (0%); the smallest cosine is -1."
+    assert str(found) == "Assumption 2 holds at 0 of 3 steps between recorded moments; the smallest cosine is -1."
 
 
 def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
@@ -53,3 +53,9 @@ def test_of_a_run_that_diverged_nothing_is_said(trace_of: TraceOf, walk: Floats)
     walk[-1] = np.nan
     with pytest.raises(InputError, match="did not diverge"):
         acuteness(trace_of(walk, walk, np.ones(len(walk))))
+
+
+@pytest.mark.parametrize(("accuracy", "threshold"), [(85.0, 0.8), (0.85, 80.0)])
+def test_percentages_are_no_shares(accuracy: float, threshold: float) -> None:
+    with pytest.raises(InputError, match="pass one between 0 and 1"):
+        choose_batch_size({64: 0.7, 256: 1.0}, {64: accuracy, 256: 0.75}, threshold=threshold)

@@ -73,6 +73,10 @@ def test_a_network_s_goal_is_where_descent_goes() -> None:
     assert found.certified[-1]
 
 
+def test_without_a_goal_the_last_step_does_not_end_at_it() -> None:
+    assert certify_descent(quadratic, torch.ones(3), rate=0.25 / LARGEST, steps=20).certified.all()
+
+
 def test_what_cannot_be_certified_is_refused() -> None:
     with pytest.raises(InputError, match="left the finite numbers"):
         certify_descent(quadratic, torch.ones(3), rate=1e9, steps=200)

@@ -36,7 +36,7 @@ class Acuteness:
 
     def __str__(self) -> str:
         return (
-            f"Assumption 2 holds at {int(self.holds.sum())} of {len(self.products)} steps ({self.fraction:.0%}); "
+            f"Assumption 2 holds at {int(self.holds.sum())} of {len(self.products)} steps between recorded moments; "
             f"the smallest cosine is {self.cosines.min():.3g}."
         )
 
@@ -97,8 +97,9 @@ def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, f
     """
     if not fractions or set(fractions) != set(accuracies):
         raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")
-    if not 0 <= threshold <= 1:
-        raise InputError(f"threshold={threshold} is no accuracy; pass a share between 0 and 1, such as 0.8.")
+    for what, share in [("threshold", threshold), *(("accuracy", one) for one in accuracies.values())]:
+        if not 0 <= share <= 1:
+            raise InputError(f"{what}={share:g} is no share of images; pass one between 0 and 1, such as 0.8.")
     always = [size for size, fraction in fractions.items() if fraction >= 1]
     most = max(fractions.values())
     start = min(always or [size for size, fraction in fractions.items() if fraction == most])

@@ -61,13 +61,14 @@ def certify_descent(
     rate: float,
     steps: int,
     goal: Tensor | None = None,
-    beyond: int = 0,
+    beyond: int = 1,
 ) -> CertifiedDescent:
     """Descend from `start` and certify each of `steps` steps.
 
     Args:
         gradient: ∇l at a vector of parameters, of all data: no mini-batch.
         goal: θ*, where it is known; else it is where descent has come after `beyond` steps more.
+        beyond: one at least: of a step that ends at θ* nothing can be said.
 
     >>> curvatures = torch.tensor([4.0, 1.0])  # L = 4
     >>> quadratic = lambda theta: curvatures * theta
@@ -77,7 +78,7 @@ def certify_descent(
     1 20
     2 0
     """
-    if steps < 1 or not (math.isfinite(rate) and rate > 0) or beyond < 0:
+    if steps < 1 or not (math.isfinite(rate) and rate > 0) or beyond < 1:
         raise InputError(f"Descent needs a positive rate and a step at least, not {rate} and {steps} (+ {beyond}).")
     path, gradients = [start.detach().to(torch.float64)], []
     for _ in range(steps + (beyond if goal is None else 0)):

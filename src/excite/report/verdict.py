@@ -31,7 +31,10 @@ FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it 
 
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
-NOT_IDENTIFIED = "{} is not identified, so that 1/L and 2/L are what the estimator stopped at; its own sentence says why, and what to raise."
+NOT_IDENTIFIED = (
+    "{} is not identified, so that 1/L and 2/L are what the estimator stopped at; its own sentence says why, and what "
+    "to raise."
+)
 
 
 @dataclass(frozen=True)
