@@ -231,4 +231,7 @@ def _tensor(values: Any, what: str) -> Tensor:
             return torch.as_tensor(np.asarray(values))
         except (TypeError, ValueError) as error:
             raise InputError(f"{what} must be numbers: {error}.") from error
-    raise InputError(f"{what} must be a tensor or an array, not {type(values).__name__}.")
+    raise InputError(
+        f"{what} must be a tensor or an array, not {type(values).__name__}. A loader takes the place of images and "
+        "labels: evaluate(model, loader, attacks=…)."
+    )

@@ -62,7 +62,7 @@ def find_learning_rate(
             tuple (the last is the target), a dict with "labels", or a tensor (its own target).
         loss_fn: (output, target) -> loss.
         optimizer: (parameters, rate) -> Optimizer, or an optimizer whose kind, options and parameter groups to use; the
-            rate then is that of the group with the largest.
+            rate then is that of the group with the largest. By default SGD with momentum 0.9.
         step: (model, batch) -> loss, for batches of any other kind; `loss_fn` is then not used.
         clip_grad_norm: clip the gradient to this length before each step, as your loop does.
         accumulate: of so many batches the mean loss makes one step, as where your loop adds up their gradients.
@@ -98,7 +98,10 @@ def find_learning_rate(
         if limit is not None:
             check_positive(name, limit)
     if not callable(loss_fn):
-        raise InputError(f"loss_fn is {loss_fn!r}; pass a function (output, target) -> loss.")
+        swapped = " Are loss_fn and optimizer swapped?" if isinstance(loss_fn, Optimizer) else ""
+        raise InputError(
+            f"loss_fn is of type {type(loss_fn).__name__}; pass a function (output, target) -> loss.{swapped}"
+        )
     if progress and on_progress is not None:
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
     began = time.perf_counter()
