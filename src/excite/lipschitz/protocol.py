@@ -54,6 +54,10 @@ class LipschitzEstimate:
         check_positive("multiple", multiple)
         return multiple / self.constant
 
+    def overlaps(self, other: "LipschitzEstimate") -> bool:
+        """Whether there is an L that both intervals hold."""
+        return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
+
     def __str__(self) -> str:
         low, high = self.interval
         trust = "identified" if self.identified else "NOT identified"

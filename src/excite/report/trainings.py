@@ -53,7 +53,7 @@ def _objection(
     converged = [arm.rate for arm in survived if arm.rate > highest * (1 + ROUNDING)]
     if converged:
         return f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low"
-    if measured and not (estimate.interval[0] <= measured.interval[1] and measured.interval[0] <= estimate.interval[1]):
+    if measured and not estimate.overlaps(measured):
         smallest, largest = measured.interval
         reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
         return f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"

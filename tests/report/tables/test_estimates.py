@@ -20,3 +20,12 @@ def test_methods_side_by_side_and_why_one_has_no_answer() -> None:
         *["no:", "the", "data", "do", "not", "identify", "it"],
     ]
     assert lines[-2:] == ["local: 25 maxima.", "curvature: The trace holds no curvatures."]
+
+
+def test_estimates_that_are_each_sure_and_disagree_are_said_to() -> None:
+    large = LipschitzEstimate(6.8, (0.6, 6.9), "curvature", True, "a Hessian")
+    small = LipschitzEstimate(0.5, (0.45, 0.55), "epochs", True, "25 maxima")
+    shown = estimates_table({"curvature": large, "epochs": small})
+    assert "curvature, epochs do not agree, so that not all of them are right" in " ".join(shown.split())
+    vague = LipschitzEstimate(0.5, (0.45, 0.55), "epochs", False, "25 maxima")
+    assert "do not agree" not in estimates_table({"curvature": large, "epochs": vague})
