@@ -25,7 +25,7 @@ train with another model's optimizer | model.parameters(), lr=… | training/tes
 schedules.attach with groups of 0.01 and 0.1 and a start of 0.4 | which of them does a | test_schedules.py::test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed
 find_edge(ratio=0.8), start=0 | is no rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
 find_edge with negative losses | abs(reference.best.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
-a search whose loss stayed flat | which an experiment calls lipschitz.steps | lipschitz/test_edge.py::test_runs_too_short_to_learn_are_said
+a search whose loss stayed flat | in an experiment lipschitz.steps | lipschitz/test_edge.py::test_runs_too_short_to_learn_are_said
 2/L identified, then training diverges at it | is off: | report/test_verdict.py::test_a_training_that_diverges_at_2_over_l_is_held_against_l
 a diverged arm in the exit code | 3 training diverged | test_cli.py::test_a_diverged_training_has_its_own_exit_code
 a second attack with another ε | digest.hexdigest() | runs/test_attacking.py::test_each_attack_keeps_its_verdicts_in_a_file_of_its_own

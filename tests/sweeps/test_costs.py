@@ -102,12 +102,20 @@ def test_edge_costs_its_budget() -> None:
     assert counted.estimating == 0.15 * 100 * 5000 * 3
 
 
+def test_a_batch_is_no_larger_than_the_data() -> None:
+    few, all_at_once = (
+        count_work(load("mnist-sample", overrides=["data.train_examples=500", f"training.batch_size={size}"]))
+        for size in (500, 5000)
+    )
+    assert few == all_at_once
+
+
 def test_an_epoch_of_self_training_counts_its_samples_and_its_teacher_comes_on_top() -> None:
     experiment = load(
         "table-2-rst-small",
         overrides=["data.epoch_samples=100", "training.batch_size=30", "teacher.training.epochs=2"],
     )
-    assert Sizes.of(experiment) == Sizes(train=10_000, test=30, epoch=120, steps=4)
+    assert Sizes.of(experiment) == Sizes(train=10_000, test=30, epoch=120, steps=4, batch=30)
     assert count_work(experiment).teaching == 2 * 10_000 * 3
 
 

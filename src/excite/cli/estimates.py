@@ -91,7 +91,7 @@ def batch_size(
 
     Trains the baseline at each of SIZES, in a folder each.
     """
-    from excite.runs.batch_size import try_batch_sizes
+    from excite.runs.batch_size import check_sizes, try_batch_sizes
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
@@ -99,6 +99,7 @@ def batch_size(
     description, _ = described(experiment, changes, out, sizes=sizes)
     parent, speaking = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
     check_not_a_run(parent)
+    check_sizes(description, sizes)
     tried = {size: with_values(description, {"training.batch_size": size}) for size in sizes}
     choice = try_batch_sizes(
         {size: Run(parent / str(size), each, console=speaking, device=device) for size, each in tried.items()},

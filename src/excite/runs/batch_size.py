@@ -1,12 +1,13 @@
 """Choose a batch size by the paper's heuristic, from one baseline training per size."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from excite import data
 from excite.errors import DivergedError, InputError
 from excite.excitation import acuteness, choose_batch_size
+from excite.runs.experiment import Experiment
 from excite.runs.procedure import Run
 
 
@@ -35,6 +36,15 @@ class BatchSizeChoice:
 def papers_threshold(data_set: str) -> float:
     """The clean accuracy that the paper asks for: 0.6 with 100 classes, 0.8 else."""
     return 0.6 if data.find(data_set).num_classes == 100 else 0.8
+
+
+def check_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:
+    """Refuse a batch that no epoch fills: it would be tried as a smaller one."""
+    images = experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
+    if too_large := [size for size in sizes if size > images]:
+        raise InputError(
+            f"An epoch has {images:,} images, too few for batches of {max(too_large):,}; try {images} at most."
+        )
 
 
 def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:

@@ -49,7 +49,7 @@ def count_work(experiment: Experiment) -> Workload:
     attacks = [WITHSTAND * attack.passes(classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
-    slopes = min(record.slopes_per_epoch, sizes.steps) * training.batch_size
+    slopes = min(record.slopes_per_epoch, sizes.steps) * sizes.batch
     measured = min(record.test_examples, sizes.test) + min(record.attacked_examples, sizes.test) * first_attack
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
     one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured)
@@ -59,7 +59,7 @@ def count_work(experiment: Experiment) -> Workload:
 
     def estimating(by: str) -> float:
         steps = estimator_of(experiment, by).most_steps(training.epochs * sizes.steps)
-        return steps * training.batch_size * per_image
+        return steps * sizes.batch * per_image
 
     wanted = {OWN} if is_wanted(experiment) else set()
     estimates = sum(map(estimating, wanted.union(arm.estimator for arm in arms if arm.estimator is not None)))
@@ -77,12 +77,13 @@ def count_work(experiment: Experiment) -> Workload:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Images to train on and to test on; images and steps of an epoch."""
+    """Images to train on and to test on; images and steps of an epoch; images of a batch."""
 
     train: int
     test: int
     epoch: int
     steps: int
+    batch: int
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Sizes":
@@ -91,7 +92,8 @@ class Sizes:
         images = experiment.epoch_images(train)
         steps = steps_per_epoch(images, batch, experiment.training.steps)
         epoch = steps * batch if experiment.mixes else min(images, steps * batch)
-        return cls(train, experiment.data.test_examples or known.test_images, epoch, steps)
+        test = experiment.data.test_examples or known.test_images
+        return cls(train, test, epoch, steps, min(batch, images))
 
 
 def _teaching(experiment: Experiment, sizes: Sizes) -> float:
