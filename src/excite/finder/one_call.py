@@ -98,9 +98,8 @@ def find_learning_rate(
         if limit is not None:
             check_positive(name, limit)
     if not callable(loss_fn):
-        swapped = " Are loss_fn and optimizer swapped?" if isinstance(loss_fn, Optimizer) else ""
         raise InputError(
-            f"loss_fn is of type {type(loss_fn).__name__}; pass a function (output, target) -> loss.{swapped}"
+            f"loss_fn is of type {type(loss_fn).__name__}; pass a function (output, target) -> loss, and then the optimizer."
         )
     if progress and on_progress is not None:
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
