@@ -99,7 +99,7 @@ def find_learning_rate(
             check_positive(name, limit)
     if not callable(loss_fn):
         raise InputError(
-            f"loss_fn is of type {type(loss_fn).__name__}; pass a function (output, target) -> loss, and then the optimizer."
+            f"loss_fn is a {type(loss_fn).__name__}; pass a function (output, target) -> loss, then the optimizer."
         )
     if progress and on_progress is not None:
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")

@@ -44,7 +44,7 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
             problems[f"{run.experiment.network}, {run.experiment.data_set}{seed}"] = lines
     if len(problems) == len(QUADRATICS):
         raise InputError(
-            "theorem-1 needs arms at multiples of 1/L with the traces of their every step (full batches, an epoch being "
+            "theorem-1 needs arms at multiples of 1/L with traces of their every step (full batches, an epoch being "
             "one step). `excite run theorem-1` makes them."
         )
     multiples = sorted({line.multiple for lines in problems.values() for line in lines})
