@@ -1,7 +1,9 @@
 """The callback in a real Lightning training, on a CPU: the rate becomes 1/L, training is otherwise as without it."""
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about work
 lightning = pytest.importorskip("lightning.pytorch")
 
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
+from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
 from excite.integrations.lightning import PoECallback  # noqa: E402
 
@@ -50,7 +53,13 @@ def loader() -> DataLoader[Any]:
 
 
 def fit(
-    module: Module, *callbacks: Any, epochs: int = 4, logger: Any = False, resume: Path | None = None, **options: Any
+    module: Any,
+    *callbacks: Any,
+    data: Any = None,
+    epochs: int = 4,
+    logger: Any = False,
+    resume: Path | None = None,
+    **options: Any,
 ) -> lightning.Trainer:  # type: ignore[name-defined]
     trainer = lightning.Trainer(
         max_epochs=epochs,
@@ -62,7 +71,7 @@ def fit(
         enable_checkpointing=False,
         **options,
     )
-    trainer.fit(module, loader(), ckpt_path=resume, weights_only=False if resume else None)
+    trainer.fit(module, loader() if data is None else data, ckpt_path=resume, weights_only=False if resume else None)
     return trainer
 
 
@@ -100,6 +109,56 @@ def test_training_is_as_without_the_callback_at_that_rate() -> None:
     fit(plain, epochs=2)
     for name, value in plain.state_dict().items():
         torch.testing.assert_close(watched.state_dict()[name], value, rtol=1e-4, atol=1e-6)
+
+
+class Seen(Module):
+    """Notes what it is trained on; `batch` may be several loaders' batches."""
+
+    def __init__(self) -> None:
+        super().__init__(schedule=False)
+        self.seen: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        batches = batch.values() if isinstance(batch, dict) else [batch]
+        return {"loss": torch.stack([cross_entropy(self.net(inputs), labels) for inputs, labels in batches]).sum()}
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        batches = batch.values() if isinstance(batch, dict) else [batch]
+        self.seen.append([inputs[:, 0].tolist() for inputs, _ in batches])
+
+
+def own_order(**options: Any) -> DataLoader[Any]:
+    dataset: Any = loader().dataset
+    return DataLoader(dataset, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(1), **options)
+
+
+class TwoBatches:
+    def __iter__(self) -> Iterator[Any]:
+        yield from itertools.islice(own_order(), 2)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(lambda: own_order(num_workers=1, persistent_workers=True), id="persistent workers"),
+        pytest.param(lambda: {"a": own_order(), "b": own_order()}, id="several loaders"),
+        pytest.param(lambda: CombinedLoader({"a": own_order(), "b": TwoBatches()}, "min_size"), id="the shortest"),
+        pytest.param(TwoBatches, id="no DataLoader"),
+    ],
+)
+def test_the_search_leaves_the_batches_of_the_training_as_they_are(data: Any) -> None:
+    seen = []
+    for callbacks in ([PoECallback(find=FIND, record=False)], []):
+        torch.manual_seed(0)
+        module = Seen()
+        fit(module, *callbacks, data=data(), epochs=2)
+        seen.append(module.seen)
+    assert seen[0] == seen[1]
+
+
+def test_data_that_can_be_gone_through_only_once_is_refused() -> None:
+    with pytest.raises(InputError, match="only once: pass a DataLoader"):
+        fit(Module(), PoECallback(find=FIND), data=iter([*loader()]))
 
 
 def test_l_is_that_of_the_batches_that_the_trainer_accumulates() -> None:

@@ -61,19 +61,26 @@ def _kept(tensor: Tensor) -> Tensor:
 
 
 def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
-    """The generators that a loader and its samplers draw from; those of torch's global one are not among them."""
-    sampler = getattr(loader, "batch_sampler", None)
-    holders = (loader, getattr(loader, "sampler", None), sampler, getattr(sampler, "sampler", None))
+    """The generators that a loader and its samplers draw from; those of torch's global one are not among them.
+
+    Several loaders that are gone through together are its `flattened`, as in Lightning's CombinedLoader.
+    """
+    holders = [holder for each in getattr(loader, "flattened", [loader]) for holder in _with_samplers(each)]
     found = {id(each): each for each in (getattr(holder, "generator", None) for holder in holders)}
     return [generator for generator in found.values() if isinstance(generator, torch.Generator)]
+
+
+def _with_samplers(loader: Iterable[Any]) -> tuple[Any, ...]:
+    sampler = getattr(loader, "batch_sampler", None)
+    return loader, getattr(loader, "sampler", None), sampler, getattr(sampler, "sampler", None)
 
 
 def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
     """Batch after batch, epoch after epoch, in an order that depends on the seed alone."""
     if iter(loader) is loader:
         raise InputError("The loader can be gone through only once; pass a DataLoader or a list of batches.")
-    for generator in generators_of(loader):
-        generator.manual_seed(derive_seed(*seed))
+    for number, generator in enumerate(generators_of(loader)):
+        generator.manual_seed(derive_seed(*seed) + number)
     while True:
         empty = True
         for batch in loader:

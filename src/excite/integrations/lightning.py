@@ -1,12 +1,14 @@
 """A Lightning callback: finds L before training starts, sets the rate to 1/L, records and logs while it trains."""
 
 import contextlib
+import copy
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
@@ -19,7 +21,7 @@ from excite.trace import Recorder, Trace
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.utilities import GradClipAlgorithmType
+    from lightning.pytorch.utilities import CombinedLoader, GradClipAlgorithmType
 
 __all__ = ["PoECallback"]
 
@@ -116,7 +118,7 @@ class PoECallback(Callback):
             with _silent(pl_module):
                 found = find_learning_rate(
                     pl_module,
-                    trainer.train_dataloader,
+                    _Batches(trainer),
                     optimizer=optimizer,
                     step=lambda _, batch: _loss(trainer, pl_module, batch, 0),
                     **_as_trained(trainer) | self.find,
@@ -134,6 +136,30 @@ class PoECallback(Callback):
                 group["lr"] *= factor
         if self.update_attr:
             _set_attribute(pl_module, self.attr_name, rate)
+
+
+class _Batches:
+    """What the Trainer trains on, from loaders of their own: it has already begun to go through its own."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        loaders = trainer.fit_loop._combined_loader
+        self.flattened = [_another(each) for each in loaders.flattened]
+        self._loaders = CombinedLoader(loaders.iterables, loaders._mode)
+        self._loaders.flattened = self.flattened
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, _, _ in self._loaders:
+            yield batch
+
+
+def _another(loader: Any) -> Any:
+    if isinstance(loader, DataLoader):
+        another = copy.copy(loader)
+        another._iterator = None  # with persistent workers, the only one there is
+        return another
+    if iter(loader) is loader:
+        raise InputError("The training data can be gone through only once: pass a DataLoader.")
+    return loader
 
 
 def _as_trained(trainer: Trainer) -> dict[str, Any]:
