@@ -207,6 +207,31 @@ def test_a_resumed_run_keeps_its_estimate_and_rates(tmp_path: Path) -> None:
     assert module.rates == pytest.approx([callback.estimate.learning_rate() / 2] * 2)
 
 
+def test_a_callback_that_is_used_again_searches_again(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    callback = PoECallback(find=FIND)
+    trainer = fit(Module(), callback, epochs=1)
+    checkpoint = tmp_path / "last.ckpt"
+    trainer.save_checkpoint(checkpoint, weights_only=False)
+    first = callback.estimate
+    trainer.validate(Validated(), loader(), ckpt_path=checkpoint, weights_only=False, verbose=False)  # loads it
+    module = Steeper(schedule=False)
+    fit(module, callback, epochs=1)
+    assert first is not None
+    assert callback.estimate is not None
+    assert callback.estimate.constant > 3 * first.constant
+    assert module.rates == [pytest.approx(callback.estimate.learning_rate())]
+
+
+class Validated(Module):
+    def validation_step(self, batch: Any, batch_idx: int) -> None: ...
+
+
+class Steeper(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        return {"loss": 10 * super().training_step(batch, batch_idx)["loss"]}
+
+
 def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match='no attribute "rate"'):
         fit(Module(), PoECallback(attr_name="rate", find=FIND), epochs=1)

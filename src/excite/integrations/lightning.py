@@ -75,6 +75,10 @@ class PoECallback(Callback):
     def trace(self) -> Trace | None:
         return self.recorder.trace if self.recorder else None
 
+    def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.estimate = self.recorder = None  # of an earlier fit; a checkpoint is loaded after this
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizer = _only_optimizer(trainer, pl_module)
         if self.estimate is None:
