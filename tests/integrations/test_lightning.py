@@ -156,6 +156,48 @@ def test_the_search_leaves_the_batches_of_the_training_as_they_are(data: Any) ->
     assert seen[0] == seen[1]
 
 
+class Hooks:
+    """Each notes in the batch that it was there."""
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [*batch, "before"]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return [*batch, f"to {device}"]
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return [*batch, "after"]
+
+
+class Steps(Module):
+    """Keeps the notes in every batch that it computes a loss of, in the search and in the training."""
+
+    def __init__(self) -> None:
+        super().__init__(schedule=False)
+        self.steps: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        inputs, labels, *notes = batch
+        self.steps.append((inputs.dtype, *notes))
+        return {"loss": cross_entropy(self.net(inputs), labels)}
+
+
+class HookedSteps(Hooks, Steps): ...
+
+
+class HookedData(Hooks, lightning.LightningDataModule):  # type: ignore[name-defined]
+    def train_dataloader(self) -> DataLoader[Any]:
+        return loader()
+
+
+@pytest.mark.parametrize(("module", "data"), [(HookedSteps, loader), (Steps, HookedData)])
+def test_the_search_takes_batches_through_precision_and_transfer_hooks(module: type[Steps], data: Any) -> None:
+    trained = module()
+    fit(trained, PoECallback(find=FIND), epochs=1, data=data(), precision="64-true")
+    assert len(trained.steps) > 100
+    assert {*trained.steps} == {(torch.float64, "before", "to cpu", "after")}
+
+
 def test_data_that_can_be_gone_through_only_once_is_refused() -> None:
     with pytest.raises(InputError, match="only once: pass a DataLoader"):
         fit(Module(), PoECallback(find=FIND), data=iter([*loader()]))

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -124,7 +125,7 @@ class PoECallback(Callback):
                     pl_module,
                     _Batches(trainer),
                     optimizer=optimizer,
-                    step=lambda _, batch: _loss(trainer, pl_module, batch, 0),
+                    step=lambda _, ready: _loss(trainer, pl_module, ready.batch, 0),
                     **_as_trained(trainer) | self.find,
                 ).to_json()
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(found))
@@ -142,10 +143,18 @@ class PoECallback(Callback):
             _set_attribute(pl_module, self.attr_name, rate)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Ready:
+    """A batch as `training_step` gets it; nothing in it is moved once more."""
+
+    batch: Any
+
+
 class _Batches:
     """What the Trainer trains on, from loaders of their own: it has already begun to go through its own."""
 
     def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         loaders = trainer.fit_loop._combined_loader
         self.flattened = [_another(each) for each in loaders.flattened]
         self._loaders = CombinedLoader(loaders.iterables, loaders._mode)
@@ -153,7 +162,13 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         for batch, _, _ in self._loaders:
-            yield batch
+            yield _Ready(self._transferred(batch))
+
+    def _transferred(self, batch: Any) -> Any:
+        """On the Trainer's way, through its precision and the transfer hooks of module and data module."""
+        batch = self._trainer.precision_plugin.convert_input(batch)
+        batch = self._trainer.lightning_module._on_before_batch_transfer(batch, dataloader_idx=0)
+        return self._trainer.strategy.batch_to_device(batch, dataloader_idx=0)
 
 
 def _another(loader: Any) -> Any:
