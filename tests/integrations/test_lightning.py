@@ -18,6 +18,7 @@ from excite.errors import InputError
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about workers and missing loggers
 lightning = pytest.importorskip("lightning.pytorch")
 
+import torchmetrics  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
@@ -212,6 +213,49 @@ def test_l_is_that_of_the_batches_that_the_trainer_accumulates() -> None:
         assert callback.estimate is not None
         found.append(callback.estimate.constant)
     assert found[0] == found[1] != found[2]
+
+
+class Counting(Module):
+    """With metrics of every kind: sums, lists, a group that is formed by the first update, one that holds another."""
+
+    def __init__(self) -> None:
+        super().__init__(schedule=False)
+        three = {"task": "multiclass", "num_classes": 3}
+        self.accuracy = torchmetrics.Accuracy(**three)
+        self.examples = torchmetrics.CatMetric()
+        self.group = torchmetrics.MetricCollection([torchmetrics.Precision(**three), torchmetrics.Recall(**three)])
+        self.running = torchmetrics.wrappers.Running(torchmetrics.MeanMetric(), window=2)
+        self.found: list[Any] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        outputs = self.net(batch[0])
+        loss = cross_entropy(outputs, batch[1])
+        self.accuracy(outputs, batch[1])
+        self.examples.update(batch[0][:, 0])
+        self.group.update(outputs, batch[1])
+        self.running.update(loss.detach())
+        return {"loss": loss}
+
+    def on_train_epoch_end(self) -> None:
+        computed = {"accuracy": self.accuracy.compute(), "running": self.running.compute(), **self.group.compute()}
+        self.found.append((self.accuracy.update_count, len(self.examples.compute()), computed))
+        for metric in (self.accuracy, self.examples, self.group, self.running):
+            metric.reset()
+
+
+def test_metrics_count_only_what_is_trained_on() -> None:
+    torch.manual_seed(0)
+    watched, callback = Counting(), PoECallback(find=FIND, slopes_per_epoch=3)
+    fit(watched, callback, epochs=2)
+    assert callback.estimate is not None
+    assert callback.trace is not None
+    assert len(callback.trace.slopes) > 0
+    torch.manual_seed(0)
+    plain = Counting()
+    plain.lr = callback.estimate.learning_rate()
+    fit(plain, epochs=2)
+    assert [each[:2] for each in watched.found] == [(6, 96), (6, 96)]
+    torch.testing.assert_close(watched.found, plain.found)
 
 
 class Diverging(Module):

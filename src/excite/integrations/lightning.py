@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -23,10 +23,13 @@ from excite.trace import Recorder, Trace
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.utilities import CombinedLoader, GradClipAlgorithmType
+    from torchmetrics import Metric, MetricCollection
 
 __all__ = ["PoECallback"]
 
 logger = logging.getLogger(__name__)
+
+OF_EVERY_MODULE = vars(nn.Module()).keys()
 
 
 @with_named_options
@@ -97,8 +100,7 @@ class PoECallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, _outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         if self.recorder:
-            with _silent(pl_module):
-                self.recorder.after_step(lambda: _loss(trainer, pl_module, batch, batch_idx))
+            self.recorder.after_step(lambda: _loss(trainer, pl_module, batch, batch_idx))
 
     def on_train_epoch_end(self, trainer: Trainer, _pl_module: LightningModule) -> None:
         if self.recorder:
@@ -120,14 +122,13 @@ class PoECallback(Callback):
         """The first process finds L, the others hear of it."""
         found: dict[str, Any] | None = None
         if trainer.is_global_zero:
-            with _silent(pl_module):
-                found = find_learning_rate(
-                    pl_module,
-                    _Batches(trainer),
-                    optimizer=optimizer,
-                    step=lambda _, ready: _loss(trainer, pl_module, ready.batch, 0),
-                    **_as_trained(trainer) | self.find,
-                ).to_json()
+            found = find_learning_rate(
+                pl_module,
+                _Batches(trainer),
+                optimizer=optimizer,
+                step=lambda _, ready: _loss(trainer, pl_module, ready.batch, 0),
+                **_as_trained(trainer) | self.find,
+            ).to_json()
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(found))
 
     def _set_rates(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
@@ -203,7 +204,7 @@ def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:
 
 
 def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
-    with trainer.precision_plugin.train_step_context():
+    with _silent(pl_module), _uncounted(pl_module), trainer.precision_plugin.train_step_context():
         output = pl_module.training_step(batch, batch_idx)
     loss = output["loss"] if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):
@@ -222,6 +223,34 @@ def _silent(pl_module: LightningModule) -> Iterator[None]:
     finally:
         for name in names:
             object.__delattr__(pl_module, name)
+
+
+@contextlib.contextmanager
+def _uncounted(pl_module: LightningModule) -> Iterator[None]:
+    """Inside, the module's metrics count in copies of their states, which are neither parameters nor buffers."""
+    kept = [(each, dict(vars(each))) for each in pl_module.modules() if isinstance(each, Metric | MetricCollection)]
+    for metric, own in kept:
+        vars(metric).update({name: _copied(own[name]) for name in own.keys() - OF_EVERY_MODULE})
+    try:
+        yield
+    finally:
+        for metric, own in kept:
+            vars(metric).clear()
+            vars(metric).update(own)
+
+
+def _copied(state: Any) -> Any:
+    """A copy to change in place; what a list holds is only added to."""
+    match state:
+        case Tensor():
+            return state.detach().clone()
+        case list():
+            return copy.copy(state)
+        case dict():
+            another = copy.copy(state)
+            another.update({key: _copied(value) for key, value in state.items()})
+            return another
+    return state
 
 
 def _set_attribute(pl_module: LightningModule, name: str, rate: float) -> None:
