@@ -15,6 +15,7 @@ pytest.importorskip("accelerate")
 from excite.integrations.transformers import PoETrainerCallback  # noqa: E402
 
 FIND = {"budget": 200, "steps": 20, "start": 0.01}
+BRIEF = FIND | {"budget": 40}
 EPOCHS = 4
 EXAMPLES = 64
 
@@ -33,13 +34,12 @@ class Texts(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.tokens[index], "labels": (self.tokens[index, 0] > 15).long()}
 
 
-def train(folder: Path, callback: PoETrainerCallback | None, *, epochs: int = EPOCHS, **options: Any) -> Any:
+def trainer_of(folder: Path, *, kind: Any = transformers.Trainer, epochs: int = EPOCHS, **options: Any) -> Any:
     config = transformers.BertConfig(
         vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         max_position_embeddings=8, num_labels=2,
     )  # fmt: skip
     torch.manual_seed(0)
-    resume = options.pop("resume", None)
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=epochs,
@@ -50,12 +50,13 @@ def train(folder: Path, callback: PoETrainerCallback | None, *, epochs: int = EP
         seed=0,
         **{"save_strategy": "no", "learning_rate": 1e-3, **options},
     )
-    trainer = transformers.Trainer(
-        model=transformers.BertForSequenceClassification(config),
-        args=arguments,
-        train_dataset=Texts(),
-        callbacks=[callback] if callback else [],
-    )
+    return kind(model=transformers.BertForSequenceClassification(config), args=arguments, train_dataset=Texts())
+
+
+def train(folder: Path, callback: PoETrainerCallback | None, *, resume: str | None = None, **options: Any) -> Any:
+    trainer = trainer_of(folder, **options)
+    if callback:
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=resume)
     return trainer
 
@@ -99,3 +100,49 @@ def test_a_resumed_run_keeps_its_rates(tmp_path: Path) -> None:
 def test_a_warm_up_is_refused_with_the_cure(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="drop the warm-up"):
         train(tmp_path, PoETrainerCallback(find=FIND), warmup_steps=4)
+
+
+class Steeper(transformers.Trainer):  # type: ignore[name-defined]
+    """Ten times the model's loss, and a line in the log for each."""
+
+    def compute_loss(self, model: Any, inputs: Any, **options: Any) -> Any:
+        self.log({"computed": 1.0})
+        return 10 * super().compute_loss(model, inputs, **options)
+
+
+def smoothed(model: Any, batch: Any) -> Any:
+    return torch.nn.functional.cross_entropy(model(**batch).logits, batch["labels"], label_smoothing=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        pytest.param({"kind": Steeper}, lambda model, batch: 10 * model(**batch).loss, id="compute_loss"),
+        pytest.param({"label_smoothing_factor": 0.5}, smoothed, id="label smoothing"),
+    ],
+)
+def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(tmp_path: Path, options: Any, step: Any) -> None:
+    def losses(find: Any, *, hand_over: bool = False) -> Any:
+        trainer = trainer_of(tmp_path, epochs=1, optim="sgd", max_grad_norm=0.0, **options)
+        callback = PoETrainerCallback(find=BRIEF | find, record=False, trainer=trainer if hand_over else None)
+        trainer.add_callback(callback)
+        trainer.train()
+        assert callback.estimate is not None
+        return [*callback.estimate.details["initial"], *callback.estimate.details["final"]]
+
+    of_the_model = losses({"step": lambda model, batch: model(**batch).loss})
+    of_the_trainer = losses({"step": step})
+    assert losses({}, hand_over=True) == pytest.approx(of_the_trainer)
+    assert of_the_trainer != pytest.approx(of_the_model)
+
+
+def test_what_compute_loss_logs_in_the_search_is_not_logged(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, kind=Steeper, epochs=1)
+    trainer.add_callback(PoETrainerCallback(find=BRIEF, record=False, trainer=trainer))
+    trainer.train()
+    assert sum("computed" in entry for entry in trainer.state.log_history) == EXAMPLES // 16
+
+
+def test_label_smoothing_is_refused_without_the_trainer(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"=0\.1 .* Hand it over: .*PoETrainerCallback\(trainer=trainer\)"):
+        train(tmp_path, PoETrainerCallback(find=FIND), label_smoothing_factor=0.1)
