@@ -204,6 +204,17 @@ def test_data_that_can_be_gone_through_only_once_is_refused() -> None:
         fit(Module(), PoECallback(find=FIND), data=iter([*loader()]))
 
 
+def test_a_training_step_may_take_the_batch_alone() -> None:
+    class BatchAlone(Module):
+        def training_step(self, batch: Any) -> dict[str, Tensor]:  # type: ignore[override]
+            return super().training_step(batch, 0)
+
+    callback = PoECallback(find=FIND)
+    fit(BatchAlone(), callback, epochs=1)
+    assert callback.trace is not None
+    assert len(callback.trace.slopes) > 0
+
+
 def test_l_is_that_of_the_batches_that_the_trainer_accumulates() -> None:
     found = []
     for accumulated, find in ((2, {}), (1, {"accumulate": 2}), (1, {})):

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,7 +38,7 @@ class PoECallback(Callback):
     """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with your scheduler's shape γ.
 
     Before the first step L is found by `excite.find_learning_rate`, with your optimizer, your `training_step` and your
-    training data; model, data order and random state are then as before. The rates of all parameter groups are
+    training data; model, metrics, data order and random state are then as before. The rates of all parameter groups are
     multiplied by one factor, schedulers are rescaled (see `excite.rescale_scheduler`), and an attribute `lr` or
     `learning_rate` of the module, or of its hparams, is set. During training a `Recorder` watches; L, acuteness, the
     share of certified steps and local slopes go to every logger. A run that is resumed from a checkpoint keeps its L.
@@ -204,8 +205,9 @@ def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:
 
 
 def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
+    arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, batch_idx)  # not all take batch_idx
     with _silent(pl_module), _uncounted(pl_module), trainer.precision_plugin.train_step_context():
-        output = pl_module.training_step(batch, batch_idx)
+        output = pl_module.training_step(*arguments.values())
     loss = output["loss"] if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):
         raise InputError(f"training_step returned {type(output).__name__}; it must return the loss.")
