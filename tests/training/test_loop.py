@@ -176,6 +176,17 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(train_lenet: Train, tmp_
     assert same_weights(whole, continued)
 
 
+def test_without_its_checkpoint_it_begins_anew_and_forgets_the_epochs_before(
+    train_lenet: Train, tmp_path: Path
+) -> None:
+    train_lenet(folder=tmp_path, epochs=2)
+    (tmp_path / "checkpoint.json").unlink()
+    _, training = train_lenet(folder=tmp_path, rate=0.05, epochs=1)
+    assert read(tmp_path) == list(training.epochs)  # type: ignore[attr-defined]
+    _, training = train_lenet(folder=tmp_path, rate=0.05, epochs=2)
+    assert [line.rate for line in training.epochs] == [0.05, 0.05]  # type: ignore[attr-defined]
+
+
 def test_not_a_number_stops_and_keeps_the_last_good_checkpoint(train_lenet: Train, tmp_path: Path) -> None:
     def explode_in_the_second_epoch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         calls.append(1)

@@ -57,7 +57,7 @@ def read(folder: Path) -> list[EpochMetrics]:
 
 
 def rewind(folder: Path, epochs: int) -> list[EpochMetrics]:
-    """Drop the lines a killed run wrote after its last checkpoint; return those that stay."""
+    """Drop the lines that were written after the checkpoint of so many `epochs`; return those that stay."""
     path = folder / METRICS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if len(lines) < epochs:
@@ -65,5 +65,6 @@ def rewind(folder: Path, epochs: int) -> list[EpochMetrics]:
             f"{path} tells of {len(lines)} epochs, the checkpoint beside it of {epochs}. Put the original file back, "
             f"or delete {folder} to train again."
         )
-    write_bytes(path, b"".join(lines[:epochs]))
+    if len(lines) > epochs:
+        write_bytes(path, b"".join(lines[:epochs]))
     return read(folder)

@@ -87,6 +87,7 @@ class ResumableRun:
                     online.restore(_of_online(extra), facts["online"])
         else:
             self._check_start()
+            ranks.from_first(partial(history.rewind, folder, 0))  # of a training whose checkpoint was deleted
             self.save()
 
     @property
