@@ -95,6 +95,11 @@ def restore(
     return facts, _with_prefix(tensors, "extra.")
 
 
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """What is known of the last saved weights, without them; None where nothing was saved."""
+    return read_json(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
+
+
 def own_state(model: nn.Module) -> dict[str, Tensor]:
     """What every process has for itself: its random state, and its buffers, such as batch-norm statistics."""
     random = {f"random.{name}": state for name, state in state_tensors(device_of(model)).items()}

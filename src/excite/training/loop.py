@@ -23,6 +23,7 @@ from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
+from excite.training.identity import identity
 from excite.training.resumable import ResumableRun, stop_requests
 
 STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
@@ -79,9 +80,10 @@ def train(
     """Train `model` in place.
 
     Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,
-    step). With a `folder`, the run writes metrics.jsonl and a
-    checkpoint per epoch there, and a run that was stopped or killed continues from the last one, bit-identical to a run
-    that was not. A `recorder` made for this model and optimizer watches every step and resumes with the run. `online`
+    step). With a `folder`, the run writes metrics.jsonl and a checkpoint per epoch there, and a run that was stopped or
+    killed continues from the last one, bit-identical to a run that was not. It must be the same run: another seed,
+    batch size, objective, optimizer or first rate is refused, and so are fewer epochs than it has begun; more epochs go
+    on. A `recorder` made for this model and optimizer watches every step and resumes with the run. `online`
     changes the rate on the way, rolls back what broke, and resumes, too; the schedule is `online.follow(…)` then.
     `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
     `on_epoch` sees that line, `on_progress(done, total)` every step.
@@ -128,7 +130,20 @@ def train(
         recorder.join(ranks.average, keeps=ranks.first)
     if online and ranks.world > 1:
         raise InputError("A rate that is found during the training is found by one process; train with one.")
-    run = ResumableRun(folder, model, optimizer, attach(optimizer, schedule), recorder, online=online, ranks=ranks)
+    scheduler = attach(optimizer, schedule)
+    this = identity(
+        objective,
+        optimizer,
+        recorder=recorder is not None,
+        online=online is not None,
+        seed=int(seed),
+        batch_size=int(batch_size),
+        steps_per_epoch=length,
+        images=int(data.epoch_images),
+    )
+    run = ResumableRun(
+        folder, model, optimizer, scheduler, recorder, identity=this, epochs=epochs, online=online, ranks=ranks
+    )
 
     with stop_requests() as stop:
         while run.position.epoch < epochs:

@@ -23,6 +23,7 @@ from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
+from excite.training.identity import Identity, check_length, check_same, options
 
 LEARNED = 0.9  # of its initial value: an epoch below this has learned something
 MARGIN = 0.02  # of the initial value: what a single first batch may be off by
@@ -55,17 +56,20 @@ class ResumableRun:
         scheduler: LRScheduler,
         recorder: Recorder | None = None,
         *,
+        identity: Identity,
+        epochs: int,
         online: OnlineRate | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
-        self.recorder, self.online, self.ranks = recorder, online, ranks
+        self.recorder, self.identity, self.online, self.ranks = recorder, identity, online, ranks
         self.position = Position()
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
         if not folder:
             self._check_start()
             return
+        self._check_same(folder, epochs)
         saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
         found = ranks.gather(saved[0]["weights_sha256"] if saved else None)
         if len(set(found)) > 1:
@@ -90,6 +94,18 @@ class ResumableRun:
             ranks.from_first(partial(history.rewind, folder, 0))  # of a training whose checkpoint was deleted
             self.save()
 
+    def _check_same(self, folder: Path, epochs: int) -> None:
+        """Refuse to go on with another training, or to less than there is, before anything is put back."""
+        facts = checkpoints.read_facts(folder)
+        if facts is None:
+            return
+        with expected(folder / history.CHECKPOINT):
+            saved, position = dict(facts.get("identity", {})), Position(**facts["position"])
+            reached = options(self.optimizer, facts["optimizer"]["param_groups"])
+            check_same(folder, saved, self.identity, reached=reached)
+            check_length(folder, epochs, begun=position.epoch + (position.step > 0))
+        self.identity = self.identity | saved
+
     @property
     def rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
@@ -107,6 +123,7 @@ class ResumableRun:
         if self.ranks.first:
             weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
             facts = {
+                "identity": self.identity,
                 "position": asdict(self.position),
                 "initial_loss": self.initial_loss,
                 "scheduler": self.scheduler.state_dict(),

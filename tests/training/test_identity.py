@@ -1,0 +1,160 @@
+"""A saved training goes on as itself, or not at all."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from excite.data import Split
+from excite.errors import InputError, InterruptedRunError
+from excite.files import read_json, write_json
+from excite.lipschitz.online import OnlineRate
+from excite.objectives import Objective, Standard, Trades, standard_loss
+from excite.schedules import constant
+from excite.trace import Recorder
+from excite.training import TrainingHistory, train
+
+Make = Callable[..., Optimizer]
+
+
+def run(
+    folder: Path,
+    *,
+    rate: float = 0.01,
+    make: Make = SGD,
+    objective: Objective = standard_loss,
+    images: int = 64,
+    record: bool = False,
+    online: bool = False,
+    **given: Any,
+) -> tuple[Tensor, TrainingHistory]:
+    """A linear classifier of the first pixel, always from zero; what it has learned, and its history."""
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (images, 1, 4, 4), dtype=torch.uint8)
+    split = Split(pixels, (pixels[:, 0, 0, 0] > 127).long())
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    optimizer = make(model.parameters(), lr=rate)
+    given = {"epochs": 2, "batch_size": 16} | given
+    if record:
+        given["recorder"] = Recorder(model, optimizer)
+    if online:
+        given["online"] = OnlineRate(model, optimizer, steps=40, rung=4)
+    history = train(model, split, objective, optimizer, constant(rate), folder=folder, **given)
+    return model.get_parameter("1.weight").detach(), history
+
+
+def with_momentum(parameters: Any, lr: float) -> Optimizer:
+    return SGD(parameters, lr=lr, momentum=0.9)
+
+
+def written_elsewhere(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return standard_loss(model, x, y)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"rate": 0.3}, r"rate was 0\.01, is 0\.3"),
+        ({"batch_size": 8}, "batch_size was 16, is 8; steps_per_epoch was 4, is 8"),
+        ({"steps": 2}, "steps_per_epoch was 4, is 2"),
+        ({"images": 60}, "images was 64, is 60"),
+        ({"objective": Standard()}, "objective was 'standard_loss', is 'Standard'"),
+        ({"objective": written_elsewhere}, "objective was 'standard_loss', is 'written_elsewhere'"),
+        ({"make": Adam}, "optimizer was 'SGD', is 'Adam'"),
+        ({"make": with_momentum}, r"optimizer.momentum was 0, is 0\.9"),
+        ({"record": True}, "recorder was False, is True"),
+        ({"online": True}, "online was False, is True"),
+        ({"epochs": 1}, r"in its epoch 2 or has finished it; epochs=1 would be fewer"),
+        ({"seed": 1, "rate": 0.3}, r"seed was 0, is 1; rate was 0\.01, is 0\.3"),
+    ],
+    ids=str,
+)
+def test_another_training_is_refused_with_the_cure(tmp_path: Path, other: dict[str, Any], difference: str) -> None:
+    run(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=rf"{difference}.* another folder, or delete .* again from the start"):
+        run(tmp_path, **other)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_another_option_of_the_objective_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, objective=Trades(beta=1.0, steps=1), epochs=1)
+    with pytest.raises(InputError, match=r"objective\.beta was 1\.0, is 6\.0\."):
+        run(tmp_path, objective=Trades(beta=6.0, steps=1), epochs=1)
+
+
+def test_an_epoch_that_is_begun_counts(tmp_path: Path) -> None:
+    def stop(done: int, _: int) -> None:
+        if done == 7:  # of 8
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path, on_progress=stop)
+    with pytest.raises(InputError, match="Pass epochs=2 or more"):
+        run(tmp_path, epochs=1)
+    assert len(run(tmp_path)[1].epochs) == 2
+
+
+def test_more_epochs_and_what_does_not_matter_go_on(tmp_path: Path) -> None:
+    run(tmp_path, epochs=1)
+
+    def made(parameters: Any, lr: float) -> Optimizer:
+        return SGD(parameters, lr=lr, foreach=False)
+
+    def on_the_spot(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return standard_loss(model, x, y)
+
+    weights, history = run(tmp_path, epochs=3, make=made, steps=100, objective=on_the_spot)
+    assert len(history.epochs) == 3
+    assert torch.equal(weights, run(tmp_path / "whole", epochs=3)[0])
+
+
+def test_a_checkpoint_of_before_is_resumed_and_knows_itself_from_then_on(tmp_path: Path) -> None:
+    run(tmp_path, epochs=1)
+    file = tmp_path / "checkpoint.json"
+    facts = read_json(file)
+    del facts["identity"]
+    write_json(file, facts)
+    assert torch.equal(run(tmp_path)[0], run(tmp_path / "whole")[0])
+    with pytest.raises(InputError, match="seed was 0, is 1"):
+        run(tmp_path, seed=1)
+
+
+class Counting(SGD):
+    """Counts its steps among its options, as some optimizers do."""
+
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.defaults["k"] = 0
+        for group in self.param_groups:
+            group["k"] = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            group["k"] += 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["made anew", "used again"])
+def test_an_optimizer_that_counts_is_no_other(tmp_path: Path, again: bool) -> None:
+    kept: list[Optimizer] = []
+
+    def make(parameters: Any, lr: float) -> Optimizer:
+        if kept and again:
+            for group in kept[0].param_groups:
+                group["params"] = list(parameters)
+            return kept[0]
+        kept.append(Counting(parameters, lr))
+        return kept[-1]
+
+    for epochs in (1, 2, 3):
+        assert len(run(tmp_path, epochs=epochs, make=make)[1].epochs) == epochs
