@@ -76,3 +76,20 @@ def test_short_epochs_are_judged_together() -> None:
 @given(st.lists(st.floats(0.0, 0.97), min_size=1), st.floats(1e-6, 1e6))
 def test_below_the_initial_loss_nothing_is_wrong(shares: list[float], initial: float) -> None:
     assert diagnose([share * initial for share in shares], initial) is None
+
+
+@pytest.mark.parametrize("losses", [[-1.01], [-1.0, -1.5, -1.6], [-0.99], [-1.05, -1.0]])
+def test_a_negative_loss_that_falls_is_sound(losses: list[float]) -> None:
+    assert diagnose(losses, -1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "message"), [([-0.9], "above its initial value -1"), ([-2.0, -1.0], "is back at -1"), ([8.1], "was 8.1")]
+)
+def test_a_negative_loss_that_rises_is_lost(losses: list[float], message: str) -> None:
+    assert message in (diagnose(losses, -1.0) or "")
+
+
+def test_a_negative_loss_is_hopeless_as_far_above_as_a_positive_one() -> None:
+    assert "over an epoch was 8.1" in (diagnose([8.1], -1.0, steps=10) or "")
+    assert diagnose([7.9], -1.0, steps=10) is None

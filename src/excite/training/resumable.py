@@ -25,10 +25,10 @@ from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
 from excite.training.identity import Identity, check_length, check_same, options
 
-LEARNED = 0.9  # of its initial value: an epoch below this has learned something
+LEARNED = 0.1  # of the initial value: an epoch this far below it has learned something
 MARGIN = 0.02  # of the initial value: what a single first batch may be off by
 STRETCH = 50  # steps that tell a collapse from a bad start
-HOPELESS = 10  # times the initial value: from there nothing comes back
+HOPELESS = 9  # times the initial value above it: from there nothing comes back
 ONLINE = "online."  # what the names of its tensors begin with
 
 
@@ -260,13 +260,15 @@ def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH, o
     """
     if not math.isfinite(losses[-1]):
         return f"the loss became {losses[-1]}"
-    together = 1 if losses[-1] > initial * HOPELESS else math.ceil(STRETCH / max(steps, 1))
+    size = abs(initial)  # a loss may be negative
+    together = 1 if losses[-1] > initial + HOPELESS * size else math.ceil(STRETCH / max(steps, 1))
     together = min(together, len(losses)) if over else together
-    last, *earlier = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)] or [0]
+    means = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)]
+    last, *earlier = means or [initial]
     stretch = "an epoch" if together == 1 else f"{together} epochs"
-    if last > initial * (1 + MARGIN):
+    if last > initial + MARGIN * size:
         return f"the loss over {stretch} was {last:.3g}, above its initial value {initial:.3g}"
-    if earlier and min(earlier) < initial * LEARNED and last > initial * (1 - MARGIN):
+    if earlier and min(earlier) < initial - LEARNED * size and last > initial - MARGIN * size:
         best = "the best epoch" if together == 1 else f"the best {together} epochs"
         return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, its initial value"
     return None
