@@ -1,3 +1,4 @@
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -272,6 +273,41 @@ def test_a_rate_far_too_large_is_noticed(train_lenet: Train) -> None:
 def test_a_tiny_rate_is_no_collapse(train_lenet: Train) -> None:
     _, training = train_lenet(rate=5e-8, momentum=0.0)
     assert training.epochs[-1].loss == pytest.approx(training.initial_loss, rel=0.02)  # type: ignore[attr-defined]
+
+
+def fine_tune(batch_size: int, rate: float, seed: int = 0) -> list[float]:
+    """Go on with a network that has fitted all images but the 5% with wrong labels; the losses of its epochs."""
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (384, 1, 2, 2), dtype=torch.uint8)
+    labels = ((images[:, 0, 0, 0] > 127) ^ (torch.rand(384) < 0.05)).long()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    with torch.no_grad():
+        model.get_parameter("1.weight").zero_()[:, 0] = torch.tensor([-12.0, 12.0])
+        model.get_parameter("1.bias").copy_(torch.tensor([6.0, -6.0]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    options = {"epochs": 1, "batch_size": batch_size, "seed": seed}
+    training = train(model, data.Split(images, labels), standard_loss, optimizer, constant(rate), **options)  # type: ignore[arg-type]
+    return [epoch.loss for epoch in training.epochs]
+
+
+@pytest.mark.parametrize("batch_size", [8, 64])
+def test_a_lucky_first_batch_makes_no_collapse(batch_size: int) -> None:
+    assert all(fine_tune(batch_size, 1e-4, seed)[0] < math.log(2) for seed in range(8))
+
+
+def test_a_fitted_network_that_is_ruined_is_a_collapse() -> None:
+    with pytest.raises(DivergedError, match=r"above the cost of guessing 0\.693"):
+        fine_tune(64, 1e3)
+
+
+def test_the_loss_of_an_objective_of_ones_own_is_measured_by_its_first_batch(train_lenet: Train) -> None:
+    def small(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        return standard_loss(model, x, y) / 100 * (1 if len(calls) == 1 else 2)
+
+    calls: list[int] = []
+    with pytest.raises(DivergedError, match=r"above its initial value 0\.02"):
+        train_lenet(objective=small, rate=1e-4, steps=5, epochs=10)
 
 
 def test_images_that_do_not_fit_are_refused(train_lenet: Train) -> None:

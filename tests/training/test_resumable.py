@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from excite.training.resumable import diagnose, stop_requests
+from excite.training.resumable import diagnose, measured_by, stop_requests
 
 
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
@@ -93,3 +93,16 @@ def test_a_negative_loss_that_rises_is_lost(losses: list[float], message: str) -
 def test_a_negative_loss_is_hopeless_as_far_above_as_a_positive_one() -> None:
     assert "over an epoch was 8.1" in (diagnose([8.1], -1.0, steps=10) or "")
     assert diagnose([7.9], -1.0, steps=10) is None
+
+
+@given(st.floats(0.9 * math.log(10), 1e3), st.integers(64, 10_000))
+def test_an_untrained_network_is_measured_by_its_first_batch(initial: float, batch_size: int) -> None:
+    assert measured_by(initial, math.log(10), batch_size) == (initial, "its initial value")
+
+
+def test_what_a_first_batch_does_not_tell_guessing_does() -> None:
+    guessing = math.log(10)
+    assert measured_by(0.3, None, 64)[0] == 0.3
+    assert measured_by(0.3, guessing, 1000)[0] == guessing
+    assert measured_by(2.2, guessing, 8)[0] == guessing
+    assert measured_by(2.5, guessing, 8)[0] == 2.5

@@ -1,5 +1,6 @@
 """Train a model: one loop for every objective, resumable to the bit."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, repeat
@@ -15,7 +16,7 @@ from excite.data.dataset import Dataset
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
-from excite.objectives import Objective, frozen
+from excite.objectives import OBJECTIVES, Objective, frozen, standard_loss
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
 from excite.registry import named_options
@@ -142,7 +143,17 @@ def train(
         images=int(data.epoch_images),
     )
     run = ResumableRun(
-        folder, model, optimizer, scheduler, recorder, identity=this, epochs=epochs, online=online, ranks=ranks
+        folder,
+        model,
+        optimizer,
+        scheduler,
+        recorder,
+        identity=this,
+        epochs=epochs,
+        batch_size=batch_size,
+        guessing=_cost_of_guessing(objective, data),
+        online=online,
+        ranks=ranks,
     )
 
     with stop_requests() as stop:
@@ -183,6 +194,12 @@ def train(
             if signal_number := ranks.agreed(stop.signal_number):
                 raise run.interrupted(signal_number, over=run.position.epoch == epochs)
     return run.training
+
+
+def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
+    """What a network pays that finds all classes alike; of an objective that is not ours nobody knows it."""
+    ours = objective is standard_loss or type(objective) in OBJECTIVES.values()
+    return math.log(data.largest_label + 1) if ours else None
 
 
 def _check_kinds(data: object, objective: object, optimizer: object) -> None:

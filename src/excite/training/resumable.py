@@ -27,6 +27,7 @@ from excite.training.identity import Identity, check_length, check_same, options
 
 LEARNED = 0.1  # of the initial value: an epoch this far below it has learned something
 MARGIN = 0.02  # of the initial value: what a single first batch may be off by
+TELLING = 64  # images: the loss of a first batch of fewer is luck
 STRETCH = 50  # steps that tell a collapse from a bad start
 HOPELESS = 9  # times the initial value above it: from there nothing comes back
 ONLINE = "online."  # what the names of its tensors begin with
@@ -58,11 +59,14 @@ class ResumableRun:
         *,
         identity: Identity,
         epochs: int,
+        batch_size: int,
+        guessing: float | None = None,
         online: OnlineRate | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
         self.recorder, self.identity, self.online, self.ranks = recorder, identity, online, ranks
+        self.batch_size, self.guessing = batch_size, guessing
         self.position = Position()
         self.initial_loss: float | None = None
         self.finished: list[EpochMetrics] = []
@@ -169,8 +173,7 @@ class ResumableRun:
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
         loss = sum(losses) / len(losses)
-        epochs = [*(metrics.loss for metrics in self.finished), loss]
-        problem = diagnose(epochs, self.initial_loss or loss, steps=position.step, over=last)
+        problem = self._diagnosis(loss, last)
         if problem and not self.online:  # which has an eye on that itself
             raise self.diverged(problem)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
@@ -183,6 +186,11 @@ class ResumableRun:
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
+
+    def _diagnosis(self, loss: float, last: bool) -> str | None:
+        losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
+        reference, what = measured_by(self.initial_loss or loss, self.guessing, self.batch_size)
+        return diagnose(losses, reference, steps=steps, over=last, what=what)
 
     def diverged(self, problem: str) -> DivergedError:
         kept = " The last good checkpoint is kept in the run folder." if self.folder else ""
@@ -241,8 +249,33 @@ def stop_requests() -> Iterator[StopRequest]:
             signal.signal(number, handler)
 
 
-def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH, over: bool = False) -> str | None:
+def measured_by(initial: float, guessing: float | None, batch_size: int) -> tuple[float, str]:
+    """The loss that a collapse is known by, and what it is: a collapsed network guesses.
+
+    An untrained network guesses, too, so that its first batch tells. That of a network which has learned before does
+    not, nor does one of few images: then it is the cost of `guessing`, where that is known.
+
+    >>> measured_by(2.31, math.log(10), 64), measured_by(2.29, math.log(10), 64)
+    ((2.31, 'its initial value'), (2.29, 'its initial value'))
+    >>> measured_by(0.25, math.log(2), 64)
+    (0.6931471805599453, 'the cost of guessing')
+    """
+    if guessing is None or initial >= guessing * (1 if batch_size < TELLING else 1 - LEARNED):
+        return initial, "its initial value"
+    return guessing, "the cost of guessing"
+
+
+def diagnose(
+    losses: Sequence[float],
+    initial: float,
+    *,
+    steps: int = STRETCH,
+    over: bool = False,
+    what: str = "its initial value",
+) -> str | None:
     """Say what went wrong, given the mean loss of each epoch so far, of so many `steps`, and that of the first batch.
+
+    `what` names another loss that stands in its place, see `measured_by`.
 
     A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
     a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
@@ -267,10 +300,10 @@ def diagnose(losses: Sequence[float], initial: float, *, steps: int = STRETCH, o
     last, *earlier = means or [initial]
     stretch = "an epoch" if together == 1 else f"{together} epochs"
     if last > initial + MARGIN * size:
-        return f"the loss over {stretch} was {last:.3g}, above its initial value {initial:.3g}"
+        return f"the loss over {stretch} was {last:.3g}, above {what} {initial:.3g}"
     if earlier and min(earlier) < initial - LEARNED * size and last > initial - MARGIN * size:
         best = "the best epoch" if together == 1 else f"the best {together} epochs"
-        return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, its initial value"
+        return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, {what}"
     return None
 
 
