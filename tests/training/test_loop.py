@@ -316,6 +316,17 @@ def test_images_that_do_not_fit_are_refused(train_lenet: Train) -> None:
         train_lenet(data=data.Split(images, labels))
 
 
+def test_a_model_that_gives_more_than_logits_is_refused(digits: data.Split) -> None:
+    class Two(nn.Linear):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(x.flatten(1)), x
+
+    model = Two(784, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match=r"The model gives a tuple, not .* returns the logits alone"):
+        train(model, digits, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64)
+
+
 def test_labels_out_of_range_are_refused(train_lenet: Train) -> None:
     images, labels = torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.full((4,), 10)
     with pytest.raises(InputError, match=r"labels reach 10.*num_classes=11"):

@@ -241,6 +241,11 @@ def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> Non
     except RuntimeError as error:
         shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            f"The model gives a {type(logits).__name__}, not a tensor of logits. Wrap it in a module whose forward "
+            "returns the logits alone, such as model(x)[0]."
+        )
     largest = data.largest_label
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(
