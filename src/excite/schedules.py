@@ -162,7 +162,7 @@ def _leader(rates: list[float], first: float) -> int:
 
 
 class ScheduledRate(LRScheduler):
-    """A torch scheduler around a `Schedule`; its state_dict holds no function, loading it sets the rate at once."""
+    """A torch scheduler around a `Schedule`; its state_dict holds plain values, loading it sets the rate at once."""
 
     def __init__(self, optimizer: Optimizer, schedule: Schedule, leader: int = 0) -> None:
         self.schedule, self.leader = schedule, leader
@@ -173,7 +173,8 @@ class ScheduledRate(LRScheduler):
         return [rate * float(base / self.base_lrs[self.leader]) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        return {key: value for key, value in super().state_dict().items() if key != "schedule"}
+        rates = {name: [float(rate) for rate in getattr(self, name)] for name in ("base_lrs", "_last_lr")}
+        return {key: value for key, value in super().state_dict().items() if key != "schedule"} | rates
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         groups = self.optimizer.param_groups

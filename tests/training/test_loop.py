@@ -59,6 +59,22 @@ def test_metrics_hold_every_epoch(train_lenet: Train, tmp_path: Path) -> None:
     assert training.epochs[-1].loss < training.initial_loss  # type: ignore[attr-defined]
 
 
+def test_a_rate_that_is_a_tensor_resumes_bit_identical(digits: data.Split, tmp_path: Path) -> None:
+    def run(folder: Path, stop: StopAfter | None = None) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+        optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01))
+        options = {"epochs": 2, "batch_size": 64, "folder": folder, "on_progress": stop}
+        train(model, digits, standard_loss, optimizer, step(0.01, milestones=(1,)), **options)  # type: ignore[arg-type]
+        assert isinstance(optimizer.param_groups[0]["lr"], Tensor)
+        return model
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "stopped", StopAfter(7, signal.SIGTERM))
+    assert same_weights(whole, run(tmp_path / "stopped"))
+
+
 class StopAfter:
     """Send this process a real signal at a given step of the run."""
 

@@ -163,7 +163,16 @@ def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str,
                 tensors[f"{index}.{key}"] = value
             else:
                 scalars[f"{index}.{key}"] = value
-    return tensors, {"scalars": scalars, "param_groups": state["param_groups"]}
+    return tensors, {"scalars": scalars, "param_groups": [_numbers(group) for group in state["param_groups"]]}
+
+
+def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a parameter group for a JSON file: a rate may be a tensor."""
+    return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
+
+
+def _like(value: Any, own: object) -> Any:
+    return torch.as_tensor(value, dtype=own.dtype, device=own.device) if isinstance(own, Tensor) else value
 
 
 def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
@@ -171,7 +180,9 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
     for name, value in {**tensors, **facts["scalars"]}.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
+    both = zip(facts["param_groups"], optimizer.param_groups, strict=True)
+    groups = [{key: _like(value, own.get(key)) for key, value in saved.items()} for saved, own in both]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
