@@ -59,6 +59,22 @@ def test_metrics_hold_every_epoch(train_lenet: Train, tmp_path: Path) -> None:
     assert training.epochs[-1].loss < training.initial_loss  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("number", [torch.tensor(0.5), torch.tensor([0.5]), np.float32(0.5), np.array(0.5), 0.5])
+def test_what_is_measured_may_be_any_number(train_lenet: Train, tmp_path: Path, number: object) -> None:
+    train_lenet(folder=tmp_path, epochs=1, steps=1, after_epoch=lambda _: {"half": number})
+    assert read(tmp_path)[0].extra == {"half": 0.5}
+
+
+@pytest.mark.parametrize("found", [{"half": "0.5"}, {"halves": torch.ones(2)}, {"half": None}, None, 0.5], ids=str)
+def test_what_is_no_number_is_refused_and_the_epoch_kept(train_lenet: Train, tmp_path: Path, found: object) -> None:
+    with pytest.raises(InputError, match="it must give numbers by name, such as"):
+        train_lenet(folder=tmp_path, epochs=2, after_epoch=lambda _: found)
+    steps: list[int] = []
+    resumed, _ = train_lenet(folder=tmp_path, epochs=2, on_progress=lambda done, _: steps.append(done))
+    assert steps == [6, 7, 8, 9, 10]
+    assert same_weights(resumed, train_lenet(epochs=2)[0])
+
+
 def test_a_rate_that_is_a_tensor_resumes_bit_identical(digits: data.Split, tmp_path: Path) -> None:
     def run(folder: Path, stop: StopAfter | None = None) -> nn.Module:
         torch.manual_seed(0)

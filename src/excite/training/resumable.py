@@ -4,7 +4,7 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -89,6 +89,8 @@ class ResumableRun:
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
             with expected(folder / history.CHECKPOINT):
                 scheduler.load_state_dict(facts["scheduler"])
+                if self.position.step:  # torch warns of a schedule that goes on without a step in this process
+                    optimizer._opt_called = True  # type: ignore[attr-defined]
                 if recorder:
                     recorder.restore(extra, facts["recorder"])
                 if online:
@@ -169,7 +171,7 @@ class ResumableRun:
     ) -> EpochMetrics:
         """Close the epoch, with what `measure` finds in the model; the `last` one is the end of the training."""
         self.check_weights()
-        extra = self.ranks.from_first(partial(measure, self.model)) if measure else {}
+        extra = self._measured(measure) if measure else {}
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
         loss = sum(losses) / len(losses)
@@ -186,6 +188,15 @@ class ResumableRun:
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
+
+    def _measured(self, measure: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
+        """What `measure` finds; where that cannot be written down, the epoch is kept before it is said."""
+        found: object = self.ranks.from_first(partial(measure, self.model))
+        try:
+            return plain_numbers(found)
+        except InputError:
+            self.save()
+            raise
 
     def _diagnosis(self, loss: float, last: bool) -> str | None:
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
@@ -212,6 +223,26 @@ class ResumableRun:
 
 def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(ONLINE): tensor for name, tensor in extra.items() if name.startswith(ONLINE)}
+
+
+def plain_numbers(found: object) -> dict[str, float]:
+    """What `after_epoch` returned, as floats.
+
+    >>> plain_numbers({"accuracy": torch.tensor(0.5), "training": True})
+    {'accuracy': 0.5, 'training': 1.0}
+    >>> plain_numbers("half")
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: after_epoch gave 'half'; it must give numbers by name, such as {'accuracy': 0.5}, or {}.
+    """
+    try:
+        if not isinstance(found, Mapping) or any(isinstance(value, str | bytes) for value in found.values()):
+            raise TypeError
+        return {str(name): float(value) for name, value in found.items()}
+    except (TypeError, ValueError, RuntimeError) as error:  # a RuntimeError of a tensor of several numbers
+        raise InputError(
+            f"after_epoch gave {found!r}; it must give numbers by name, such as {{'accuracy': 0.5}}, or {{}}."
+        ) from error
 
 
 class StopRequest:
