@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from excite.errors import InputError
 from excite.objectives import Objective
 
-UNCOMPARED = {"params", "lr", "foreach", "fused", "capturable", "differentiable"}  # the rest: how, not what
+UNCOMPARED = {"lr", "foreach", "fused", "capturable", "differentiable"}  # all but the first: how, not what
 
 Identity = dict[str, Any]  # plain values by name
 
