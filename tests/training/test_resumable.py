@@ -70,6 +70,9 @@ def test_short_epochs_are_judged_together() -> None:
     assert "above its initial value" in (diagnose([30.0], 2.3, steps=10) or "")
     assert "over 2 epochs was 2.5, above" in (diagnose([2.6, 2.4], 2.3, steps=10, over=True) or "")
     assert diagnose([2.5, 2.0], 2.3, steps=10, over=True) is None
+    assert diagnose([2.42], 2.35, ending=2.2) is None
+    assert "over an epoch was 2.42, above" in (diagnose([2.42], 2.35, ending=2.36) or "")
+    assert diagnose([9.0, 2.6, 2.4, 2.3, 2.2], 2.3, steps=10) is None
     assert "0.5 in the best 5 epochs, is back at 2.3" in (diagnose([0.5] * 5 + [2.3] * 5, 2.3, steps=10) or "")
 
 

@@ -201,7 +201,9 @@ class ResumableRun:
     def _diagnosis(self, loss: float, last: bool) -> str | None:
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
         reference, what = measured_by(self.initial_loss or loss, self.guessing, self.batch_size)
-        return diagnose(losses, reference, steps=steps, over=last, what=what)
+        taken = self.position.losses
+        ending = fmean(taken[len(taken) // 2 :]) if taken else None
+        return diagnose(losses, reference, steps=steps, over=last, ending=ending, what=what)
 
     def diverged(self, problem: str) -> DivergedError:
         kept = " The last good checkpoint is kept in the run folder." if self.folder else ""
@@ -302,6 +304,7 @@ def diagnose(
     *,
     steps: int = STRETCH,
     over: bool = False,
+    ending: float | None = None,
     what: str = "its initial value",
 ) -> str | None:
     """Say what went wrong, given the mean loss of each epoch so far, of so many `steps`, and that of the first batch.
@@ -310,7 +313,8 @@ def diagnose(
 
     A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
     a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
-    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more. A
+    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more. One
+    that is below the initial loss again by its `ending`, the later half of the last epoch, is on its way down. A
     training that is `over` before is judged by what there is.
 
     >>> diagnose([0.9, 0.5], initial=2.3) is None
@@ -321,6 +325,8 @@ def diagnose(
     True
     >>> diagnose([2.6] * 5, initial=2.3, steps=10)
     'the loss over 5 epochs was 2.6, above its initial value 2.3'
+    >>> diagnose([2.6], initial=2.3, ending=2.1) is None
+    True
     """
     if not math.isfinite(losses[-1]):
         return f"the loss became {losses[-1]}"
@@ -330,7 +336,7 @@ def diagnose(
     means = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)]
     last, *earlier = means or [initial]
     stretch = "an epoch" if together == 1 else f"{together} epochs"
-    if last > initial + MARGIN * size:
+    if last > initial + MARGIN * size and (losses[-1] if ending is None else ending) > initial:
         return f"the loss over {stretch} was {last:.3g}, above {what} {initial:.3g}"
     if earlier and min(earlier) < initial - LEARNED * size and last > initial - MARGIN * size:
         best = "the best epoch" if together == 1 else f"the best {together} epochs"
