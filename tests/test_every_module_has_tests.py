@@ -49,7 +49,6 @@ ELSEWHERE = {
         "every engine gives the same: one table",
         "sweeps/engines/on_processes sweeps/engines/on_ray sweeps/engines/worker",
     ),
-    "trace/test_recorder.py": ("parts of the recorder", "trace/probe"),
 }
 TESTED_ELSEWHERE = {module for _, modules in ELSEWHERE.values() for module in modules.split()}
 MODULES = [

@@ -23,8 +23,8 @@ from excite.evaluation import evaluate
 from excite.runs import load
 from excite.runs.assemble import Parts, assemble
 from excite.trace import Recorder
+from excite.training.collapse import diagnose
 from excite.training.loop import descend
-from excite.training.resumable import diagnose
 
 HERE = Path(__file__).parent
 RUNS, LOSSES, TRACES = HERE / "runs.csv", HERE / "losses.csv", HERE / "traces"
