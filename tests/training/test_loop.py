@@ -1,4 +1,3 @@
-import math
 import os
 import signal
 from collections.abc import Callable
@@ -14,19 +13,15 @@ from torch.nn.functional import cross_entropy
 from excite import data, models
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
-from excite.errors import DivergedError, InputError, InterruptedRunError
+from excite.errors import InputError, InterruptedRunError
 from excite.objectives import AWP, PGDAT, RST, Objective, Trades, standard_loss
 from excite.schedules import constant, step
 from excite.trace import Recorder, Trace
 from excite.training import train
 from excite.training.history import EpochMetrics, read
+from tests.training.stopped import StopAfter, same_weights
 
 Train = Callable[..., tuple[nn.Module, object]]
-
-
-def same_weights(one: nn.Module, other: nn.Module) -> bool:
-    mine, theirs = one.state_dict(), other.state_dict()
-    return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def test_equals_a_plain_loop(train_lenet: Train, digits: data.Split) -> None:
@@ -89,17 +84,6 @@ def test_a_rate_that_is_a_tensor_resumes_bit_identical(digits: data.Split, tmp_p
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "stopped", StopAfter(7, signal.SIGTERM))
     assert same_weights(whole, run(tmp_path / "stopped"))
-
-
-class StopAfter:
-    """Send this process a real signal at a given step of the run."""
-
-    def __init__(self, step: int, number: signal.Signals) -> None:
-        self.step, self.number = step, number
-
-    def __call__(self, done: int, total: int) -> None:
-        if done == self.step:
-            os.kill(os.getpid(), self.number)
 
 
 @pytest.mark.parametrize(
@@ -218,128 +202,6 @@ def test_without_its_checkpoint_it_begins_anew_and_forgets_the_epochs_before(
     assert read(tmp_path) == list(training.epochs)  # type: ignore[attr-defined]
     _, training = train_lenet(folder=tmp_path, rate=0.05, epochs=2)
     assert [line.rate for line in training.epochs] == [0.05, 0.05]  # type: ignore[attr-defined]
-
-
-def test_not_a_number_stops_and_keeps_the_last_good_checkpoint(train_lenet: Train, tmp_path: Path) -> None:
-    def explode_in_the_second_epoch(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        calls.append(1)
-        loss = standard_loss(model, x, y)
-        return loss * float("nan") if len(calls) == 7 else loss
-
-    calls: list[int] = []
-    with pytest.raises(DivergedError, match=r"epoch 2 at learning rate 0.1: the loss became nan.*lower rate.*kept in"):
-        train_lenet(folder=tmp_path, objective=explode_in_the_second_epoch)
-    kept, _ = train_lenet(folder=tmp_path, epochs=1)
-    good, _ = train_lenet(epochs=1)
-    assert same_weights(kept, good)
-
-
-def spoiled_loss(model: nn.Module, loss: Tensor) -> Tensor:
-    return loss * float("nan")
-
-
-def spoiled_gradient(model: nn.Module, loss: Tensor) -> Tensor:
-    """The same loss, whose gradient is not a number: that of √|x| at 0."""
-    return loss + (0 * next(model.parameters()).flatten()[0]).abs().sqrt()
-
-
-@pytest.mark.parametrize("spoil", [spoiled_loss, spoiled_gradient, None])
-@pytest.mark.parametrize(("at", "kept"), [(1, True), (5, True), (8, True), (10, True), (15, True), (15, False)])
-def test_a_number_that_is_none_is_never_kept(
-    train_lenet: Train,
-    tmp_path: Path,
-    at: int,
-    spoil: Callable[[nn.Module, Tensor], Tensor] | None,
-    kept: bool,
-) -> None:
-    models_seen: list[nn.Module] = []
-
-    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        models_seen.append(model)
-        loss = standard_loss(model, x, y)
-        return spoil(model, loss) if spoil and len(models_seen) == at else loss
-
-    def spoil_parameter(done: int, _total: int) -> None:
-        if spoil is None and done == at:
-            with torch.no_grad():
-                next(models_seen[-1].parameters()).flatten()[0] = float("inf")
-
-    folder = tmp_path if kept else None
-    with pytest.raises(DivergedError, match=r"Training diverged in epoch \d at learning rate 0.1: the "):
-        train_lenet(folder=folder, objective=objective, on_progress=spoil_parameter)
-    if not kept:
-        return
-    finished = (at - 1) // 5
-    assert len(read(tmp_path)) == finished
-    resumed, _ = train_lenet(folder=tmp_path)
-    whole, _ = train_lenet()
-    assert same_weights(whole, resumed)
-
-
-def test_a_stop_does_not_save_what_is_no_number(train_lenet: Train, tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        calls.append(1)
-        return standard_loss(model, x, y) * (float("nan") if len(calls) == 2 else 1.0)
-
-    with pytest.raises(DivergedError, match="the loss became nan"):
-        train_lenet(folder=tmp_path, objective=objective, on_progress=StopAfter(3, signal.SIGTERM))
-    assert same_weights(train_lenet(folder=tmp_path)[0], train_lenet()[0])
-
-
-def test_weights_that_are_no_numbers_from_the_start_are_refused(digits: data.Split, tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    nn.init.constant_(model[1].bias, float("nan"))  # type: ignore[arg-type]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(InputError, match=r"Before the first step the parameter 1.bias is no longer finite"):
-        train(model, digits, standard_loss, optimizer, constant(0.1), epochs=1, batch_size=64, folder=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_rate_far_too_large_is_noticed(train_lenet: Train) -> None:
-    with pytest.raises(DivergedError, match="epoch 1 at learning rate 1000"):
-        train_lenet(rate=1e3)
-
-
-def test_a_tiny_rate_is_no_collapse(train_lenet: Train) -> None:
-    _, training = train_lenet(rate=5e-8, momentum=0.0)
-    assert training.epochs[-1].loss == pytest.approx(training.initial_loss, rel=0.02)  # type: ignore[attr-defined]
-
-
-def fine_tune(batch_size: int, rate: float, seed: int = 0) -> list[float]:
-    """Go on with a network that has fitted all images but the 5% with wrong labels; the losses of its epochs."""
-    torch.manual_seed(0)
-    images = torch.randint(0, 256, (384, 1, 2, 2), dtype=torch.uint8)
-    labels = ((images[:, 0, 0, 0] > 127) ^ (torch.rand(384) < 0.05)).long()
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-    with torch.no_grad():
-        model.get_parameter("1.weight").zero_()[:, 0] = torch.tensor([-12.0, 12.0])
-        model.get_parameter("1.bias").copy_(torch.tensor([6.0, -6.0]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    options = {"epochs": 1, "batch_size": batch_size, "seed": seed}
-    training = train(model, data.Split(images, labels), standard_loss, optimizer, constant(rate), **options)  # type: ignore[arg-type]
-    return [epoch.loss for epoch in training.epochs]
-
-
-@pytest.mark.parametrize("batch_size", [8, 64])
-def test_a_lucky_first_batch_makes_no_collapse(batch_size: int) -> None:
-    assert all(fine_tune(batch_size, 1e-4, seed)[0] < math.log(2) for seed in range(8))
-
-
-def test_a_fitted_network_that_is_ruined_is_a_collapse() -> None:
-    with pytest.raises(DivergedError, match=r"above the cost of guessing 0\.693"):
-        fine_tune(64, 1e3)
-
-
-def test_the_loss_of_an_objective_of_ones_own_is_measured_by_its_first_batch(train_lenet: Train) -> None:
-    def small(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        calls.append(1)
-        return standard_loss(model, x, y) / 100 * (1 if len(calls) == 1 else 2)
-
-    calls: list[int] = []
-    with pytest.raises(DivergedError, match=r"above its initial value 0\.02"):
-        train_lenet(objective=small, rate=1e-4, steps=5, epochs=10)
 
 
 def test_images_that_do_not_fit_are_refused(train_lenet: Train) -> None:
