@@ -1,5 +1,6 @@
 """The verdict of runs whose outcome is known."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -247,6 +248,12 @@ def test_a_baseline_that_has_not_finished_in_large_batches_is_told_what_helped_t
     said = verdict(write_run(alone, changes=["training.batch_size=1000", change]))
     assert ("The baseline has fitted 86.0% of the training images, in batches of 1,000." in said) == told
     assert ("To try: --arms baseline,half,poe." in said) == told
+
+
+def test_a_baseline_that_learned_nothing_is_not_told_to_learn_further(write_run: WriteRun) -> None:
+    dead = {"evaluation": dataclasses.replace(evaluation(5), chance=0.95), "train_accuracy": 0.11}
+    said = verdict(write_run({"baseline": dead}, changes=["training.batch_size=1000"]))
+    assert "has fitted" not in said
 
 
 def test_what_was_tried_already_is_not_recommended(write_run: WriteRun) -> None:

@@ -152,7 +152,9 @@ def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]
 
 
 def _unfinished(group: Group) -> Iterable[str]:
-    """Where the baseline stands as those did for which a larger rate helped."""
+    """Where the baseline stands as those did for which a larger rate helped; one that learned nothing does not."""
+    if any(arm.evaluation and arm.evaluation.learned_nothing for arm in group.arms(BASELINE)):
+        return
     fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
     if group.experiment.trains_plainly and batch >= LARGE_BATCH and fitted is not None and fitted < UNFINISHED:
         untried = [name for name in ("half", "poe") if name not in group.arm_names]
