@@ -148,6 +148,15 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
     assert "PGD_20 ε=1/255" in robust.get_title()
 
 
+def test_figure_3_takes_the_images_that_choose_the_best_weights_where_no_others_were_attacked(write_run: Write) -> None:
+    looks = [{"test_accuracy": 0.5, "held_out_accuracy": 0.2}, {"test_accuracy": 0.6}]
+    run = write_run({"baseline": {"epochs": looks}}, changes=["record.best_every=2", "record.held_out_examples=50"])
+    clean, robust = plot("figure-3", [run]).axes
+    assert points(lines(clean)["baseline"]) == {1: 50, 2: 60}
+    assert points(lines(robust)["baseline"]) == {1: 20}
+    assert robust.get_ylabel() == "robust accuracy (%, 50 held-out images)"
+
+
 def test_gains_are_paired_with_the_baseline_of_the_same_seed(write_run: Write, evaluated: Evaluated) -> None:
     def arm(clean: int, robust: int, **more: Any) -> dict[str, Any]:
         return {"evaluation": evaluated(clean, robust), "best": evaluated(clean, robust - 5)} | more

@@ -11,47 +11,60 @@ from excite.runs.folder import RunFolder
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MEASURES = {"test_accuracy": "clean accuracy (%)", "robust_accuracy": "robust accuracy (%)"}
 CLEAN, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the latter of the images that are attacked
+ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
+PANELS = 2
 MARKED_EPOCHS = 8
 
 
 def figure_3(runs: Sequence[RunFolder]) -> "Figure":
-    """A row of two panels per experiment; over seeds the mean and the range."""
+    """A row of two panels per experiment; over seeds the mean and the range.
+
+    Where epochs were not attacked on test images, the robust accuracy is that on held-out training images.
+    """
     groups = same_but(lambda experiment: experiment, (run for run in runs if _measured(run)))
     if not groups:
         raise InputError(
             "figure-3 needs runs whose epochs were attacked. Train with --set record.attacked_examples=100, in a "
-            "new folder: `excite run figure-3-small` does."
+            "new folder: `excite run figure-3-small` does; or with record.best_every."
         )
-    figure, all_axes = style.panels(len(groups), len(MEASURES), width=4.6, height=3.2)
+    figure, all_axes = style.panels(len(groups), PANELS, width=4.6, height=3.2)
     for row, (group, title) in enumerate(zip(groups, titles(groups), strict=True)):
         same_images = all(ATTACKED_CLEAN in epoch.extra for run in group for arm in run.arms for epoch in arm.epochs)
         attack = next(iter(group[0].experiment.attacks), "attack")
-        for column, (key, measure) in enumerate(MEASURES.items()):
-            axes = all_axes[row * len(MEASURES) + column]
+        robust = ROBUST if any(_has(run, ROBUST) for run in group) else HELD_OUT
+        clean = ATTACKED_CLEAN if same_images else CLEAN
+        for column, (key, measure) in enumerate({clean: "clean accuracy", robust: "robust accuracy"}.items()):
+            axes = all_axes[row * PANELS + column]
             names = dict.fromkeys((arm.name, arm.title) for run in group for arm in run.arms)
             for name, arm_title in names:
                 colour, marker = style.look(name)
-                points = _per_epoch(group, name, ATTACKED_CLEAN if same_images and key == CLEAN else key)
+                points = _per_epoch(group, name, key)
                 style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
                 axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
             style.whole_epochs(axes)
-            images = _images(group[0], "robust_accuracy" if same_images else key)
-            style.label(axes, "epoch", f"{measure[:-1]}, {images})", title if key == CLEAN else f"{title}; {attack}")
+            style.label(
+                axes, "epoch", f"{measure} (%, {_images(group[0], key)})", f"{title}; {attack}" if column else title
+            )
     style.legend_below(figure, all_axes)
     return figure
 
 
 def _images(run: RunFolder, key: str) -> str:
-    """Of which test images an epoch's accuracy is: all, or the first that are attacked after every epoch."""
+    """Of which images an epoch's accuracy is: all test images, the first of them, or others."""
     record = run.experiment.record
-    first = record.attacked_examples if key == "robust_accuracy" else record.test_examples
+    if key == HELD_OUT:
+        return f"{record.held_out_examples:,} held-out images"
+    first = record.test_examples if key == CLEAN else record.attacked_examples
     return f"first {first:,} test images" if first else "all test images"
 
 
 def _measured(run: RunFolder) -> bool:
-    return any("robust_accuracy" in metrics.extra for arm in run.arms for metrics in arm.epochs)
+    return _has(run, ROBUST) or _has(run, HELD_OUT)
+
+
+def _has(run: RunFolder, key: str) -> bool:
+    return any(key in metrics.extra for arm in run.arms for metrics in arm.epochs)
 
 
 def _per_epoch(group: Sequence[RunFolder], name: str, key: str) -> dict[float, list[float]]:
