@@ -76,7 +76,6 @@ def written_elsewhere(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         ({"epochs": 1}, r"in its epoch 2 or has finished it; epochs=1 would be fewer"),
         ({"seed": 1, "rate": 0.3}, r"seed was 0, is 1; rate was 0\.01, is 0\.3"),
     ],
-    ids=str,
 )
 def test_another_training_is_refused_with_the_cure(tmp_path: Path, other: dict[str, Any], difference: str) -> None:
     run(tmp_path)
