@@ -225,6 +225,7 @@ def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
 def plain_numbers(found: object) -> dict[str, float]:
     """What `after_epoch` returned, as floats.
 
+    >>> import torch
     >>> plain_numbers({"accuracy": torch.tensor(0.5), "training": True})
     {'accuracy': 0.5, 'training': 1.0}
     >>> plain_numbers("half")
