@@ -186,6 +186,30 @@ def test_gains_name_every_rate_of_an_arm(write_run: Write, evaluated: Evaluated)
     assert [label.get_text() for label in axes.get_yticklabels()] == ["PoE-motivated, 1/L\n(η = 0.125–0.5)"]
 
 
+def test_the_summary_has_a_row_per_arm_and_experiment(write_run: Write, evaluated: Evaluated) -> None:
+    def arms(clean: int, robust: int) -> dict[str, Any]:
+        return {"baseline": {"evaluation": evaluated(90, 40)}, "poe": {"evaluation": evaluated(clean, robust)}}
+
+    several = [write_run(arms(92, 42 + 2 * seed), changes=[f"seed={seed}"]) for seed in range(2)]
+    objective = 'training.objective={kind="trades",beta=6.0}'
+    one = write_run(arms(60, 35) | {"largest": {"problem": "blew up"}}, changes=[objective])
+    robust, clean = plot("summary", [*several, one]).axes
+
+    def gained(axes: "Axes") -> dict[float, tuple[float, bool]]:
+        marked = [line for line in axes.lines if line.get_marker() not in ("None", "")]
+        return {y: (x, line.get_markerfacecolor() != "none") for line in marked for x, y in points(line).items()}
+
+    assert gained(robust) == {1: (pytest.approx(3), True), 3: (pytest.approx(-5), False)}
+    assert gained(clean) == {1: (pytest.approx(2), True)}
+    assert [label.get_text() for label in robust.get_yticklabels()] == ["", "1/L (0.1)", "", "1/L (0.1)", "2/L (0.1)"]
+    first, second = (text.get_text() for text in robust.texts if text.get_fontweight() == "bold")
+    assert first.endswith("2 seeds")
+    assert second.endswith("TRADES, 1 seed")
+    beyond, diverged = (text.get_text().strip() for text in clean.texts)
+    assert beyond.startswith("← −30.0 (")
+    assert diverged == "diverged"
+
+
 def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
     traces = {size: descent(12, noise=noise, seed=1) for size, noise in ((32, 0.3), (512, 0.0))}
     runs = [
@@ -341,6 +365,7 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
         ("figure-6", "--compare --train` does it. `excite run figures-5-6-small` makes a run that has it"),
         ("estimators", "what the estimators said of a baseline's trace"),
         ("gains", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
+        ("summary", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
         ("theorem-1", "`excite run theorem-1` makes them"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from excite.registry import lookup, named_options
-from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, gains, style, theorem_1
+from excite.report.figures import estimators, figure_1, figure_2, figure_3, figure_4, gains, style, summary, theorem_1
 from excite.report.figures.heat_maps import figure_5, figure_6
 from excite.runs.folder import RunFolder
 
@@ -35,6 +35,7 @@ FIGURES: dict[str, Kind] = {
     "figure-5": Kind("L and p-values over M and N", figure_5),
     "figure-6": Kind("L and p-values over (M, N) and initial shapes", figure_6),
     "gains": Kind("What each arm gains on the baseline, with its interval", gains.gains),
+    "summary": Kind("What each arm gains in every experiment, under the attack that decides", summary.summary),
     "theorem-1": Kind("Where gradient descent is certified, from 0.5/L to 2/L", theorem_1.theorem_1),
     "estimators": Kind("What each estimator says L is, beside the edge of stability", estimators.estimators),
 }

@@ -61,11 +61,11 @@ def _draw(axes: "Axes", baseline: StudyArm, others: Sequence[StudyArm]) -> None:
             each = [100 * paired_difference([pair], on).difference for pair in pairs]
             axes.plot(each, [y] * len(each), ".", color=colour, markersize=3, alpha=0.6)
     axes.axvline(0, color=style.INK, linewidth=1)
-    axes.set_yticks(range(len(others)), [f"{arm.title}\n(η = {_rates(arm)})" for arm in others])
+    axes.set_yticks(range(len(others)), [f"{arm.title}\n(η = {rates_of(arm)})" for arm in others])
     axes.set_ylim(len(others) - 0.5, -0.5)
 
 
-def _rates(arm: StudyArm) -> str:
+def rates_of(arm: StudyArm) -> str:
     """The one of all seeds, or from where to where theirs go."""
     low, high = (bound(result.rate for result in arm.results) for bound in (min, max))
     return f"{low:.3g}" if high - low <= 1e-9 * high else f"{low:.3g}–{high:.3g}"
