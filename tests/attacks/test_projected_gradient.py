@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, softmax
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from excite.attacks import PGD, Attack, create, pgd
 from excite.attacks.projected_gradient import LOSSES, LossName, dlr, kl, margin
@@ -272,6 +273,25 @@ def test_errors_carry_the_cure(
 def test_wrong_images_and_labels(convnet: nn.Module, x: Tensor, y: Tensor, cure: str, loss: LossName) -> None:
     with pytest.raises(InputError, match=cure.replace("(", r"\(").replace(")", r"\)")):
         pgd(convnet, x, y, eps=0.1, step=0.01, loss=loss)
+
+
+class _Maxima(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the largest labels that were looked for: each time the host waits for the device."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.max.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("attack", [PGD(eps=0.01, steps=3, restarts=2), create("apgd-ce", eps=0.01, iterations=3)])
+def test_labels_are_compared_with_the_classes_once(
+    convnet: nn.Module, images: Tensor, labels: Tensor, attack: Attack
+) -> None:
+    with _Maxima() as maxima:  # type: ignore[no-untyped-call]
+        attack(convnet, images, labels, None)
+    assert maxima.count == 1
 
 
 LOGITS = torch.tensor([[2.0, 1.0, -1.0, 0.0], [0.0, 3.0, 1.0, 2.0]])

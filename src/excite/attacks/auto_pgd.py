@@ -18,6 +18,7 @@ from excite.attacks.protocol import (
     Norm,
     ascent,
     check_inputs,
+    check_labels,
     check_options,
     in_words,
     length,
@@ -68,6 +69,7 @@ class APGD(Attack):
         fast = fast_inference(model)
         with alone_with_seed(self.seed, x), torch.no_grad():
             logits = fast(x)
+            check_labels(y, logits)
             standing = right_answers(logits, y).nonzero().squeeze(1)
             highest = torch.full_like(logits[:, 0], -math.inf)
             for objective, aim in self._runs(y, logits):

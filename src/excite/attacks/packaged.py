@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.protocol import Attack, Norm, check_inputs, check_options, in_words, project
+from excite.attacks.protocol import Attack, Norm, check_inputs, check_labels, check_options, in_words, project
 from excite.errors import InputError
 
 MOST_TARGETS = 9
@@ -53,7 +53,9 @@ class Packaged(Attack):
             return logits.float()
 
         with alone_with_seed(self.seed, x), torch.no_grad(), fast.in_eval_mode():
-            moved: Tensor = self.prepared(answer, fast(x[:1]).shape[1]).perturb(x.float(), y)
+            logits = fast(x[:1])
+            check_labels(y, logits)
+            moved: Tensor = self.prepared(answer, logits.shape[1]).perturb(x.float(), y)
         return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
 
     def takes(self, x: Tensor) -> bool:

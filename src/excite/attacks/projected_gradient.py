@@ -134,7 +134,10 @@ def pgd(
                     return found.images
             if i == steps and keep == "last":
                 return x_adv
-            logits, value, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[loss], last=i == steps)
+            unchecked = y if restart == i == 0 else None
+            logits, value, gradient = loss_and_gradient(
+                model, x_adv, target[active], LOSSES[loss], last=i == steps, unchecked=unchecked
+            )
             if keep != "last":
                 found.take(active, x_adv, value, ~right_answers(logits, y[active]), verdict_first=keep == "best")
             if gradient is not None:
@@ -195,19 +198,26 @@ class _Found:
 
 
 def loss_and_gradient(
-    model: FastModel, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
+    model: FastModel,
+    x_adv: Tensor,
+    target: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    last: bool,
+    unchecked: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
-    if last:
-        with torch.no_grad():
-            logits = full_precision(model(x_adv))
-            return logits, loss(logits, target), None
-    with torch.enable_grad(), model.in_eval_mode():
-        x_adv = x_adv.detach().requires_grad_()
+    """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point.
+
+    Labels that are `unchecked` are compared with the number of logits first: once, for a device has to be waited for.
+    """
+    with torch.set_grad_enabled(not last), model.in_eval_mode():
+        x_adv = x_adv.detach().requires_grad_(not last)
         logits = full_precision(model(x_adv))
-        if not target.is_floating_point():
-            check_labels(target, logits)
+        if unchecked is not None:
+            check_labels(unchecked, logits)
         value = loss(logits, target)
+        if last:
+            return logits, value, None
         if not value.requires_grad:
             return logits, value, torch.zeros_like(x_adv)
         (gradient,) = torch.autograd.grad(value.sum(), x_adv, materialize_grads=True)

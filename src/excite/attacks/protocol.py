@@ -90,7 +90,10 @@ class Cascade(Attack):
             for batch in torch.split(standing, batch_size):
                 moved = attack(model, x[batch], y[batch], generator)
                 with torch.no_grad():
-                    fooled = ~right_answers(model(moved), y[batch])
+                    logits = model(moved)
+                if attack is _leave:
+                    check_labels(y[batch], logits)
+                fooled = ~right_answers(logits, y[batch])
                 x_adv[batch[fooled]] = moved[fooled]
                 survivors.append(batch[~fooled])
             standing = torch.cat(survivors)
