@@ -265,6 +265,8 @@ def test_errors_carry_the_cure(
         (torch.full((2, 1, 2, 2), torch.nan), torch.zeros(2, dtype=torch.long), "nan"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(3, dtype=torch.long), "2 labels"),
         (torch.zeros(2, 1, 2, 2), torch.zeros(2), "y.long()"),
+        (torch.zeros(2, 3, 8, 8), torch.zeros(2, dtype=torch.int32), "y.long()"),
+        (torch.zeros(2, 3, 8, 8), torch.zeros(2, dtype=torch.uint8), "y.long()"),
         (torch.zeros(2, 3, 8, 8), torch.tensor([0, -100]), "Leave such images out"),  # ignored by cross_entropy
         (torch.zeros(2, 3, 8, 8), torch.tensor([0, 99]), "go up to 99"),
     ],

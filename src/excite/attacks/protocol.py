@@ -136,8 +136,8 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
     """Refuse images and labels that no attack can mean."""
     if not x.is_floating_point():
         raise InputError(f"Images must be floating-point numbers in [0, 1], not {x.dtype}; pass x.float() / 255.")
-    if y.is_floating_point() or y.dtype == torch.bool:
-        raise InputError(f"Labels must be class numbers, not {y.dtype}; pass y.long().")
+    if y.dtype != torch.int64:  # torch's losses take no other
+        raise InputError(f"Labels must be class numbers, int64, not {y.dtype}; pass y.long().")
     if y.dim() != 1 or len(x) != len(y):
         raise InputError(
             f"{len(x)} images of shape {tuple(x.shape[1:])} need {len(x)} labels in one row; got {tuple(y.shape)}."
