@@ -104,6 +104,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "one class": (lambda: dataset((0, 0, 0), (0,), classes=2), "with one class there is nothing to learn"),
     "one image": (lambda: dataset((1,), (1,)), "with one class there is nothing to learn"),
     "an unseen class": (lambda: dataset((0, 1, 0), (0, 2), classes=3), "no training image is of class 2"),
+    "2.0 classes": (lambda: dataset(classes=2.0), "num_classes is 2.0; it must be a whole number"),  # type: ignore[arg-type]
     # seeds
     "train seed=-1": (
         lambda: train(
@@ -190,6 +191,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a vector that is none": (lambda: excite.certificate(None, X, X), "a tensor"),  # type: ignore[arg-type]
     "batches of text": (lambda: judge(batch_size="x"), "whole number"),
     "batches of -1": (lambda: judge(batch_size=-1), "at least 1"),
+    "AutoAttack in batches of 0": (lambda: attacks.autoattack(model(), X, Y, eps=0.1, batch_size=0), "at least 1"),
     "no images": (lambda: judge(X[:0], Y[:0]), "at least 1"),
     "images of NaN": (lambda: judge(X * math.nan), "0, 1"),
     "an evaluation that is not there": (lambda: excite.Evaluation.load("nowhere.json"), "Save one there"),
@@ -205,6 +207,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "no sizes to choose from": (lambda: excite.choose_batch_size({}, {}, 0.5), "batch size"),
     "other sizes": (lambda: excite.choose_batch_size({32: 1.0}, {64: 0.5}, 0.5), "same"),
     "a beta of NaN": (lambda: objectives.Trades(beta=math.nan), "beta"),
+    "a beta of text": (lambda: objectives.Trades(beta="6"), "beta is '6'; it must be a number"),  # type: ignore[arg-type]
+    "a gamma of text": (lambda: objectives.AWP(gamma="1"), "gamma is '1'; it must be a number"),  # type: ignore[arg-type]
+    "a weight of text": (
+        lambda: objectives.RST(unlabelled_weight="1"),  # type: ignore[arg-type]
+        "unlabelled_weight is '1'; it must be a number",
+    ),
     "no steps": (lambda: objectives.Trades(steps=-1), "steps"),
     "an unknown benchmark": (lambda: excite.benchmark(model(), eps=0.1, dataset="imagenet"), "imagenet"),
     "another model's optimizer": (lambda: excite.Recorder(model(), sgd()), "none of this model's parameters"),

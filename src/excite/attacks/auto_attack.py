@@ -12,7 +12,7 @@ from excite.attacks.fast_model import fast_inference
 from excite.attacks.packaged import FAB, Square
 from excite.attacks.protocol import Attack, Cascade, Norm, in_words
 from excite.errors import InputError
-from excite.quantities import MODULE, check_kind
+from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import lookup, named_options, with_named_options
 
 Member = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
@@ -98,4 +98,5 @@ def autoattack(
     """
     attack = AutoAttack(eps, norm, version, members, seed=seed)
     check_kind("model", model, "parameters", MODULE)
+    check_whole("batch_size", batch_size, least=1)
     return attack.run(fast_inference(model), x, y, None, batch_size=batch_size)

@@ -108,6 +108,7 @@ class Dataset:
     def __post_init__(self) -> None:
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
             raise InputError(f"Train ({self.train}) and test ({self.test}) images differ in shape.")
+        check_whole("num_classes", self.num_classes)
         if not 2 <= self.num_classes <= MOST_CLASSES:
             raise InputError(
                 f"{self.name}: the labels are of {self.num_classes} classes; 2 to {MOST_CLASSES:,} can be told apart. "

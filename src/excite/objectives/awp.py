@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from excite.errors import InputError
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial
+from excite.quantities import check_number
 from excite.randomness import undisturbed
 from excite.registry import build, named_options, with_named_options
 
@@ -68,6 +69,7 @@ class AWP(Adversarial[WeightPerturbation]):
     steps: int = STEPS
 
     def __post_init__(self) -> None:
+        check_number("gamma", self.gamma)
         if not 0 <= self.gamma < math.inf:
             raise InputError(
                 f"gamma={self.gamma} must be finite and 0 or more; 0.005 moves each weight tensor by half a percent."

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from excite.errors import InputError
 from excite.objectives.protocol import EPS, STEP, STEPS, Forward
 from excite.objectives.trades import BETA, Trades
+from excite.quantities import check_number
 from excite.registry import named_options, with_named_options
 
 
@@ -46,6 +47,7 @@ class RST(Trades):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_number("unlabelled_weight", self.unlabelled_weight)
         if not 0 <= self.unlabelled_weight < math.inf:
             raise InputError(
                 f"unlabelled_weight={self.unlabelled_weight} must be finite and 0 or more; 1 counts both halves alike."

@@ -13,6 +13,7 @@ from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.attacks.protocol import check_inputs
 from excite.errors import InputError
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.quantities import check_number
 from excite.registry import named_options, with_named_options
 
 BETA = 6.0
@@ -63,6 +64,7 @@ class Trades(Adversarial[Tensor]):
 
     def __post_init__(self) -> None:
         check_pgd(eps=self.eps, step=self.step, steps=self.steps)
+        check_number("beta", self.beta)
         if not 0 <= self.beta < math.inf:
             raise InputError(
                 f"beta={self.beta} must be finite, and 0 or more: below, it would reward answers that differ. "
