@@ -100,6 +100,12 @@ def test_one_answer_for_every_image_is_guessing(tmp_path: Path) -> None:
     assert not evaluate(model, *examples(model), {}).learned_nothing
 
 
+@pytest.mark.parametrize(("right", "nothing"), [(100, False), (97, False), (95, True), (90, True)])
+def test_where_most_images_are_of_one_class_few_errors_are_something_learned(right: int, nothing: bool) -> None:
+    found = Evaluation(np.arange(100) < right, {}, (), Cost(), examples="", chance=0.95)
+    assert found.learned_nothing is nothing
+
+
 def test_eps_zero_gives_the_clean_accuracy() -> None:
     model = network()
     x, y = examples(model)

@@ -13,7 +13,7 @@ from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
 from excite.registry import with_named_options
 
-HARDLY_BETTER = 1.1  # times as often right as one answer for every image: that is luck
+HARDLY_BETTER = 1.1  # times as often right as one answer for every image, or as rarely wrong: that is luck
 TRAIN_MODE = "train mode"  # the flag of a model that was left in it, and evaluated in eval mode
 
 
@@ -89,8 +89,11 @@ class Evaluation:
 
     @property
     def learned_nothing(self) -> bool:
-        """Whether the model is hardly better than one answer for every image."""
-        return self.chance is not None and self.clean.value <= HARDLY_BETTER * self.chance
+        """Whether the model is hardly better than one answer for every image: more often right, or less often wrong."""
+        if self.chance is None:
+            return False
+        right = self.clean.value
+        return right <= HARDLY_BETTER * self.chance and HARDLY_BETTER * (1 - right) >= 1 - self.chance
 
     @property
     def clean(self) -> Accuracy:
