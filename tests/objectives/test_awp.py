@@ -58,6 +58,15 @@ def test_without_a_step_up_it_is_the_objective_below(
     )
 
 
+def test_where_only_biases_are_trained_no_weight_is_moved(
+    new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]
+) -> None:
+    model = new_network()
+    for parameter in model.parameters():
+        parameter.requires_grad_(parameter.dim() < 2)
+    torch.testing.assert_close(awp_loss(model, *batch, on="pgd_at"), PGDAT()(new_network(), *batch), rtol=1e-12, atol=0)
+
+
 def test_dropout_masks_are_the_same_on_the_way_up_and_down() -> None:
     """Half the inputs are dropped; without the same masks the weights would be moved along other inputs."""
     torch.manual_seed(0)

@@ -39,10 +39,10 @@ def awp_loss(
 ) -> Tensor:
     """The loss of `on`, an adversarial objective, at (x′, θ + v); its gradient arrives at θ. `beta` is that of TRADES.
 
-    x′ is what the attack of `on` finds at θ. v is one step up the loss at x′, of length gamma · ‖w‖ for every weight
-    tensor w of two dimensions or more (biases and batch-norm scales stay). The step up sees the loss as training does,
-    same mode, same dropout masks, and leaves no sign of it: batch-norm statistics are updated by the forward passes at
-    θ + v alone. Where several processes share a batch, each goes up along its own share.
+    x′ is what the attack of `on` finds at θ. v is one step up the loss at x′, of length gamma · ‖w‖ for every trained
+    weight tensor w of two dimensions or more (biases and batch-norm scales stay). The step up sees the loss as training
+    does, same mode, same dropout masks, and leaves no sign of it: batch-norm statistics are updated by the forward
+    passes at θ + v alone. Where several processes share a batch, each goes up along its own share.
     """
     return AWP(on, gamma, beta, eps, step, steps)(model, x, y, generator)
 
@@ -99,7 +99,7 @@ class AWP(Adversarial[WeightPerturbation]):
         }
         with undisturbed(model, x.device), torch.enable_grad():
             loss = self._inner.loss_at(model, x.detach(), x_adv, y)
-            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True) if weights else ()
         return WeightPerturbation(
             x_adv,
             {
