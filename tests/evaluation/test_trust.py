@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, relu, softmax
 
 from excite import attacks, data
 from excite.attacks import PGD, fast_inference
-from excite.evaluation import AttackResult, Evaluation, evaluate
+from excite.evaluation import AttackResult, Cost, Evaluation, Stage, evaluate
 from excite.evaluation.trust import EXAMPLES, WEAKEST, check_attack, without_gradients
 from excite.models.lenet import LeNet5
 
@@ -267,3 +267,22 @@ def test_the_attack_that_sees_no_gradient_is_named() -> None:
     assert flag.name == "black box beats white box"
     assert str(flag).count("a hundred guesses") == 2
     assert "Square" not in str(flag)
+
+
+def test_attacks_without_gradients_are_not_held_against_each_other() -> None:
+    alone = attacks.create("autoattack", eps=0.1, members=["square"])
+    several = {"few guesses": Guesses(0.1, 0.02), "more guesses": Guesses(0.1, 0.02), "a cascade of one": alone}
+    standing = {"few guesses": 45, "more guesses": 20, "a cascade of one": 35}
+    results = {
+        name: AttackResult(name, np.arange(50) < left, (Stage("", left, Cost()),)) for name, left in standing.items()
+    }
+    assert without_gradients(several, results) == []
+
+
+def test_the_attack_that_more_attacking_follows_does_not_depend_on_the_order(honest: nn.Module) -> None:
+    digits = data.load("mnist-sample").test
+    x, y = digits.floats()[:60], digits.labels[:60]
+    square = {"square": attacks.create("square", eps=0.1, queries=10)}
+    weak = {"weak": attacks.create("pgd", eps=0.1, step=0.02, steps=2)}
+    for both in (weak | square, square | weak):
+        assert "a stronger attack helps" in {flag.name for flag in evaluate(honest, x, y, both).flags}

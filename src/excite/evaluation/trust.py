@@ -37,13 +37,14 @@ def distrust(
 ) -> list[Flag]:
     """Every reason found to distrust `results`; `examples` gives the images and labels with certain numbers.
 
-    More attacking costs time, so it follows one attack only, the first with the largest ε, on examples that withstood
-    every attack of this size: a weak attack beside a strong one misleads nobody.
+    More attacking costs time, so it follows one attack only, the first with the largest ε that follows gradients if
+    there is any, on examples that withstood every attack of this size: a weak attack beside a strong one misleads
+    nobody.
     """
     flags = check_model(plain, *examples(_few(correct))) if correct.any() else []
     sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None}
     if sized:
-        largest = attacks[max(sized, key=lambda name: sized[name])]
+        largest = attacks[max(sized, key=lambda name: (sized[name], _follows_gradients(attacks[name])))]
         same_size = [results[name].robust for name, attack in attacks.items() if _size(attack) == _size(largest)]
         robust = torch.from_numpy(np.all(same_size, axis=0))
         if robust.any():
@@ -68,16 +69,20 @@ def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, Attac
             if not member.follows_gradients:
                 fooled = before.standing - after.standing
                 flags.append(black_box(stage, fooled, fooled / len(robust)))
-        if not attack.follows_gradients:
+        if not _follows_gradients(attack):
             rivals = [
                 results[other].robust
                 for other, rival in attacks.items()
-                if other != name and _size(rival) == _size(attack)
+                if _follows_gradients(rival) and _size(rival) == _size(attack)
             ]
             if rivals:
                 fooled = int((np.all(rivals, axis=0) & ~robust).sum())
                 flags.append(black_box(name, fooled, fooled / len(robust)))
     return [flag for flag in flags if flag is not None]
+
+
+def _follows_gradients(attack: Attack) -> bool:
+    return any(stage.follows_gradients for _, stage in attack.stages)
 
 
 def _size(attack: Attack) -> tuple[object, object]:
@@ -292,7 +297,8 @@ def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
     return Flag(
         "black box beats white box",
         f"{attack}, which sees no gradient, brings the accuracy down by about {100 * drop:.0f} points or more after "
-        f"the gradient attacks: their gradient is masked. Count the verdicts of {attack} too, and find what masks it.",
+        f"the gradient attacks: they are too short, or their gradient is masked. Count the verdicts of {attack} too, "
+        "and raise steps and restarts; where that changes nothing, find what masks it.",
     )
 
 
