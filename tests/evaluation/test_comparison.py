@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -72,6 +73,20 @@ def test_different_examples_cannot_be_compared() -> None:
         compare(evaluation(one, one), evaluation(one, one, "others"))
     with pytest.raises(InputError, match="clean, pgd, worst"):
         compare(evaluation(one, one), evaluation(one, one), "square")
+
+
+def test_different_attacks_cannot_be_compared() -> None:
+    right = np.ones(3, dtype=bool)
+    first = evaluation(right, right)
+    weaker = replace(first, attacks={"pgd": AttackResult("PGD, half the radius", right, ())})
+    for on in ("pgd", "worst"):
+        with pytest.raises(InputError, match=r"pgd \(PGD\) and pgd \(PGD, half the radius\)"):
+            compare(first, weaker, on)
+    one_more = replace(first, attacks={**first.attacks, "square": AttackResult("SQUARE", right, ())})
+    with pytest.raises(InputError, match="one that both met"):
+        compare(first, one_more)
+    for on in ("clean", "pgd"):
+        assert compare(first, one_more, on).difference == 0.0
 
 
 ATTACK = "PGD_20 ε=1/255"

@@ -1,6 +1,6 @@
 """Is one model more robust than another? Their verdicts paired by image, and over several trainings by seed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,7 +46,7 @@ class Comparison:
 
 @named_options
 def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Comparison:
-    """Compare two evaluations of the same examples on `"clean"`, `"worst"` or an attack both have.
+    """Compare two evaluations of the same examples on `"clean"`, an attack both met, or `"worst"` of the same attacks.
 
     The interval is Bonett and Price's (2012): Wald's for paired shares, after adding one example that only the first
     model gets right and one that only the second does. It keeps its width where few or no examples tell them apart.
@@ -146,7 +146,20 @@ def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64
     if first.examples != second.examples:
         raise InputError("These evaluations used different examples; evaluate both models on the same ones.")
     gains: NDArray[np.float64] = np.asarray(second.outcomes(on), dtype=float) - np.asarray(first.outcomes(on))
+    one, other = (
+        {name: attack.description for name, attack in model.attacks.items() if on in (name, "worst")}
+        for model in (first, second)
+    )
+    if one != other:
+        raise InputError(
+            f"On {on!r} these evaluations met different attacks, {_listed(one)} and {_listed(other)}; evaluate both "
+            "models under the same ones, or compare them on one that both met."
+        )
     return gains
+
+
+def _listed(attacks: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} ({words})" for name, words in attacks.items()) or "none"
 
 
 def _shared(gains: Gains) -> float:
