@@ -137,6 +137,34 @@ def test_what_an_attack_knows_tells_it_from_another(kind: Any) -> None:
     assert str(one) == str(other)
 
 
+def a_patch(model: nn.Module, x: Tensor, y: Tensor, *, patch: Any) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize(
+    "as_known", [lambda patch: patch, lambda patch: [patch], lambda patch: patch.numpy(), nn.Parameter]
+)
+@pytest.mark.parametrize("kind", [Shift, shifting, lambda patch: partial(a_patch, patch=patch)])
+def test_large_tensors_are_told_apart_where_their_words_are_not(kind: Any, as_known: Any) -> None:
+    one = torch.zeros(3, 28, 28)
+    other = one.clone()
+    other[1, 14, 14] = 1
+    first, again, second = (repr(as_attack(kind(as_known(patch)))) for patch in (one, one.clone(), other))
+    assert repr(one) == repr(other)
+    assert first == again != second
+
+
+def test_models_that_an_attack_knows_are_told_apart_by_their_weights() -> None:
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert repr(as_attack(Shift(one))) != repr(as_attack(Shift(other)))  # type: ignore[arg-type]
+
+
+def test_where_an_option_lies_in_memory_does_not_count() -> None:
+    one, other = (partial(a_patch, patch=object()) for _ in range(2))
+    assert repr(one) != repr(other)
+    assert repr(as_attack(one)) == repr(as_attack(other))
+
+
 SAME_ELSEWHERE = """
 from excite.attacks import as_attack
 def attack(model, x, y, loss="a"):

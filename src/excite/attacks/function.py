@@ -4,10 +4,13 @@ import functools
 import hashlib
 import inspect
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from excite.attacks.protocol import Attack, AttackFunction, Norm
 from excite.errors import InputError, unknown
@@ -109,7 +112,7 @@ def _parameters(function: AttackFunction) -> dict[str, inspect.Parameter]:
 def _inside(function: object) -> str:
     """What it does and knows, without the addresses of objects: code, defaults, values around it, attributes."""
     if isinstance(function, functools.partial):
-        return f"{_inside(function.func)} {function.args} {function.keywords}"
+        return f"{_inside(function.func)} {_words_of((function.args, function.keywords))}"
     code = getattr(function, "__code__", None)
     if code is None:  # an object: its attributes, and what calling it does
         attributes = _words_of(getattr(function, "__dict__", function))
@@ -122,13 +125,39 @@ def _inside(function: object) -> str:
 
 
 def _words_of(values: object) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
+    """Numbers by their hash: of many, torch and numpy print a few, and of a model's weights nothing."""
+    return _anywhere(repr(tree_map(_hashed, values)))
+
+
+def _hashed(value: object) -> object:
+    match value:
+        case nn.Module():
+            return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
+        case Tensor():
+            return fingerprint([value])
+        case np.ndarray():
+            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return value
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A hash of their shapes, types and values."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _anywhere(words: str) -> str:
+    """Without addresses, which are others in another process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", words)
 
 
 def _words(function: AttackFunction) -> str:
     if isinstance(function, functools.partial):
         options = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
-        return f"{_words(function.func)}({', '.join(options)})"
+        return _anywhere(f"{_words(function.func)}({', '.join(options)})")
     if hasattr(function, "__dataclass_fields__"):
-        return repr(function)
+        return _anywhere(repr(function))
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -1,7 +1,6 @@
 """Judge a model under attack: every verdict is its own, in eval mode, on images and attacks in any customary form."""
 
 import contextlib
-import hashlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel, eval_mode
+from excite.attacks.function import fingerprint
 from excite.attacks.given import Attacks, Radius, as_attacks
 from excite.attacks.ladder import Ladder
 from excite.attacks.protocol import Attack, check_inputs, check_labels, right_answers
@@ -100,11 +100,11 @@ def evaluate(
             began = time.perf_counter()
             correct, not_finite = _clean(model, x, y, batch_size)
             cost = Cost(time.perf_counter() - began, forwards=len(x))
-            examples, chance = _hash([x, y]), float(y.bincount().max()) / len(y)
+            examples, chance = fingerprint([x, y]), float(y.bincount().max()) / len(y)
             if not known:
                 return Evaluation(correct.numpy(), {}, (), cost, examples, chance=chance)
             order = [batch_size, seed, *((name, repr(attack)) for name, attack in known.items())]
-            weights = "" if journal is None else _hash([*model.parameters(), *model.buffers(), correct])
+            weights = "" if journal is None else fingerprint([*model.parameters(), *model.buffers(), correct])
             diary = Journal(journal, key=f"{order} on {examples} with {weights}", correct=correct, attacks=known)
             judge = Judge(model, x, y, known, seed=seed, fast=fast)
             hire(judge).work_off(Agenda(diary, batch_size, on_progress))
@@ -185,14 +185,6 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter, gradient in kept:
             parameter.grad = gradient
-
-
-def _hash(tensors: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[Tensor, Tensor]:
