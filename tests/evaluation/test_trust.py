@@ -279,10 +279,16 @@ def test_attacks_without_gradients_are_not_held_against_each_other() -> None:
     assert without_gradients(several, results) == []
 
 
+def elsewhere(model: nn.Module, x: Tensor, y: Tensor, eps: float = 8) -> Tensor:
+    """Says a radius, but not in which norm."""
+    return x
+
+
 def test_the_attack_that_more_attacking_follows_does_not_depend_on_the_order(honest: nn.Module) -> None:
     digits = data.load("mnist-sample").test
     x, y = digits.floats()[:60], digits.labels[:60]
     square = {"square": attacks.create("square", eps=0.1, queries=10)}
     weak = {"weak": attacks.create("pgd", eps=0.1, step=0.02, steps=2)}
-    for both in (weak | square, square | weak):
+    unsized: dict[str, Any] = {"unsized": elsewhere}
+    for both in (weak | square, square | weak, unsized | weak):
         assert "a stronger attack helps" in {flag.name for flag in evaluate(honest, x, y, both).flags}

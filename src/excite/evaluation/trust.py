@@ -37,12 +37,12 @@ def distrust(
 ) -> list[Flag]:
     """Every reason found to distrust `results`; `examples` gives the images and labels with certain numbers.
 
-    More attacking costs time, so it follows one attack only, the first with the largest ε that follows gradients if
-    there is any, on examples that withstood every attack of this size: a weak attack beside a strong one misleads
-    nobody.
+    More attacking costs time, so it follows one attack only, of those that say their ball the first with the largest ε,
+    which follows gradients if there is one, on examples that withstood every attack of this size: a weak attack beside
+    a strong one misleads nobody.
     """
     flags = check_model(plain, *examples(_few(correct))) if correct.any() else []
-    sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None}
+    sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None and attack.norm is not None}
     if sized:
         largest = attacks[max(sized, key=lambda name: (sized[name], _follows_gradients(attacks[name])))]
         same_size = [results[name].robust for name, attack in attacks.items() if _size(attack) == _size(largest)]
