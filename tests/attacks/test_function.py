@@ -117,6 +117,29 @@ def test_a_radius_is_the_functions_own_or_given_and_never_a_generator(
         as_attacks(fixed, eps=0.03)
 
 
+def brighter(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, by: float = 0.3) -> Tensor:
+    return (x + by).clamp(0, 1)
+
+
+brighter.norm = "linf"  # type: ignore[attr-defined]
+
+
+def test_a_function_keeps_its_norm_at_another_radius(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    (attack,) = as_attacks(brighter, eps=0.1).values()
+    assert attack.norm == attack.at(0.2).norm == "linf"
+    with pytest.raises(InputError, match=r"further than eps=0\.1"):
+        evaluate(convnet, images, labels, attack)
+
+
+def test_a_radius_of_numpy_is_one() -> None:
+    assert as_attack(partial(brighter, eps=np.float32(0.5))).eps == 0.5  # type: ignore[arg-type]
+
+
+def test_a_radius_in_another_unit_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError, match="8/255"):
+        as_attack(partial(brighter, eps=8))
+
+
 class Shift:
     def __init__(self, by: float) -> None:
         self.by = by

@@ -4,15 +4,17 @@ import functools
 import hashlib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Norm
+from excite.attacks.protocol import Attack, AttackFunction, Norm, check_ball
 from excite.errors import InputError, unknown
 from excite.registry import named_options
 
@@ -37,7 +39,10 @@ def as_attack(attack: Attack | AttackFunction) -> Attack:
 
 @dataclass(frozen=True, repr=False)
 class _Function(Attack):
-    """A function as an attack. Its ball is known from its `eps` and `norm`, attributes or arguments with a value."""
+    """A function as an attack. Its ball is known from its `eps` and `norm`, attributes or arguments with a value.
+
+    Of a partial, an attribute may also be that of the function below it.
+    """
 
     function: AttackFunction
     eps: float | None
@@ -51,8 +56,6 @@ class _Function(Attack):
         if isinstance(function, type):
             raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
         parameters = _parameters(function)
-        given = {name: parameter.default for name, parameter in parameters.items()}
-        eps, norm = getattr(function, "eps", given.get("eps")), getattr(function, "norm", given.get("norm"))
         rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
         positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
         as_fourth = "generator" not in parameters and any(map(_takes_generator, positional[:1]))
@@ -64,8 +67,7 @@ class _Function(Attack):
                 raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
         return cls(
             function,
-            eps if isinstance(eps, int | float) else None,
-            norm if norm in ("linf", "l2") else None,
+            *_ball(function, parameters),
             "generator" if "generator" in parameters else "" if as_fourth else None,
         )
 
@@ -91,6 +93,20 @@ class _Function(Attack):
         """The same in every process for the same attack and options: what a resumed evaluation is held against."""
         inside = hashlib.sha256(_inside(self.function).encode()).hexdigest()
         return f"{self} {inside[:16]}"
+
+
+def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter]) -> tuple[float | None, Norm | None]:
+    """Its radius and norm, as far as they are known."""
+    below = function.func if isinstance(function, functools.partial) else None
+    eps, norm = (
+        [getattr(function, name, None), getattr(parameters.get(name), "default", None), getattr(below, name, None)]
+        for name in ("eps", "norm")
+    )
+    radius = next((float(value) for value in eps if isinstance(value, Real)), None)
+    known: Norm | None = next((value for value in norm if value in get_args(Norm)), None)
+    if radius is not None and known is not None:
+        check_ball(radius, known)
+    return radius, known
 
 
 def _takes_generator(fourth: inspect.Parameter) -> bool:
