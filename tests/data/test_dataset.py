@@ -25,6 +25,8 @@ LABELS = torch.zeros(4, dtype=torch.int64)
     [
         (IMAGES.float(), LABELS, r"round\(\).to\(torch.uint8\)"),
         (IMAGES.squeeze(1), LABELS, r"unsqueeze\(1\)"),
+        (torch.zeros(4, 32, 32, 3, dtype=torch.uint8), LABELS, r"permute\(0, 3, 1, 2\)"),
+        (np.zeros((4, 28, 28, 1), dtype=np.uint8), LABELS, r"permute\(0, 3, 1, 2\)"),
         (IMAGES[:0], LABELS[:0], "at least one image"),
         (IMAGES, LABELS.float(), r"labels.long\(\)"),
         (IMAGES.tolist(), LABELS, "must be a tensor or an array of numbers, not list"),
@@ -39,6 +41,11 @@ def test_a_split_that_does_not_fit_is_refused_with_the_cure(
 ) -> None:
     with pytest.raises(InputError, match=message):
         Split(images, labels)
+
+
+def test_many_channels_and_narrow_images_are_taken() -> None:
+    for shape in ((4, 9, 128, 1), (4, 12, 8, 8), (4, 4, 4, 1)):
+        assert Split(torch.zeros(shape, dtype=torch.uint8), LABELS).images.shape == shape
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])

@@ -15,6 +15,7 @@ from excite.randomness import generator
 from excite.registry import with_named_options
 
 MOST_CLASSES = 1_000_000
+MOST_CHANNELS = 4  # of a picture
 _WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
@@ -177,6 +178,12 @@ def checked_images(value: object) -> Tensor:
         raise InputError(
             f"Images must be N×C×H×W, not of shape {tuple(images.shape)}. "
             "Grey images of shape N×H×W: images.unsqueeze(1)."
+        )
+    _, channels, height, width = images.shape
+    if channels == height > MOST_CHANNELS >= width:  # square images have their channels last
+        raise InputError(
+            f"Images must be N×C×H×W; these, of shape {tuple(images.shape)}, are N×H×W×C. "
+            "Put the channels second: images.permute(0, 3, 1, 2), of an array images.transpose(0, 3, 1, 2)."
         )
     if images.numel() == 0:
         raise InputError(f"A split needs at least one image; these have shape {tuple(images.shape)}.")
