@@ -48,7 +48,7 @@ def test_many_channels_and_narrow_images_are_taken() -> None:
         assert Split(torch.zeros(shape, dtype=torch.uint8), LABELS).images.shape == shape
 
 
-@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, np.uint16, np.uint64])
 def test_arrays_and_whole_numbers_of_any_size_are_taken(kind: type) -> None:
     split = Split(IMAGES.numpy(), LABELS.numpy().astype(kind))  # type: ignore[arg-type]
     assert torch.equal(split.images, IMAGES)
@@ -81,6 +81,12 @@ def test_a_dataset_says_what_it_is() -> None:
     assert str(dataset) == "noise: train 1,200 images 3×5×4, test 34 images 3×5×4, 10 classes"
     assert dataset.input_shape == (3, 5, 4)
     assert len(dataset.test) == 34
+
+
+def test_classes_are_called_by_words() -> None:
+    split = Split(IMAGES, torch.tensor([0, 1, 0, 1]))
+    assert Dataset("x", split, split, 2, (3, 8)).class_names == ("3", "8")  # type: ignore[arg-type]
+    assert Dataset("x", split, split, 2).class_names == ("0", "1")
 
 
 def test_subset_draws_without_replacement_and_repeats() -> None:

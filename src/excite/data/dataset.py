@@ -16,7 +16,7 @@ from excite.registry import with_named_options
 
 MOST_CLASSES = 1_000_000
 MOST_CHANNELS = 4  # of a picture
-_WHOLE_NUMBERS = (torch.uint8, torch.int8, torch.int16, torch.int32)
+_WHOLE_NUMBERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
 
@@ -131,8 +131,7 @@ class Dataset:
                 f"{self.name}: no training image is of class {min(unseen)}, of which there are test images. "
                 "Leave them out, or split the images anew."
             )
-        if not self.class_names:
-            object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
+        object.__setattr__(self, "class_names", tuple(map(str, self.class_names or range(self.num_classes))))
         if len(self.class_names) != self.num_classes:
             raise InputError(
                 f"{self.name}: {len(self.class_names)} class names for {self.num_classes} classes; give one each."
