@@ -234,6 +234,27 @@ def test_the_authors_lenet_is_flagged() -> None:
     assert "activated logits" in {flag.name for flag in judge(model).flags}
 
 
+class MaskedOnes(nn.Module):
+    """Stops the gradient of images that it takes for ones."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.network(x)
+        return torch.where(logits.argmax(1, keepdim=True) == 1, logits.detach(), logits)
+
+
+def test_examples_that_are_sorted_by_class_hide_nothing(honest: nn.Module) -> None:
+    digits = data.load("mnist-sample").test
+    by_class = digits.labels.argsort(stable=True)
+    x, y = digits.floats()[by_class], digits.labels[by_class]
+    attack = attacks.create("pgd", eps=0.1, step=0.05, steps=2)
+    flags = evaluate(MaskedOnes(honest), x, y, attack, batch_size=500).flags
+    assert "vanishing gradients" in {flag.name for flag in flags}
+
+
 def test_checks_can_be_left_out(honest: nn.Module) -> None:
     digits = data.load("mnist-sample").test
     x, y = digits.floats()[:20], digits.labels[:20]

@@ -41,21 +41,23 @@ def distrust(
     which follows gradients if there is one, on examples that withstood every attack of this size: a weak attack beside
     a strong one misleads nobody.
     """
-    flags = check_model(plain, *examples(_few(correct))) if correct.any() else []
+    flags = check_model(plain, *examples(_few(correct, generator))) if correct.any() else []
     sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None and attack.norm is not None}
     if sized:
         largest = attacks[max(sized, key=lambda name: (sized[name], _follows_gradients(attacks[name])))]
         same_size = [results[name].robust for name, attack in attacks.items() if _size(attack) == _size(largest)]
         robust = torch.from_numpy(np.all(same_size, axis=0))
         if robust.any():
-            x, y = examples(_few(robust))
+            x, y = examples(_few(robust, generator))
             share = float(robust.double().mean())
             flags += check_attack(attacked, x, y, attack=largest, share=share, generator=generator)
     return flags + without_gradients(attacks, results)
 
 
-def _few(chosen: Tensor) -> Tensor:
-    return chosen.nonzero().squeeze(1)[:EXAMPLES]
+def _few(chosen: Tensor, generator: torch.Generator) -> Tensor:
+    """Of them all, drawn: the first may be of one class."""
+    numbers = chosen.nonzero().squeeze(1)
+    return numbers[torch.randperm(len(numbers), generator=generator)[:EXAMPLES]]
 
 
 def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
