@@ -147,6 +147,13 @@ def test_what_the_package_warns_of_ends_up_in_the_result() -> None:
     assert "zero gradient" in flags[0].message
 
 
+def test_two_attacks_whose_names_differ_in_a_figure_are_flagged_each() -> None:
+    model = network(3)
+    attacks = {f"AA {n}": AutoAttack(n / 255, members=("apgd-t",), iterations=1) for n in (4, 8)}
+    flags = evaluate(model, *examples(model, 8), attacks, batch_size=4, checks=False).flags
+    assert [flag.name for flag in flags] == ["AA 4/apgd-t", "AA 8/apgd-t"]
+
+
 class Rounded(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (100 * x).round()

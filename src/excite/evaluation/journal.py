@@ -113,11 +113,11 @@ class Journal:
 
     @property
     def flags(self) -> list[Flag]:
-        """Each once, in the order of the batches that raised them; two that differ in figures only count as one."""
-        distinct: dict[str, Flag] = {}
+        """Each once, in the order of the batches that raised them; two of one name that differ in figures are one."""
+        distinct: dict[tuple[str, str], Flag] = {}
         for _, flags in sorted(self._flags.items()):
             for flag in flags:
-                distinct.setdefault(re.sub(r"[\d.%]+", "", str(flag)), flag)
+                distinct.setdefault((flag.name, re.sub(r"[\d.%]+", "", flag.message)), flag)
         return list(distinct.values())
 
     def add_flags(self, address: tuple[int, int, int], flags: Iterable[Flag | None]) -> None:
