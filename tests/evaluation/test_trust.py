@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, relu, softmax
 
 from excite import attacks, data
 from excite.attacks import PGD, fast_inference
-from excite.evaluation import AttackResult, Cost, Evaluation, Stage, evaluate
+from excite.evaluation import AttackResult, Cost, Evaluation, Stage, evaluate, trust
 from excite.evaluation.trust import EXAMPLES, WEAKEST, check_attack, without_gradients
 from excite.models.lenet import LeNet5
 
@@ -162,6 +162,14 @@ def test_each_fake_defence_is_flagged_by_name(
         evaluation = judge(defence(honest))
     assert name in {flag.name for flag in evaluation.flags}
     assert f"{name}: " in str(evaluation)
+
+
+def test_layers_that_are_the_same_in_both_modes_may_be_left_in_train_mode() -> None:
+    same = [nn.InstanceNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)]
+    assert trust.train_mode(nn.Sequential(*same)) is None
+    flag = trust.train_mode(nn.Sequential(*same, nn.BatchNorm2d(3)))
+    assert flag is not None
+    assert '1 of its layers ("2" first)' in flag.message
 
 
 def test_an_honest_model_raises_no_flag(honest: nn.Module) -> None:

@@ -112,7 +112,11 @@ def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
 def train_mode(model: nn.Module) -> Flag | None:
     """Asked before the evaluation switches to eval mode."""
     kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
-    left = [name for name, module in model.named_modules() if module.training and isinstance(module, kinds)]
+    left = [
+        name
+        for name, module in model.named_modules()
+        if module.training and isinstance(module, kinds) and getattr(module, "track_running_stats", True)
+    ]
     if not left:
         return None
     return Flag(
