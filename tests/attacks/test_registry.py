@@ -58,6 +58,19 @@ def test_every_attack_refuses_classes_that_the_model_lacks(
         attacks.create(name, eps=0.1, **options)(convnet, images[:2], torch.tensor([0, 12]), None)
 
 
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_no_attack_runs_where_there_are_no_gradients(
+    name: str, convnet: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    """It would leave every image as it is, and the model would seem robust."""
+    attack = attacks.create(name, eps=0.05, **QUICK.get(name, {"iterations": 3}))
+    with torch.inference_mode():
+        with pytest.raises(InputError, match=r"torch.inference_mode\(False\)"):
+            attack(convnet, images[:2], labels[:2], torch.Generator())
+        with torch.inference_mode(False):
+            attack(convnet, images[:2], labels[:2], torch.Generator())
+
+
 @pytest.mark.parametrize("norm", get_args(Norm))
 @pytest.mark.parametrize("name", attacks.ATTACKS)
 def test_every_attack_stays_in_its_ball(name: str, norm: Norm, convnet: nn.Module, labels: Tensor) -> None:

@@ -106,6 +106,18 @@ def test_where_most_images_are_of_one_class_few_errors_are_something_learned(rig
     assert found.learned_nothing is nothing
 
 
+def test_gradients_are_wanted_where_there_is_an_attack() -> None:
+    model = network()
+    x, y = examples(model)
+    attacked = evaluate(model, x, y, PGD, checks=False)
+    with torch.no_grad():
+        assert evaluate(model, x, y, PGD, checks=False).worst == attacked.worst
+    with torch.inference_mode():
+        assert evaluate(model, x, y).clean == attacked.clean
+        with pytest.raises(InputError, match="no attack could succeed"):
+            evaluate(model, x, y, PGD)
+
+
 def test_eps_zero_gives_the_clean_accuracy() -> None:
     model = network()
     x, y = examples(model)

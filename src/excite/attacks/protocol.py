@@ -133,7 +133,17 @@ def in_words(eps: float, norm: Norm) -> str:
 
 
 def check_inputs(x: Tensor, y: Tensor) -> None:
-    """Refuse images and labels that no attack can mean."""
+    """Refuse images and labels that no attack can mean, and a mode in which attacks find no gradient to follow."""
+    if torch.is_inference_mode_enabled():
+        raise InputError(
+            "In torch's inference mode there are no gradients, so that no attack could succeed. Attack outside it, or "
+            "inside torch.inference_mode(False); torch.no_grad() does no harm."
+        )
+    check_examples(x, y)
+
+
+def check_examples(x: Tensor, y: Tensor) -> None:
+    """Refuse images and labels that do not fit together, or that have no ball around them."""
     if not x.is_floating_point():
         raise InputError(f"Images must be floating-point numbers in [0, 1], not {x.dtype}; pass x.float() / 255.")
     if y.dtype != torch.int64:  # torch's losses take no other

@@ -16,7 +16,7 @@ from excite.attacks.fast_model import FastModel, eval_mode
 from excite.attacks.function import fingerprint
 from excite.attacks.given import Attacks, Radius, as_attacks
 from excite.attacks.ladder import Ladder
-from excite.attacks.protocol import Attack, check_inputs, check_labels, right_answers
+from excite.attacks.protocol import Attack, check_examples, check_inputs, check_labels, right_answers
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
@@ -88,7 +88,7 @@ def evaluate(
     known = as_attacks(attacks, eps)
     x, y = as_examples(model, x, y)
     journal = None if journal is None else Path(journal)
-    check_inputs(x, y)
+    (check_inputs if known else check_examples)(x, y)
     if len(x) == 0:
         raise InputError("0 examples give no verdict; pass at least 1.")
     shards = Shards(workers, engine, address)
