@@ -245,6 +245,7 @@ def test_the_customary_step(convnet: nn.Module, images: Tensor, labels: Tensor) 
         ({"loss": "crossentropy"}, "cross_entropy"),
         ({"norm": "l1"}, "linf"),
         ({"eps": -0.1}, "eps ≥ 0"),
+        ({"step": torch.inf}, "finite step"),
         ({"keep": "last", "early_stop": True}, '"best"'),
         ({"keep": "largest_loss", "restarts": 2, "random_start": True}, '"best"'),
     ],

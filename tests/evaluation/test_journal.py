@@ -116,6 +116,11 @@ def test_a_finished_evaluation_is_not_repeated(tmp_path: Path, problem: tuple[nn
     assert again.flags == first.flags
 
 
+def test_a_folder_is_no_journal(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
+    with pytest.raises(InputError, match="is a folder; name a file"):
+        evaluate(*problem, PGD, journal=tmp_path)
+
+
 def test_another_evaluations_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = problem
     journal = tmp_path / "journal.json"

@@ -171,8 +171,8 @@ def check_pgd(
     check_number("step", step)
     check_whole("steps", steps, least=0)
     check_whole("restarts", restarts, least=1)
-    if not step >= 0:
-        raise InputError(f"PGD needs step ≥ 0; got step={step:g}.")
+    if not 0 <= step < float("inf"):
+        raise InputError(f"PGD needs a finite step ≥ 0; got step={step:g}.")
 
 
 class _Found:

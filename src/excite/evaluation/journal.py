@@ -108,6 +108,8 @@ class Journal:
         self._flags: dict[tuple[int, int, int], tuple[Flag, ...]] = {}
         self.checked = False
         self.cost_of_checks = Cost()
+        if path is not None and path.is_dir():
+            raise InputError(f"The journal {path} is a folder; name a file, such as {path / 'evaluation.journal'}.")
         if path is not None and path.exists():
             self._read(path)
 
