@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from excite.trace import Recorder, Trace
 
 Floats = NDArray[np.float64]
 TraceOf = Callable[[Floats, Floats, Floats], Trace]
+Wander = Callable[[Literal["exact", "sketch"]], Trace]
 
 
 def test_certificates_and_slopes_are_those_of_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
@@ -29,6 +31,13 @@ def test_certificates_and_slopes_are_those_of_the_vectors(trace_of: TraceOf, wal
     np.testing.assert_allclose(found.slopes, expected, rtol=1e-9)
     assert found.largest_slope == pytest.approx(max(expected))
     np.testing.assert_allclose(found.inverse_rates, 10.0)
+
+
+def test_a_sketch_certifies_only_what_it_can_tell(wander: Wander) -> None:
+    exact, sketched = certify(wander("exact")), certify(wander("sketch"))
+    assert 0 < sketched.certified.sum() < sketched.angles.holds.sum()
+    assert exact.certified[sketched.certified].all()
+    assert {span.angle for span in sketched.spans} == {"acute", "right"}
 
 
 def test_on_a_quadratic_the_proof_s_slope_is_below_the_largest_eigenvalue(trace_of: TraceOf) -> None:

@@ -1,6 +1,7 @@
 """Assumption 2 from a trace equals that from the vectors, without free counts; the heuristic is the paper's."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 TraceOf = Callable[[Floats, Floats, Floats], Trace]
+Wander = Callable[[Literal["exact", "sketch"]], Trace]
 
 
 def test_it_is_the_inequality_on_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
@@ -33,6 +35,19 @@ def test_straight_lines_hold_always_and_returns_never(trace_of: TraceOf) -> None
 def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
     with pytest.raises(InputError, match="holds 2 moments"):
         acuteness(trace_of(np.eye(2), np.eye(2), np.ones(2)))
+
+
+def test_a_sketch_says_at_which_steps_it_does_not_know_the_sign(wander: Wander) -> None:
+    exact, sketched = acuteness(wander("exact")), acuteness(wander("sketch"))
+    assert not exact.undecided.any()
+    assert "sketch" not in str(exact)
+    assert sketched.margin == pytest.approx(2 / 8192**0.5)
+    np.testing.assert_allclose(sketched.cosines, exact.cosines, atol=2 * sketched.margin)
+    differ = exact.holds != sketched.holds
+    assert differ.any()
+    assert sketched.undecided[differ].all()
+    assert not sketched.undecided.all()
+    assert f"At {sketched.undecided.sum()} of them the cosine is within 0.022 of 0" in str(sketched)
 
 
 def test_the_heuristic_goes_down_from_the_smallest_batch_that_always_holds() -> None:

@@ -99,6 +99,20 @@ def test_squared_lengths_are_right_on_average_with_the_stated_spread(kind: str) 
     assert float(ratios.std()) < 1.3 * spread
 
 
+def test_cosines_near_zero_have_the_stated_error() -> None:
+    values, others = tensors(), [torch.randn(value.shape) for value in tensors()]
+    exact = _cosine(Whole(values), values, others)
+    sketches = [CountSketch(values, entries=512, seed=seed) for seed in range(200)]
+    errors = torch.tensor([_cosine(sketch, values, others) - exact for sketch in sketches])
+    assert float(errors.std()) == pytest.approx(sketches[0].cosine_error, rel=0.2)
+    assert Whole(values).cosine_error == 0
+
+
+def _cosine(projection: Whole | CountSketch, a: list[torch.Tensor], b: list[torch.Tensor]) -> float:
+    first, second = project(projection, a), project(projection, b)
+    return float(torch.nn.functional.cosine_similarity(first, second, dim=0))
+
+
 @pytest.mark.parametrize("kind", ["whole", "sketch"])
 def test_a_gradient_is_taken_without_touching_grad(kind: str) -> None:
     torch.manual_seed(0)

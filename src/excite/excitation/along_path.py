@@ -140,7 +140,8 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
 
     A step goes from one moment to the next: an epoch of SGD, or, where every step was recorded, a step of gradient
     descent, which is what the theorem is about: record it with `gradient="probe"`, all training examples being the
-    probe. `estimate` is the L that Assumption 1 is held against.
+    probe. Of a sketched trace only those steps are certified whose angle the sketch tells from a right one. `estimate`
+    is the L that Assumption 1 is held against.
     """
     if len(trace) < FEWEST_MOMENTS:
         raise InputError(
@@ -150,7 +151,11 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     lengths = np.sqrt(steps)
     along = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     across = np.sqrt(np.maximum(rests - along**2, 0.0))
-    spans = tuple(certify_span(float(u), float(a), float(c)) for u, a, c in zip(lengths, along, across, strict=True))
+    angles = acuteness(trace)
+    spans = tuple(
+        certify_span(float(u), float(a), float(c), margin=angles.margin)
+        for u, a, c in zip(lengths, along, across, strict=True)
+    )
     to_goal = trace.parameter_distances[:-2, -1]
     norms = trace.gradient_norms[:-2]
     rates = trace.learning_rates if len(trace.learning_rates) else np.full(len(trace), np.nan)
@@ -159,7 +164,7 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     return PathCertificate(
         slopes=np.divide(norms, to_goal, out=np.full_like(norms, np.inf), where=to_goal > 0),
         inverse_rates=np.divide(1.0, used, out=np.full(len(norms), np.nan), where=used > 0),
-        angles=acuteness(trace),
+        angles=angles,
         spans=spans,
         step_sizes=step_size_decay(rates) if known else None,
         smoothness=None if estimate is None else smoothness(trace, estimate),

@@ -17,13 +17,19 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
+STANDARD_ERRORS = 2.0  # of a sketched cosine: nearer to 0 its sign is not known
+
 
 @dataclass(frozen=True, eq=False)
 class Acuteness:
-    """Per step between moments: the inner product of Assumption 2 and the cosine of its angle."""
+    """Per step between moments: the inner product of Assumption 2 and the cosine of its angle.
+
+    Of a sketched trace (models of more than 2 million parameters) the cosines are known within `margin` only.
+    """
 
     products: Floats
     cosines: Floats
+    margin: float = 0.0  # two standard errors of the sketch
 
     @property
     def holds(self) -> NDArray[np.bool_]:
@@ -34,11 +40,22 @@ class Acuteness:
         """Share of the steps at which the assumption holds."""
         return float(self.holds.mean())
 
+    @property
+    def undecided(self) -> NDArray[np.bool_]:
+        """Where the cosine is so near to 0 that the sketch does not tell its sign; never with exact vectors."""
+        return np.abs(self.cosines) < self.margin
+
     def __str__(self) -> str:
-        return (
+        found = (
             f"Assumption 2 holds at {int(self.holds.sum())} of {len(self.products)} steps between recorded moments; "
             f"the smallest cosine is {self.cosines.min():.3g}."
         )
+        if self.undecided.any():
+            found += (
+                f" At {int(self.undecided.sum())} of them the cosine is within {self.margin:.2g} of 0, two standard "
+                'errors of the sketch, and may have either sign: Recorder(…, storage="exact") tells.'
+            )
+        return found
 
 
 @named_options
@@ -49,7 +66,8 @@ def acuteness(trace: Trace) -> Acuteness:
         trace: of a training with three moments or more (`recorder.record()` at the end of each epoch).
 
     Returns:
-        Inner products and cosines per step; `.fraction` is the share of steps at which it holds.
+        Inner products and cosines per step; `.fraction` is the share of steps at which it holds, `.undecided` where a
+        sketched trace does not tell.
 
     >>> positions = np.array([0.0, 1.0, 1.5, 1.75])  # θ₀ and three moments on a line, each half as far from 2
     >>> distances = (positions[:, None] - positions) ** 2
@@ -64,7 +82,7 @@ def acuteness(trace: Trace) -> Acuteness:
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps * rests)
     cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
-    return Acuteness(products, cosines)
+    return Acuteness(products, cosines, STANDARD_ERRORS * trace.cosine_error)
 
 
 def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:

@@ -46,15 +46,17 @@ class Span:
         return self.angle == "acute"
 
 
-def certify_span(step: float, along: float, across: float) -> Span:
-    """The certificate from ‖u‖ and the lengths of the parts of q along and across u."""
+def certify_span(step: float, along: float, across: float, *, margin: float = 0.0) -> Span:
+    """The certificate from ‖u‖ and the lengths of the parts of q along and across u.
+
+    An angle whose cosine is within `margin` of 0, or within rounding, is taken as a right one.
+    """
+    margin = max(margin, _ROUNDING)
     rest = math.hypot(along, across)
     cosine = along / rest if step > 0 and rest > 0 else 0.0
-    if cosine <= _ROUNDING:
+    if cosine <= margin:
         unknown = (math.nan, math.nan)
-        return Span(
-            "right" if cosine >= -_ROUNDING else "obtuse", cosine, (unknown, unknown), unknown, unknown, math.nan
-        )
+        return Span("right" if cosine >= -margin else "obtuse", cosine, (unknown, unknown), unknown, unknown, math.nan)
     # B is [[a, b], [b, c]] here, and its determinant is a.
     a, b = along / step, across / step
     c = 1 + b * (b / a)

@@ -87,6 +87,11 @@ class Trace:
         norms: Floats = np.sqrt(self.squared_gradient_distances[0, 1:])
         return norms
 
+    @property
+    def cosine_error(self) -> float:
+        """The standard error of a cosine near 0 between differences of moments; 0 where vectors were kept exactly."""
+        return float(self.facts.get("cosine_error", 0.0))
+
     def __str__(self) -> str:
         facts = (
             f"{len(self)} moments, {len(self.slopes)} local slopes and {len(self.curvatures)} curvatures; "
