@@ -38,6 +38,11 @@ def linear() -> nn.Module:
     return nn.Linear(DIMENSIONS, 1, bias=False)
 
 
+def compiled() -> nn.Module:
+    wrapped: Any = torch.compile(linear(), backend="eager")
+    return wrapped  # type: ignore[no-any-return]
+
+
 class Named(nn.Module):
     """Takes its inputs by name and answers as the models of Hugging Face do."""
 
@@ -70,6 +75,21 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[Any]], dict[st
     "two inputs": (TwoInputs, lambda: [(x / 2, x / 2, y) for x, y in batches()], {}),
     "dicts, alone": (linear, lambda: [{"image": x, "label": y} for x, y in batches()], {}),
     "dicts, by name": (TwoInputs, lambda: [{"left": x, "right": 0 * x, "target": y} for x, y in batches()], {}),
+    "dicts, DataParallel": (
+        lambda: nn.DataParallel(TwoInputs()),
+        lambda: [{"left": x, "right": 0 * x, "target": y} for x, y in batches()],
+        {},
+    ),
+    "dicts, compiled": (
+        compiled,
+        lambda: [{"image": x, "labels": y} for x, y in batches()],
+        {},
+    ),
+    "dicts, the own loss of a model in DataParallel": (
+        lambda: nn.DataParallel(Named()),
+        lambda: [{"inputs": x, "labels": y} for x, y in batches()],
+        {},
+    ),
     "dicts, the model's own loss": (Named, lambda: [{"inputs": x, "labels": y} for x, y in batches()], {}),
     "a step function": (
         linear,

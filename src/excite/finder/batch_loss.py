@@ -55,6 +55,10 @@ def _dict_loss(model: nn.Module, batch: Mapping[str, Any], loss_fn: LossFunction
 
 
 def _takes(model: nn.Module, name: str) -> bool:
+    if type(model).__module__.startswith("torch."):  # its wrappers take anything and hand it on
+        for inner in ("_orig_mod", "module"):
+            if hasattr(model, inner):
+                return _takes(getattr(model, inner), name)
     parameters = inspect.signature(model.forward).parameters
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
