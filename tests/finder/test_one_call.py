@@ -256,6 +256,20 @@ def test_present_weights_work_where_fresh_ones_cannot() -> None:
     assert estimate.constant == pytest.approx(1.0, rel=0.5)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_that_the_loop_keeps_in_eval_mode_stays_in_it(training: bool) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(DIMENSIONS), linear()).train(training)
+    model[0].eval()
+    modes = set()
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        modes.add(tuple(module.training for module in model.modules()))
+        return half_mse(model(batch[0]), batch[1])
+
+    excite.find_learning_rate(model, batches(), optimizer=sgd, step=step, budget=160)
+    assert modes == {(True, not training, True)}
+
+
 def test_accumulated_batches_are_one_large_batch() -> None:
     inputs = torch.randn(64, 8, generator=torch.Generator().manual_seed(0))
     small, large = ([(x, x @ torch.ones(8, 1)) for x in inputs.split(size)] for size in (4, 8))  # type: ignore[no-untyped-call]

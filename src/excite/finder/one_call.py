@@ -193,7 +193,9 @@ class _Trainings:
     def losses_at(self, rate: float, draw: int) -> Iterator[float]:
         """Train for as long as losses are asked for."""
         seed_all(derive_seed(self.seed, draw), accelerator())
-        model = self.beginning().train()
+        model = self.beginning()
+        if not model.training:  # else layers that are in eval mode are kept there by the loop
+            model.train()
         device = device_of(model)
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
         check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
