@@ -138,6 +138,41 @@ def test_an_optimizer_of_yours_gives_its_kind_and_groups() -> None:
     assert mine.state_dict() == before
 
 
+class Plain(Optimizer):
+    """As people write one for themselves: without a closure."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad)
+
+
+class Deaf(Plain):
+    """Takes a closure and does not look at it."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        super().step()
+
+
+@pytest.mark.parametrize("optimizer", [Plain, Deaf])
+def test_an_optimizer_need_not_take_a_closure(optimizer: Any) -> None:
+    mine, torchs = (
+        excite.find_learning_rate(linear(), batches(), half_mse, kind, budget=300).constant for kind in (optimizer, SGD)
+    )
+    assert mine == torchs
+
+
+def test_one_that_needs_a_closure_gets_it() -> None:
+    estimate = excite.find_learning_rate(
+        linear(), batches(), half_mse, lambda params, lr: torch.optim.LBFGS(params, lr, max_iter=1), budget=300
+    )
+    assert estimate.learning_rate() > 0
+
+
 # --- fresh weights
 
 

@@ -232,7 +232,11 @@ class _Trainings:
                 nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
             return mean
 
-        return float(optimizer.step(closure))
+        if _needs_closure(optimizer):
+            return float(optimizer.step(closure))
+        mean = closure()
+        optimizer.step()
+        return mean
 
     def _loss(self, model: nn.Module, batch: Any) -> Tensor:
         loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
@@ -240,6 +244,11 @@ class _Trainings:
             what = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
             raise InputError(f"The loss of a batch must be one number; this has {what}. Take its mean.")
         return loss
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """Whether its step evaluates the loss itself, as that of LBFGS does; others may not even take a closure."""
+    return any(each.default is each.empty for each in inspect.signature(optimizer.step).parameters.values())
 
 
 def _shown(progress: bool | None, on_progress: OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:
