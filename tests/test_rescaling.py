@@ -107,6 +107,10 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "SequentialLR with a warm-up": (warm_up, r"0\.01 at step 0, 0\.04 at step 1\. .*drop the warm-up"),
     "LinearLR, rising": (of_torch.LinearLR, "drop the warm-up"),
     "LambdaLR that rises": (lambda optimizer: of_torch.LambdaLR(optimizer, lambda e: min(1.0, e + 0.5)), "at step 1"),
+    "SWALR, whose end is in the groups": (
+        lambda optimizer: torch.optim.swa_utils.SWALR(optimizer, 0.05, anneal_epochs=2),
+        "holds rates in absolute terms",
+    ),
     "a schedule of ours": (
         lambda optimizer: schedules.attach(optimizer, schedules.constant(0.1)),
         r"schedules\.rescale",

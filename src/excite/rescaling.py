@@ -147,7 +147,9 @@ def _multiply(scheduler: LRScheduler, factor: float) -> None:
 def _twin(scheduler: Scheduler) -> Scheduler:
     """A copy that drives an optimizer of nothing."""
     groups: list[dict[str, Any]] = [
-        {"params": [torch.zeros(1, requires_grad=True)], **{key: float(group[key]) for key in ("lr", "initial_lr")}}
+        group
+        | {"params": [torch.zeros(1, requires_grad=True)]}
+        | {key: float(group[key]) for key in ("lr", "initial_lr")}
         for group in scheduler.optimizer.param_groups
     ]
     return copy.deepcopy(scheduler, {id(scheduler.optimizer): torch.optim.SGD(groups)})
