@@ -70,7 +70,8 @@ def test_of_a_run_that_diverged_nothing_is_said(trace_of: TraceOf, walk: Floats)
         acuteness(trace_of(walk, walk, np.ones(len(walk))))
 
 
-@pytest.mark.parametrize(("accuracy", "threshold"), [(85.0, 0.8), (0.85, 80.0)])
-def test_percentages_are_no_shares(accuracy: float, threshold: float) -> None:
+@pytest.mark.parametrize(("fraction", "accuracy", "threshold"), [(0.7, 85.0, 0.8), (0.7, 0.85, 80.0), (70, 0.85, 0.8)])
+def test_percentages_are_no_shares(fraction: float, accuracy: float, threshold: float) -> None:
+    """Of 70 where 0.7 was meant, the assumption would hold always."""
     with pytest.raises(InputError, match="pass one between 0 and 1"):
-        choose_batch_size({64: 0.7, 256: 1.0}, {64: accuracy, 256: 0.75}, threshold=threshold)
+        choose_batch_size({64: fraction, 256: 1.0}, {64: accuracy, 256: 0.75}, threshold=threshold)

@@ -115,9 +115,10 @@ def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, f
     """
     if not fractions or set(fractions) != set(accuracies):
         raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")
-    for what, share in [("threshold", threshold), *(("accuracy", one) for one in accuracies.values())]:
+    every = {"threshold": [threshold], "accuracy": accuracies.values(), "fraction": fractions.values()}
+    for what, share in ((what, share) for what, shares in every.items() for share in shares):
         if not 0 <= share <= 1:
-            raise InputError(f"{what}={share:g} is no share of images; pass one between 0 and 1, such as 0.8.")
+            raise InputError(f"{what}={share:g} is no share; pass one between 0 and 1, such as 0.8.")
     always = [size for size, fraction in fractions.items() if fraction >= 1]
     most = max(fractions.values())
     start = min(always or [size for size, fraction in fractions.items() if fraction == most])
