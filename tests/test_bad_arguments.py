@@ -171,6 +171,14 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "no optimizer": (lambda: excite.Recorder(model(), 3), "an optimizer of torch"),  # type: ignore[arg-type]
     "less than no slopes": (lambda: excite.Recorder(net := model(), sgd_of(net), slopes_per_epoch=-1), "at least 0"),
     "a seed below zero": (lambda: excite.Recorder(net := model(), sgd_of(net), seed=-1), "seed is -1"),
+    "less than no curvatures": (lambda: excite.Recorder(net := model(), sgd_of(net), curvature_every=-1), "at least 0"),
+    "curvatures by no iteration": (
+        lambda: excite.Recorder(net := model(), sgd_of(net), probe=(X, Y), curvature_every=1, curvature_iterations=0),
+        "curvature_iterations is 0",
+    ),
+    "epochs of half steps": (lambda: excite.Recorder(net := model(), sgd_of(net), steps_per_epoch=2.5), "whole number"),  # type: ignore[arg-type]
+    "a probe without targets": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=X), r"is \(x, y\)"),  # type: ignore[arg-type]
+    "a loader for a probe": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=BATCHES), r"is \(x, y\)"),  # type: ignore[arg-type]
     "a recorder of a lazy model": (lambda: excite.Recorder(net := nn.LazyLinear(3), sgd_of(net)), "pass a batch"),
     "multiple=-1": (lambda: rescaled(-1), "multiple is -1; it must be a finite number above 0"),
     "multiple=0": (lambda: rescaled(0), "multiple is 0; it must be a finite number above 0"),

@@ -105,9 +105,16 @@ class Recorder:
         check_kind("model", model, "parameters", MODULE)
         if optimizer is not None:
             check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
-        check_whole("slopes_per_epoch", slopes_per_epoch, least=0)
-        check_whole("sketch_entries", sketch_entries, least=1)
-        check_whole("seed", seed, least=0)
+        for name, count, least in (
+            ("slopes_per_epoch", slopes_per_epoch, 0),
+            ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
+            ("sketch_entries", sketch_entries, 1),
+            ("batch_size", batch_size, 1),
+            ("curvature_every", curvature_every, 0),
+            ("curvature_iterations", curvature_iterations, 1),
+            ("seed", seed, 0),
+        ):
+            check_whole(name, count, least=least)
         folder = None if folder is None else Path(folder)
         self._model = model
         self._parameters = trainable(model)
@@ -116,6 +123,8 @@ class Recorder:
             self._parameters = held_by(optimizer, self._parameters)
         self._probe: Probe | None = None
         if probe is not None:
+            if not (isinstance(probe, tuple | list) and [isinstance(part, Tensor) for part in probe] == [True, True]):
+                raise InputError("A probe is (x, y): a tensor of examples and one of their targets.")
             self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
         if gradient != "epoch_mean" or input_gradients or curvature_every:
             self._needed_probe()
