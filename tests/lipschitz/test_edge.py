@@ -1,6 +1,7 @@
 import math
 from collections.abc import Callable, Iterator
 from itertools import count, repeat
+from typing import Any
 
 import numpy as np
 import pytest
@@ -292,6 +293,12 @@ def test_losses_below_zero_are_losses_too() -> None:
 def test_what_cannot_work_is_refused_with_a_cure(losses: list[float], options: dict[str, float], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
         find_edge(lambda _rate, _draw: iter(losses), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [0.3, None, [(2.3, 0.9)] * 500, [torch.ones(3)] * 500])
+def test_losses_that_are_none_are_refused(given: Any) -> None:
+    with pytest.raises(InputError, match=r"loss of each step: `yield loss|must be one number"):
+        find_edge(lambda _rate, _draw: given, budget=900)
 
 
 def test_a_loss_may_begin_at_zero() -> None:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from excite.errors import InputError
 
@@ -99,9 +100,14 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
 
     Raises InputError where there are too few losses, or the first one is not finite: no rate has had a say in that.
     """
+    if not isinstance(losses, Iterable):
+        raise InputError(
+            f"A short training gave a {type(losses).__name__} for its losses. Yield the loss of each step: "
+            "`yield loss.item()` in the loop."
+        )
     judge, window, taken = _Judge(rate, steps, so_far), max(steps // 8, 1), []
     for given in islice(losses, steps):
-        loss = float(given.item() if hasattr(given, "item") else given)
+        loss = _number(given)
         taken.append(loss)
         if not math.isfinite(taken[0]):
             raise InputError(
@@ -123,6 +129,13 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
                 f"Yield a loss per step for as long as they are asked for, or pass steps={max(len(taken), 1)}."
             )
     return BriefRun(rate, tuple(taken), steps)
+
+
+def _number(loss: Any) -> float:
+    try:
+        return float(loss.item() if hasattr(loss, "item") else loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"The loss of a step must be one number, not {str(loss)[:80]}.") from error
 
 
 class _Judge:
