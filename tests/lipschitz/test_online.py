@@ -86,6 +86,33 @@ def test_what_was_learned_is_kept_and_what_broke_is_rolled_back() -> None:
     assert 0 < training.online.ladder.lost <= 20 * len(training.online.ladder.breaks)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (SGD, {"momentum": 0.9, "dampening": 0.5}),
+        (torch.optim.Adam, {}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.Rprop, {}),
+    ],
+)
+def test_whoever_breaks_at_once_begins_anew_at_half_the_rate(kind: Any, options: dict[str, float]) -> None:
+    def train(optimizer: Optimizer, theta: nn.Parameter) -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (theta - 0.3).square().sum().backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    theta, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer = kind([theta], lr=0.1, **options)
+    online = OnlineRate(nn.ParameterList([theta]), optimizer, steps=800)
+    train(optimizer, theta)
+    online.after_step(math.nan)
+    train(optimizer, theta)
+    train(kind([other], lr=0.05, **options), other)
+    assert torch.equal(theta, other)
+
+
 def test_a_start_past_the_edge_comes_down_first() -> None:
     online = noisy_quadratic(8.0).run().online
     assert online.settled
@@ -164,6 +191,12 @@ def test_a_loss_that_is_never_finite_ends() -> None:
         ladder.observe(math.nan)
     with pytest.raises(DivergedError, match="smaller rate"):
         ladder.observe(math.nan)
+
+
+def test_a_rate_of_0_has_nowhere_to_climb_from() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    with pytest.raises(InputError, match=r"lr of the optimizer's first group, .* is 0\.0"):
+        OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.0), steps=800)
 
 
 @pytest.mark.parametrize("options", [{"rung": 2}, {"multiple": 3.0}, {"multiple": 0.0}, {"steps": 10}])

@@ -6,7 +6,7 @@ rolled back to the weights from before it; η_max lies between that rung and the
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.quantities import check_positive
 from excite.schedules import Schedule
 
 GROWTH = math.sqrt(2)  # from rung to rung
@@ -157,8 +158,10 @@ class OnlineRate:
             )
         if not 0 < multiple <= 2:
             raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
+        rate = float(optimizer.param_groups[0]["lr"])
+        check_positive("lr of the optimizer's first group, from which to climb,", rate)
         self.model, self.optimizer = model, optimizer
-        self.ladder = Climb(float(optimizer.param_groups[0]["lr"]), rung, multiple)
+        self.ladder = Climb(rate, rung, multiple)
         self._kept = self._copy()
 
     @property
@@ -227,18 +230,24 @@ class OnlineRate:
         return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
 
     def _put_back(self) -> None:
+        known = {name.rpartition(".")[0] for name in self._kept}
+        for place, parameter in self._places():
+            if place not in known:
+                self.optimizer.state.pop(parameter, None)  # momentum and such that began on the rung that broke
         with torch.no_grad():
             for name, tensor in self._tensors().items():
                 if name in self._kept:
                     tensor.copy_(self._kept[name])
-                else:  # momentum that began on the rung that broke
-                    tensor.zero_()
 
     def _tensors(self) -> dict[str, Tensor]:
         named = {f"model.{name}": tensor for name, tensor in self.model.state_dict(keep_vars=True).items()}
+        for place, parameter in self._places():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    named[f"{place}.{key}"] = value
+        return named
+
+    def _places(self) -> Iterator[tuple[str, Tensor]]:
         for number, group in enumerate(self.optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
-                for key, value in self.optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, Tensor):
-                        named[f"optimizer.{number}.{place}.{key}"] = value
-        return named
+                yield f"optimizer.{number}.{place}", parameter
