@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.utils.checkpoint import checkpoint
 
 from excite.errors import InputError
 from excite.trace import Recorder
@@ -156,6 +157,9 @@ ROWS: dict[str, Loop] = {
         model=TakesDict,
         batch=lambda step: ({"features": vectors(step)[0], "scale": 1.0}, vectors(step)[1]),
         loss=lambda model, x, y: cross_entropy(model(**x), y),
+    ),
+    "checkpointed layers, use_reentrant=False": Loop(
+        loss=lambda model, x, y: checkpointed(model, x, y, reentrant=False)
     ),
     "a loss that is not classification": Loop(loss=lambda model, x, y: mse_loss(model(x)[:, 0], y.float())),
     "text, with sparse gradients": Loop(
@@ -314,8 +318,16 @@ CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
     "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "not float"),
     "a closure that returns nothing": (lambda _: None, "not NoneType"),
     "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), r"shape \(16,\)"),
+    "checkpointed layers, use_reentrant=True": (
+        lambda model: checkpointed(model, *vectors(0), reentrant=True),
+        "use_reentrant=False",
+    ),
     "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "has no gradient"),
 }
+
+
+def checkpointed(model: Any, x: Tensor, y: Tensor, *, reentrant: bool) -> Tensor:
+    return cross_entropy(model[2](checkpoint(model[:2], x.clone().requires_grad_(), use_reentrant=reentrant)), y)
 
 
 def backwards(loss: Tensor) -> Tensor:

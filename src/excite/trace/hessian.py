@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from excite.registry import named_options
 from excite.trace.probe import Probe, as_in_training
+from excite.trace.used_gradient import check_seen
 
 _FEWEST = 6  # a small residual says that an eigenvalue is near; a few more steps make it the largest one
 
@@ -77,7 +78,9 @@ def hessian_vector_product(
     pieces = [piece.view(p.shape) for piece, p in zip(torch.split_with_sizes(vector, sizes), parameters, strict=True)]
     with torch.enable_grad(), as_in_training(model):
         for loss in losses:
-            gradients = torch.autograd.grad(loss(), parameters, create_graph=True, allow_unused=True)
+            value = loss()
+            gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
+            check_seen(value, gradients)
             curved = [
                 (gradient, piece)
                 for gradient, piece in zip(gradients, pieces, strict=True)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from excite.errors import CorruptFileError
 from excite.files import atomic, sha256
+from excite.trace.used_gradient import check_seen
 
 Storage = Literal["auto", "exact", "sketch"]
 
@@ -152,7 +153,8 @@ def project_gradient(
     ]
     try:
         with torch.enable_grad():
-            torch.autograd.grad(loss(), list(wanted.values()), allow_unused=True)
+            value = loss()
+            check_seen(value, torch.autograd.grad(value, list(wanted.values()), allow_unused=True))
     finally:
         for handle in handles:
             handle.remove()

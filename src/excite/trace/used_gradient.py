@@ -212,6 +212,23 @@ def objection(used: Tensor, own: Tensor, *, passes: int, early: bool) -> Objecti
     )
 
 
+def check_seen(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    """Refuse a loss of whose `gradients` some are hidden from `torch.autograd.grad`: those of reentrant checkpoints."""
+    ahead = [loss.grad_fn] if any(gradient is None for gradient in gradients) else []
+    seen = set()
+    while ahead:
+        node = ahead.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise InputError(
+                "The model checkpoints its layers with use_reentrant=True, which hides their gradients from everybody "
+                "but backward(). Checkpoint with use_reentrant=False, which gives the same gradients."
+            )
+        seen.add(node)
+        ahead.extend(before for before, _ in node.next_functions)
+
+
 @contextmanager
 def own_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
     """Keep `.grad` away from the closure, and a wrapped model's processes from waiting for each other's."""
