@@ -316,6 +316,31 @@ def test_auto_keeps_small_models_whole_and_sketches_large_ones() -> None:
     assert "sketch of 8,192 entries" in large.trace.facts["storage"]
 
 
+@pytest.mark.parametrize("how", ["unfrozen", "added to the optimizer"])
+def test_layers_that_begin_to_move_unwatched_are_said(how: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(how != "unfrozen")
+    optimizer = torch.optim.SGD(model.parameters() if how == "unfrozen" else model[1].parameters(), lr=0.1)
+    recorder = Recorder(model, optimizer)
+
+    def epoch() -> None:
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+        recorder.record()
+
+    epoch()
+    assert not recorder.problems
+    model[0].requires_grad_(True)
+    if how == "added to the optimizer":
+        optimizer.add_param_group({"params": model[0].parameters()})
+    epoch()
+    epoch()
+    (problem,) = recorder.trace.facts["problems"]
+    assert "Make a new Recorder where layers are unfrozen" in problem
+
+
 def test_a_closed_recorder_watches_no_more() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

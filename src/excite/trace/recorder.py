@@ -29,7 +29,15 @@ from excite.trace.moments import (
 from excite.trace.probe import Loss, Objective, Probe, input_gradient
 from excite.trace.slopes import LocalSlopes
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import SINGLE_STEP, UsedGradients, caveat, check_optimizer, held_by, trainable
+from excite.trace.used_gradient import (
+    SINGLE_STEP,
+    UNFROZEN,
+    UsedGradients,
+    caveat,
+    check_optimizer,
+    held_by,
+    trainable,
+)
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -282,6 +290,8 @@ class Recorder:
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         gradients = self._used.after_step()
+        if self._slopes.step_of_epoch == 0:  # the first of an epoch: layers are unfrozen between epochs
+            self._look_for_others(optimizer)
         self._step += 1
         self._rate = float(optimizer.param_groups[0]["lr"])
         if self._gradient == "epoch_mean":
@@ -291,6 +301,12 @@ class Recorder:
                         self._projection.add(self._gradient_sum, index, dense(gradient))
             self._steps_summed += 1
         self._slopes.after_step(self._step, gradients)
+
+    def _look_for_others(self, optimizer: Optimizer) -> None:
+        watched = {id(parameter) for parameter in self._parameters}
+        moving = held_by(optimizer, [parameter for parameter in self._model.parameters() if parameter.requires_grad])
+        if any(id(parameter) not in watched for parameter in moving):
+            self._complain("unfrozen", UNFROZEN)
 
     def _doubts(self) -> dict[str, Any]:
         doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}

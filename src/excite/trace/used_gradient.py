@@ -28,6 +28,11 @@ SINGLE_STEP = (
     "probe, or call record() after several steps."
 )
 
+UNFROZEN = (
+    "The optimizer moves parameters that were frozen, or not its own, when the Recorder was made. It does not watch "
+    "them: slopes and angles are not those of the whole step. Make a new Recorder where layers are unfrozen."
+)
+
 
 def trainable(model: nn.Module) -> list[Tensor]:
     """The parameters that require gradients; a model without any, or not yet any, is refused."""
