@@ -59,7 +59,9 @@ def find_learning_rate(
         model: a module, or a function that builds one. The function is the better choice where `__init__` draws the
             weights in a way of its own: a module's fresh weights come from its layers' `reset_parameters`.
         loader: a DataLoader, or any collection of batches that can be gone through again and again. A batch may be a
-            tuple (the last is the target), a dict with "labels", or a tensor (its own target).
+            tuple (the last is the target), a dict with "labels", or a tensor (its own target). Let it shuffle: a list
+            has one order, and with `weights="present"` every short training is then the same one, so that the interval
+            knows nothing of luck.
         loss_fn: (output, target) -> loss.
         optimizer: (parameters, rate) -> Optimizer, or an optimizer whose kind, options and parameter groups to use; the
             rate then is that of the group with the largest. By default SGD with momentum 0.9.
