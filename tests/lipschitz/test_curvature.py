@@ -54,6 +54,12 @@ def test_unsettled_eigenvalues_are_not_trusted_and_broken_ones_not_counted() -> 
     assert found.constant == 3.0
 
 
+def test_a_residual_larger_than_its_curvature_bounds_nothing_from_below() -> None:
+    found = estimate_lipschitz(trace([2.0, 3.0], [0.1, 9.0]), "curvature")
+    assert found.interval == (0.0, 12.0)
+    assert found.plot().get_xlim()[1] < 1e3  # as drawn, 2/L has no upper end
+
+
 def test_a_trace_without_curvatures_says_how_to_get_them() -> None:
     with pytest.raises(InputError, match="curvature_every"):
         estimate_lipschitz(trace([float("nan")]), "curvature")

@@ -1,6 +1,5 @@
 """L is the largest curvature along the path, once the initial transient is over."""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,5 +64,5 @@ class PathCurvature(Estimator[Trace]):
         if not settled:
             basis += "; Lanczos had not settled (raise curvature_iterations)"
         return LipschitzEstimate(
-            constant, (max(low, math.ulp(0)), high), "curvature", settled and has_late, basis, None, details
+            constant, (max(low, 0.0), high), "curvature", settled and has_late, basis, None, details
         )
