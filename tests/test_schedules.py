@@ -115,6 +115,11 @@ def test_a_warm_up_is_refused_with_the_cure() -> None:
         rescale(warm_up, 0.5)
 
 
+def test_rounding_is_no_rise() -> None:
+    """0.1 · 3ᵏ / 3ᵏ is 0.1, give or take the last digit."""
+    assert rescale(lambda epoch: 0.1 * 3**epoch / 3**epoch, 0.25, horizon=100)(99) == pytest.approx(0.25)
+
+
 @pytest.mark.parametrize(
     "past_its_end",
     [lambda epoch: 0.1 * (1 - epoch / 20), lambda epoch: (1 - epoch / 20) ** 0.9, lambda epoch: ([0.1] * 21)[epoch]],

@@ -14,13 +14,11 @@ from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
 from excite.registry import named_options
-from excite.schedules import NO_RATE, ScheduledRate
+from excite.schedules import NO_RATE, ROUNDING, ScheduledRate
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
 logger = logging.getLogger(__name__)
-
-ROUNDING = 1e-6  # schedulers multiply step by step
 
 
 @named_options

@@ -17,6 +17,7 @@ from excite.registry import named_options
 
 Schedule = Callable[[int], float]
 
+ROUNDING = 1e-6  # relative: a schedule may multiply step by step
 NO_RATE = (ArithmeticError, LookupError, TypeError, ValueError)  # what a schedule may raise past its end
 
 
@@ -113,7 +114,7 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
                 f"The baseline has no rate for epoch {epoch}: {str(error).rstrip('.')}. If training ends before, pass "
                 f"horizon={epoch}."
             ) from error
-        if rate > baseline_first:
+        if rate > baseline_first * (1 + ROUNDING):
             raise InputError(
                 f"The baseline rises above its first rate: {baseline_first:g} at epoch 0, {rate:g} at epoch {epoch}. "
                 "Start the baseline at its largest rate (drop the warm-up), or, if training ends before, pass "
