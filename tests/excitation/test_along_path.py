@@ -62,6 +62,11 @@ def test_step_sizes_are_classed_by_their_decay(exponent: float, diverges: bool, 
     assert found.squares_converge == squares
 
 
+def test_rates_that_rise_do_not_decay() -> None:
+    assert "The rates rise like k^0.5:" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** 0.5))
+    assert "The rates decay like k^-0.5:" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** -0.5))
+
+
 def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
     with pytest.raises(InputError, match="holds 2 moments"):
         certify(trace_of(np.eye(2), np.eye(2), np.ones(2)))

@@ -38,7 +38,8 @@ class StepSizes:
 
     def __str__(self) -> str:
         return (
-            f"The rates decay like k^-{self.exponent:.2g}: Σηᵏ {'diverges' if self.sum_diverges else 'converges'} and "
+            f"The rates {'rise' if self.exponent < 0 else 'decay'} like k^{-self.exponent:.2g}: "
+            f"Σηᵏ {'diverges' if self.sum_diverges else 'converges'} and "
             f"Σ(ηᵏ)² {'converges' if self.squares_converge else 'diverges'} if they go on so."
         )
 
