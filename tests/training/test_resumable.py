@@ -37,3 +37,16 @@ def test_other_threads_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_stops_nothing(number: signal.Signals) -> None:
+    """A shell that runs a script starts what it puts into the background so."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with stop_requests() as stop:
+            os.kill(os.getpid(), number)
+            assert not stop
+        assert signal.getsignal(number) == signal.SIG_IGN
+    finally:
+        signal.signal(number, before)

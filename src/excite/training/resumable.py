@@ -257,7 +257,7 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into a flag while the block runs; a second one does not wait.
 
-    Outside the main thread, do nothing.
+    One that this process was started to ignore stays ignored. Outside the main thread, do nothing.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -268,7 +268,8 @@ def stop_requests() -> Iterator[StopRequest]:
         request.signal_number = signal_number
         signal.signal(signal_number, previous[signal_number])
 
-    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
     try:
         for number in previous:
             signal.signal(number, remember)
