@@ -170,7 +170,11 @@ class ScheduledRate(LRScheduler):
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | Tensor]:
-        rate = _usable(self.schedule(self.last_epoch), self.last_epoch)
+        return [*self.rates(self.last_epoch)]
+
+    def rates(self, epoch: int) -> list[float]:
+        """Of every parameter group."""
+        rate = _usable(self.schedule(epoch), epoch)
         return [rate * float(base / self.base_lrs[self.leader]) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from excite.data import Split
+from excite.data.augment import crop_flip
 from excite.errors import InputError, InterruptedRunError
 from excite.files import read_json, write_json
 from excite.lipschitz.online import OnlineRate
 from excite.objectives import Objective, Standard, Trades, standard_loss
-from excite.schedules import constant
+from excite.schedules import constant, exponential, step
 from excite.trace import Recorder
 from excite.training import TrainingHistory, train
 
@@ -47,7 +48,8 @@ def run(
         given["recorder"] = Recorder(model, optimizer)
     if online:
         given["online"] = OnlineRate(model, optimizer, steps=40, rung=4)
-    history = train(model, split, objective, optimizer, constant(rate), folder=folder, **given)
+    schedule = given.pop("schedule", constant(rate))
+    history = train(model, split, objective, optimizer, schedule, folder=folder, **given)
     return model.get_parameter("1.weight").detach(), history
 
 
@@ -69,6 +71,8 @@ def written_elsewhere(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         ({"images": 60}, "images was 64, is 60"),
         ({"objective": Standard()}, "objective was 'standard_loss', is 'Standard'"),
         ({"objective": written_elsewhere}, "objective was 'standard_loss', is 'written_elsewhere'"),
+        ({"augment": crop_flip}, "augment was 'none', is 'crop_flip'"),
+        ({"schedule": exponential(0.01, decay=0.5)}, r"rate of epoch 2 was 0\.01, is 0\.005"),
         ({"make": Adam}, "optimizer was 'SGD', is 'Adam'"),
         ({"make": with_momentum}, r"optimizer.momentum was 0, is 0\.9"),
         ({"record": True}, "recorder was False, is True"),
@@ -115,6 +119,31 @@ def test_more_epochs_and_what_does_not_matter_go_on(tmp_path: Path) -> None:
     weights, history = run(tmp_path, epochs=3, make=made, steps=100, objective=on_the_spot)
     assert len(history.epochs) == 3
     assert torch.equal(weights, run(tmp_path / "whole", epochs=3)[0])
+
+
+def test_a_schedule_may_change_what_is_to_come_and_nothing_else(tmp_path: Path) -> None:
+    """Stopped in its third epoch of four: that one is begun, the fourth is not."""
+
+    def stop(done: int, _: int) -> None:
+        if done == 11:  # of 16
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path, epochs=4, on_progress=stop)
+    with pytest.raises(InputError, match=r"rate of epoch 3 was 0\.01, is 0\.001"):
+        run(tmp_path, epochs=4, schedule=step(0.01, milestones=(2,)))
+    dropping: dict[str, Any] = {"epochs": 4, "schedule": step(0.01, milestones=(3,))}
+    weights, history = run(tmp_path, **dropping)
+    assert [metrics.rate for metrics in history.epochs] == pytest.approx([0.01, 0.01, 0.01, 0.001])
+    assert torch.equal(weights, run(tmp_path / "whole", **dropping)[0])
+
+
+def test_a_rate_that_is_a_tensor_is_the_same_rate(tmp_path: Path) -> None:
+    def make(parameters: Any, lr: float) -> Optimizer:
+        return SGD(parameters, lr=torch.tensor(lr))
+
+    for epochs in (1, 2):
+        assert len(run(tmp_path, epochs=epochs, make=make)[1].epochs) == epochs
 
 
 def test_a_checkpoint_of_before_is_resumed_and_knows_itself_from_then_on(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What makes a training this one and no other: a saved one goes on only as what it was begun as."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Real
@@ -9,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from excite.data.augment import Augmentation, none
 from excite.errors import InputError
 from excite.objectives import Objective
 
@@ -18,7 +20,13 @@ Identity = dict[str, Any]  # plain values by name
 
 
 def identity(
-    objective: Objective, optimizer: Optimizer, *, recorder: bool = False, online: bool = False, **numbers: int
+    objective: Objective,
+    optimizer: Optimizer,
+    *,
+    augment: Augmentation = none,
+    recorder: bool = False,
+    online: bool = False,
+    **numbers: int,
 ) -> Identity:
     """By name what must be the same when a training goes on; `optimizer` as it is before the first step.
 
@@ -35,6 +43,7 @@ def identity(
     return {
         **numbers,
         **_of_objective(objective),
+        **_of_function("augment", augment),
         "optimizer": type(optimizer).__name__,
         **rate,
         **options(optimizer, optimizer.param_groups),
@@ -47,6 +56,18 @@ def options(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Identi
     """What the parameter groups of such an optimizer are set to, but for the rate and what only makes steps fast."""
     names = getattr(optimizer, "defaults", {}).keys() - UNCOMPARED
     return {f"optimizer.{name}": _of_groups(name, groups) for name in sorted(names)}
+
+
+def another_rate(taken: Sequence[float], now: Sequence[float]) -> tuple[Identity, Identity]:
+    """Of the first epoch after the first that has another rate now than it was begun with, both; nothing where none is.
+
+    >>> another_rate([0.1, 0.1, 0.1], [0.1, 0.05, 0.025])
+    ({'rate of epoch 2': 0.1}, {'rate of epoch 2': 0.05})
+    """
+    for epoch, (before, after) in enumerate(zip(taken[1:], now[1:], strict=True), start=2):
+        if not math.isclose(before, after, rel_tol=1e-6):  # a rate that is a tensor is rounded
+            return {f"rate of epoch {epoch}": before}, {f"rate of epoch {epoch}": after}
+    return {}, {}
 
 
 def check_same(folder: Path, saved: Identity, now: Identity, *, reached: Identity) -> None:
@@ -78,14 +99,19 @@ def check_length(folder: Path, epochs: int, *, begun: int) -> None:
 
 
 def _of_objective(objective: Objective) -> Identity:
-    """Its name and options; none of a function that was made on the spot: its name says nothing."""
+    """Its name and options."""
     given: object = objective
     if is_dataclass(given):
         own = {f"objective.{option.name}": getattr(given, option.name) for option in fields(given)}
         plain = {name: _plain(value) for name, value in own.items() if value is None or isinstance(value, Real | str)}
         return {"objective": type(given).__name__, **plain}
+    return _of_function("objective", given)
+
+
+def _of_function(what: str, given: object) -> Identity:
+    """What it is called; nothing of one that was made on the spot: its name says nothing."""
     name = getattr(given, "__qualname__", "<>")
-    return {} if "<" in name else {"objective": name}
+    return {} if "<" in name else {what: name}
 
 
 def _of_groups(name: str, groups: Sequence[Mapping[str, Any]]) -> Any:

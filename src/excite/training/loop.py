@@ -83,9 +83,10 @@ def train(
     Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,
     step). With a `folder`, the run writes metrics.jsonl and a checkpoint per epoch there, and a run that was stopped or
     killed continues from the last one, bit-identical to a run that was not. It must be the same run: another seed,
-    batch size, objective, optimizer or first rate is refused, and so are fewer epochs than it has begun; more epochs go
-    on. A `recorder` made for this model and optimizer watches every step and resumes with the run. `online`
-    changes the rate on the way, rolls back what broke, and resumes, too; the schedule is `online.follow(…)` then.
+    batch size, objective, augmentation, optimizer or rate of an epoch that was begun is refused, and so are fewer
+    epochs than were; more epochs go on, and the schedule may give those to come other rates. A `recorder` made for this
+    model and optimizer watches every step and resumes with the run. `online` changes the rate on the way, rolls back
+    what broke, and resumes, too; the schedule is `online.follow(…)` then.
     `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
     `on_epoch` sees that line, `on_progress(done, total)` every step.
 
@@ -135,6 +136,7 @@ def train(
     this = identity(
         objective,
         optimizer,
+        augment=augment,
         recorder=recorder is not None,
         online=online is not None,
         seed=int(seed),

@@ -4,7 +4,7 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,17 +13,17 @@ from types import FrameType
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.files import expected
 from excite.lipschitz.online import OnlineRate
+from excite.schedules import ScheduledRate
 from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.collapse import broken_number, diagnose, measured_by
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
-from excite.training.identity import Identity, check_length, check_same, options
+from excite.training.identity import Identity, another_rate, check_length, check_same, options
 
 ONLINE = "online."  # what the names of its tensors begin with
 
@@ -49,7 +49,7 @@ class ResumableRun:
         folder: Path | None,
         model: nn.Module,
         optimizer: Optimizer,
-        scheduler: LRScheduler,
+        scheduler: ScheduledRate,
         recorder: Recorder | None = None,
         *,
         identity: Identity,
@@ -103,9 +103,16 @@ class ResumableRun:
         with expected(folder / history.CHECKPOINT):
             saved, position = dict(facts.get("identity", {})), Position(**facts["position"])
             reached = options(self.optimizer, facts["optimizer"]["param_groups"])
-            check_same(folder, saved, self.identity, reached=reached)
+            before, after = self._another_rate(facts.get("rates", []))
+            check_same(folder, saved | before, self.identity | after, reached=reached)
             check_length(folder, epochs, begun=position.epoch + (position.step > 0))
         self.identity = self.identity | saved
+
+    def _another_rate(self, taken: Sequence[float]) -> tuple[Identity, Identity]:
+        """Where the schedule is not that of the epochs that were begun; of those to come it may say what it likes."""
+        if self.online:  # which found them on the way
+            return {}, {}
+        return another_rate(taken, [self.scheduler.rates(epoch)[0] for epoch in range(len(taken))])
 
     @property
     def rate(self) -> float:
@@ -126,6 +133,7 @@ class ResumableRun:
             facts = {
                 "identity": self.identity,
                 "position": asdict(self.position),
+                "rates": [metrics.rate for metrics in self.finished] + [self.rate] * bool(self.position.step),
                 "initial_loss": self.initial_loss,
                 "scheduler": self.scheduler.state_dict(),
             }
