@@ -26,7 +26,7 @@ schedules.attach with groups of 0.01 and 0.1 and a start of 0.4 | which of them 
 find_edge(ratio=0.8), start=0 | is no rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
 find_edge with negative losses | abs(reference.best.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
 a search whose loss stayed flat | in an experiment lipschitz.steps | lipschitz/test_edge.py::test_runs_too_short_to_learn_are_said
-2/L identified, then training diverges at it | is off: | report/test_verdict.py::test_a_training_that_diverges_at_2_over_l_is_held_against_l
+2/L identified, then trainings diverge at it | is in doubt: | report/test_verdict.py::test_many_that_are_lost_at_2_over_l_are_held_against_it
 a diverged arm in the exit code | 3 training diverged | test_cli.py::test_a_diverged_training_has_its_own_exit_code
 a second attack with another ε | digest.hexdigest() | runs/test_attacking.py::test_each_attack_keeps_its_verdicts_in_a_file_of_its_own
 Ctrl-C in an attack, then the same command | the same command goes on from there | runs/test_attacking.py::test_a_stopped_attack_goes_on_without_being_asked_to
@@ -36,8 +36,8 @@ the page of a baseline-only run | how robust is a network? | report/page/test_pa
 a summary after --set | The catalogue's | report/page/test_page.py::test_what_was_changed_is_told_instead_of_the_catalogues_summary
 "helped" after one training | may have helped | report/test_verdict.py::test_after_one_training_the_headline_says_maybe
 what a second seed costs | A second seed costs about | report/test_verdict.py::test_after_one_training_the_headline_says_maybe
-PoE spelt out, "all numbers", the methods and which one was used | PoE: persistency of excitation | report/page/test_page.py::test_the_methods_are_explained_and_one_that_is_off_is_not_trusted
-an estimate that is off is not "identified: yes" | to be trusted | report/test_verdict.py::test_an_estimate_that_is_off_is_not_trusted
+PoE spelt out, "all numbers", the methods and which one was used | PoE: persistency of excitation | report/page/test_page.py::test_the_methods_are_explained_and_one_in_doubt_is_not_trusted
+an estimate that is off is not "identified: yes" | to be trusted | report/test_verdict.py::test_an_estimate_that_trainings_speak_against_is_not_trusted
 examples show images where the arms differ | those first that withstand it in some arms only | runs/stages/test_attack.py::test_images_that_tell_the_arms_apart_come_first
 date, machine, versions, threads, total time on the page | When and on what it ran | report/page/test_origin.py::test_a_run_says_its_machine_versions_threads_date_and_total_time
 the contents list | aria-label="Contents" | report/page/test_page.py::test_everything_is_on_it_in_order

@@ -14,6 +14,8 @@ from excite.runs.stored import Certified
 from excite.training.history import EpochMetrics
 
 ROUNDING = 1e-9
+UNLIKELY = 0.05
+AT_THE_EDGE = 2.0  # times 1/L
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Standing:
 def standing(
     estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None
 ) -> Standing:
-    """What the data say by themselves, unless a training of the run has shown that 2/L is off."""
+    """What the data say by themselves, unless a training of the run speaks against it."""
     if words := _objection(estimate, arms, measured):
         return Standing(False, words)
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
@@ -39,25 +41,31 @@ def standing(
 def _objection(
     estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None
 ) -> str | None:
-    """What trainings have shown against it; a lower bound of 2/L says nothing of rates above it.
+    """What a training says against it; a lower bound of 2/L says nothing of rates above it.
 
-    `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is off, too.
+    At 2/L itself half of all trainings diverge, and some below it. One of them is evidence where it diverged at 1/L, or
+    below all that the interval leaves to 2/L, or ended well above that; several at 2/L see `doubted_together`.
+    `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is in doubt, too.
     """
     trained = [arm for arm in arms if not arm.arm.control]  # whose batches may be of another size than L's
     edge = estimate.learning_rate(2)
-    diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= edge * (1 + ROUNDING)]
+    safe = max(edge / 2 * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
+    diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= safe]
     if diverged:
-        return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} is too high"
+        return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} seems too high"
     highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else math.inf
-    survived = [arm for arm in trained if not (arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))]
-    converged = [arm.rate for arm in survived if arm.rate > highest * (1 + ROUNDING)]
+    converged = [arm.rate for arm in trained if not _lost(arm) and arm.rate > highest * (1 + ROUNDING)]
     if converged:
-        return f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} is too low"
+        return f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} seems too low"
     if measured and not estimate.overlaps(measured):
         smallest, largest = measured.interval
         reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
         return f"its 2/L = {edge:.3g} is not {reach}, where short trainings stop converging"
     return None
+
+
+def _lost(arm: ArmFolder) -> bool:
+    return bool(arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))
 
 
 def standing_in(run: RunFolder, estimate: LipschitzEstimate) -> Standing:
@@ -69,14 +77,36 @@ def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
     """The run's own L and those that other arms' rates came from, each by what a sentence calls it."""
     names = dict.fromkeys([OWN, *(arm.arm.estimator or OWN for arm in run.arms)])
     known = {name: run.estimates[name].estimate for name in names if name in run.estimates}
-    return {f"L by {name}" if name else "L": found for name, found in known.items() if found}
+    return {called(name): found for name, found in known.items() if found}
 
 
-def refuted(run: RunFolder) -> dict[str, str]:
-    """What its trainings have shown against those of them that rates came from."""
+def called(name: str) -> str:
+    """What a sentence calls the L of an estimator."""
+    return f"L by {name}" if name else "L"
+
+
+def doubted(run: RunFolder) -> dict[str, str]:
+    """What its trainings say against those of them that rates came from."""
     measured = by_short_trainings(run)
     judged = {name: _objection(found, run.arms, measured) for name, found in relied_on(run).items()}
     return {name: words for name, words in judged.items() if words}
+
+
+def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """The same of the seeds of one experiment: too many trainings at 2/L, or below, were lost for every second to be.
+
+    Of five trainings that end well as often as not, all are lost in one of 32 cases, of four in one of 16.
+    """
+    found = {}
+    arms = [arm for run in runs for arm in run.arms if arm.arm.multiple and arm.arm.multiple <= AT_THE_EDGE]
+    for name in dict.fromkeys(arm.name for arm in arms):
+        own = [arm for arm in arms if arm.name == name]
+        lost = sum(map(_lost, own))
+        as_many = sum(math.comb(len(own), number) for number in range(lost, len(own) + 1))
+        if as_many <= UNLIKELY * 2 ** len(own):
+            words = f"{lost} of {len(own)} trainings at {own[0].short_title} were lost, half or more should end well"
+            found[called(own[0].arm.estimator or OWN)] = words
+    return found
 
 
 def method_of(run: RunFolder, name: str = OWN) -> str:

@@ -21,7 +21,7 @@ from excite.report.findings import (
     percent,
     signed,
 )
-from excite.report.trainings import refuted, relied_on
+from excite.report.trainings import doubted, doubted_together, relied_on
 from excite.runs.arms import Arm, arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
@@ -69,10 +69,10 @@ def conclude(groups: Sequence[Group]) -> Verdict:
         words = f"{listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
         headline = f"{words[0].upper()}{words[1:]}"
         unfinished = _unfinished(groups[0]) if len(groups) == 1 else ()
-        return Verdict(headline, cautions=(*_refuted(groups), *unfinished))
+        return Verdict(headline, cautions=(*_doubted(groups), *unfinished))
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
     further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
-    cautions = (*_refuted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
+    cautions = (*_doubted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
     if doubted := {words: arm for group in groups for words, arm in distrusted(group).items()}:
         cautions = (f"Trust checks warn: {', '.join(doubted)}.", *cautions)
     if all(arm.control for arm in doubted.values()):  # which would, if anything, do less than was measured
@@ -212,14 +212,15 @@ def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) ->
     return tuple(cautions)
 
 
-def _refuted(groups: Sequence[Group]) -> Iterable[str]:
-    """What trainings have shown against the L that their rates came from."""
+def _doubted(groups: Sequence[Group]) -> Iterable[str]:
+    """What trainings say against the L that their rates came from."""
     runs = [run for group in groups for run in group.runs]
-    against = [refuted(run) for run in runs]
-    for name in dict.fromkeys(name for found in against for name in found):
+    against = [doubted(run) for run in runs]
+    together = {name: words for group in groups for name, words in doubted_together(group.runs).items()}
+    for name in dict.fromkeys([name for found in against for name in found] + [*together]):
         words = [found[name] for found in against if name in found]
-        more = f" (and so in {len(words)} of {len(runs)} runs)" if len(runs) > 1 else ""
-        yield f"{name} is off: {words[0]}{more}."
+        more = f" (and so in {len(words)} of {len(runs)} runs)" if len(runs) > 1 and words else ""
+        yield f"{name} is in doubt: {words[0] if words else together[name]}{more}."
 
 
 def spent(run: RunFolder) -> float:

@@ -11,7 +11,7 @@ from excite.report.tables.formats import Cell, Mark, latex, markdown, prose, ter
 from excite.report.tables.published import at_full_scale
 from excite.report.tables.records import TableRecord, as_csv, as_json
 from excite.report.tables.study_columns import DAGGER, NOTHING, Column, StudyArm, arms_of, columns_for, constant
-from excite.report.trainings import mean_of, refuted
+from excite.report.trainings import doubted, doubted_together, mean_of
 from excite.report.verdict import verdict
 from excite.runs.arms import POE, arm_named
 from excite.runs.collection import Group, apart
@@ -230,7 +230,7 @@ def _legend(arms: Sequence[StudyArm]) -> Iterable[str]:
     if any(arm.best for arm in arms):
         yield BEST_MEANS
     if any("?" in constant(arm).text for arm in arms):
-        yield "L with a question mark: the data do not identify it, or a training has shown that 2/L is off."
+        yield "L with a question mark: the data do not identify it, or trainings speak against it."
     yield from dict.fromkeys(
         f"Paper: its Table {arm.published.table}, {arm.published.attack}, 5 seeds." for arm in arms if arm.published
     )
@@ -254,7 +254,9 @@ def _warnings(arms: Sequence[StudyArm]) -> Iterable[str]:
     for group in dict.fromkeys(arm.group for arm in arms):
         for run in group.runs:
             who = f"{group.experiment.network}, seed {run.experiment.seed}"
-            yield from (f"{who}, {name} is off: {words}." for name, words in refuted(run).items())
+            yield from (f"{who}, {name} is in doubt: {words}." for name, words in doubted(run).items())
+        together = doubted_together(group.runs)
+        yield from (f"{group.experiment.network}, {name} is in doubt: {words}." for name, words in together.items())
     for arm in arms:
         who = f"{arm.group.experiment.network}, {arm.title}"
         yield from dict.fromkeys(f"{who}: {result.problem}" for result in arm.results if result.problem)

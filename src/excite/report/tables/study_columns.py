@@ -13,7 +13,7 @@ from excite.evaluation.result import Flag
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.tables.formats import Cell, Value
 from excite.report.tables.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
-from excite.report.trainings import Confounders, confounders, options_behind, standing_in
+from excite.report.trainings import Confounders, called, confounders, doubted_together, options_behind, standing_in
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
@@ -162,7 +162,8 @@ def constant(arm: StudyArm) -> Cell:
         return NOTHING
     cell = _range([estimate.constant for estimate in estimates.values()])
     identified = all(estimate.identified for estimate in estimates.values())
-    trusted = all(standing_in(run, estimate).trusted for run, estimate in estimates.items())
+    together = called(arm_named(arm.name).estimator or OWN) in doubted_together(arm.group.runs)
+    trusted = not together and all(standing_in(run, estimate).trusted for run, estimate in estimates.items())
     value = cell.value if isinstance(cell.value, dict) else {}
     facts = {"identified": identified, "trusted": trusted}
     return Cell(cell.text if trusted else f"{cell.text} ?", value | facts, cell.order)
