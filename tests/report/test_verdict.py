@@ -125,6 +125,14 @@ def test_an_interval_however_wide_does_not_save_an_l_whose_1_over_l_diverges(wri
     assert str(standing(wide, above.arms)) == "no: the data do not identify it"
 
 
+def test_where_a_higher_rate_did_well_a_divergence_does_not_make_2_over_l_too_high(write_run: WriteRun) -> None:
+    """As ResNet-8 without batch-norm, whose 1/L broke in epoch 52 and whose 2/L trained."""
+    broken = {"rate": 0.25, "problem": "Training diverged"}
+    assert not standing(EDGE, write_run({"poe": broken}).arms).trusted
+    assert not standing(EDGE, write_run({"poe": broken, "largest": {"rate": 0.5, "evaluation": dead()}}).arms).trusted
+    assert standing(EDGE, write_run({"poe": broken, "largest": {"rate": 0.5}}).arms).trusted
+
+
 def test_an_estimate_far_from_what_short_trainings_gave_is_not_trusted() -> None:
     measured = LipschitzEstimate(20.0, (10.0, 40.0), "edge", True, "8 short trainings")
     near, far = (LipschitzEstimate(c, (c / 1.2, c * 1.2), "epochs", True, "25 maxima") for c in (30.0, 0.2))

@@ -43,20 +43,21 @@ def _objection(
 ) -> str | None:
     """What a training says against it; a lower bound of 2/L says nothing of rates above it.
 
-    At 2/L itself half of all trainings diverge, and some below it. One of them is evidence where it diverged at 1/L, or
-    below all that the interval leaves to 2/L, or ended well above that; several at 2/L see `doubted_together`.
+    At 2/L itself half of all trainings diverge, and some below it. One that diverged speaks against L at 1/L, or below
+    all that the interval leaves to 2/L, where none ended well at a higher rate; one that ended well does above all that
+    the interval leaves. For several at 2/L see `doubted_together`.
     `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is in doubt, too.
     """
     trained = [arm for arm in arms if not arm.arm.control]  # whose batches may be of another size than L's
     edge = estimate.learning_rate(2)
     safe = max(edge / 2 * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
-    diverged = [arm.rate for arm in trained if arm.problem and arm.rate <= safe]
+    fine = [arm.rate for arm in trained if not _lost(arm)]
+    diverged = [arm.rate for arm in trained if arm.problem and max(fine, default=0.0) < arm.rate <= safe]
     if diverged:
         return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} seems too high"
     highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else math.inf
-    converged = [arm.rate for arm in trained if not _lost(arm) and arm.rate > highest * (1 + ROUNDING)]
-    if converged:
-        return f"training converged at {max(converged):.3g}, so 2/L = {edge:.3g} seems too low"
+    if fine and max(fine) > highest * (1 + ROUNDING):
+        return f"training converged at {max(fine):.3g}, so 2/L = {edge:.3g} seems too low"
     if measured and not estimate.overlaps(measured):
         smallest, largest = measured.interval
         reach = f"within {2 / largest:.3g} to {2 / smallest:.3g}" if smallest > 0 else f"above {2 / largest:.3g}"
