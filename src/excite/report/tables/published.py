@@ -31,8 +31,10 @@ class PublishedArm:
     logged: tuple[float, float] | None = None  # clean and robust accuracy in the released AutoAttack log
 
 
-PGD_20: dict[str, Any] = {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
-AUTOATTACK: dict[str, Any] = {"kind": "autoattack", "eps": 8 / 255}
+LINF = {"norm": "linf"}
+PGD_20: dict[str, Any] = LINF | {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
+WHOLE: dict[str, Any] = {"version": "standard", "members": None, "iterations": 100, "queries": 5000}
+AUTOATTACK: dict[str, Any] = LINF | {"kind": "autoattack", "eps": 8 / 255} | WHOLE
 
 
 @dataclass(frozen=True)
