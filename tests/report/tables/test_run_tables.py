@@ -65,6 +65,23 @@ def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[R
     assert "released log: clean / robust %" not in table.titles
 
 
+def test_experiments_with_other_attacks_share_a_table(three_seeds: list[RunFolder], tmp_path: Path) -> None:
+    """As rows of Table 1 and of Table 2 do: PGD-20 beside AutoAttack."""
+    other = tmp_path / "other"
+    values = load("table-2-trades").to_json()
+    write_json(other / EXPERIMENT, values)
+    write_json(other / "baseline" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+    right = np.arange(100) < 50
+    attacks = {name: AttackResult("AutoAttack", right, ()) for name in values["attacks"]}
+    Evaluation(right, attacks, (), Cost(), examples="same").save(other / "baseline" / EVALUATION)
+    table = study_table(by_seed([*three_seeds, RunFolder(other)]))
+    stated = {(record.experiment, record.images): record.paper for record in table.records if record.arm == "baseline"}
+    assert stated["table-1-cifar10-resnet20-small", ATTACK] == 24.69
+    assert stated["table-1-cifar10-resnet20-small", "AutoAttack ε=8/255"] is None
+    assert stated["table-2-trades", "AutoAttack ε=8/255"] == 52.12
+    assert stated["table-2-trades", ATTACK] is None
+
+
 def test_released_logs_stand_beside_table_2(write_run: Write, evaluated: Evaluated) -> None:
     changes = ["name=table-2-trades", "data.name=cifar10", "model.name=wrn-34-10", "training.objective=trades"]
     run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=changes)

@@ -134,7 +134,8 @@ def _records(arm: StudyArm, cells: Mapping[tuple[str, ...], Cell]) -> Iterable[T
         accuracy = _part(cells, *(("clean",) if images == "clean" else ("robust", images)))
         difference = _part(cells, "difference", images)
         median = _part(cells, "median", images)
-        same = images == "clean" or (arm.published and arm.published.measured_by(experiment.attacks[images]))
+        attack = experiment.attacks.get(images)  # another experiment of the table may have it alone
+        same = images == "clean" or (attack and arm.published and arm.published.measured_by(attack))
         stated = _part(cells, "paper", "clean" if images == "clean" else "robust") if same else {}
         best, best_difference = _part(cells, "best", images), _part(cells, "best_difference", images)
         yield TableRecord(
