@@ -125,6 +125,24 @@ def test_the_seeds_that_did_not_diverge_may_be_the_lucky_ones(write_run: WriteRu
     assert (found.headline, found.tone) == ("1/L may have helped", "unclear")
 
 
+def test_a_baseline_that_was_lost_at_some_seeds_is_told(write_run: WriteRun) -> None:
+    """Where it diverged the seeds that remain may be its lucky ones; where it learned nothing its mean is of that."""
+    lost = {"baseline": {"problem": "Training diverged"}, "poe": {"evaluation": evaluation(20)}}
+    runs = [write_run(lost if seed < 2 else arms(40, 20), changes=[f"seed={seed}"]) for seed in range(5)]
+    found = conclude(by_seed(runs))
+    assert (found.headline, found.tone) == ("1/L may have hurt", "unclear")
+    assert "; the baseline diverged at 2 of 5 seeds)" in found.evidence
+    guessing = {"baseline": {"evaluation": dead()}, "poe": {"evaluation": evaluation(60)}}
+    runs = [write_run(guessing if seed < 2 else arms(40, 60), changes=[f"seed={seed}"]) for seed in range(5)]
+    assert "; the baseline learned nothing at 2 of 5 seeds)" in conclude(by_seed(runs)).evidence
+
+
+def test_several_arms_are_told_in_the_plural(write_run: WriteRun) -> None:
+    more = {name: {"evaluation": evaluation(60)} for name in ("largest", "placebo")}
+    headline = conclude(by_seed([write_run(arms(40, 60, **more))])).headline
+    assert headline.startswith("1/L and 2/L may have helped, but were not shown to do more than the placebo,")
+
+
 def test_a_control_at_one_seed_is_not_beaten_at_three(write_run: WriteRun) -> None:
     runs = [write_run(arms(40, 60, placebo={"evaluation": evaluation(40)}))]
     runs += [write_run(arms(40, 60), changes=[f"seed={seed}"]) for seed in (1, 2)]

@@ -35,7 +35,7 @@ class Finding:
     difference: float = math.nan
     interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
     seeds: tuple[int, ...] = ()  # at which both were evaluated: all figures here are of these
-    missing: str = ""  # "2 of 5 seeds diverged, 1 of 5 seeds learned nothing"
+    missing: str = ""  # "2 of 5 seeds diverged, the baseline learned nothing at 1 of 5 seeds"
     unbeaten: tuple[str, ...] = ()  # controls that may have done as well, where the arm helped
 
     @property
@@ -107,24 +107,26 @@ def signed(share: float) -> str:
 
 
 def compare(group: Group, name: str, attack: str, against: str = BASELINE, *, best: bool = False) -> Finding:
-    arms = [{arm.name: arm for arm in run.arms} for run in group.runs]
-    title = title_of(group, name)
-    diverged = sum(bool(run[name].problem) for run in arms if name in run)
+    title, seeds = title_of(group, name), len(group.runs)
+    diverged, without = (sum(bool(arm.problem) for arm in group.arms(one)) for one in (name, against))
     by_seed = paired(evaluations_of(group, against, best=best), evaluations_of(group, name, best=best), attack)
     if not by_seed:
-        lone = any(run[against].problem for run in arms if against in run) and bool(evaluations_of(group, name))
+        lone = without and bool(evaluations_of(group, name))
         return Finding(name, title, DIVERGED if diverged else NO_BASELINE if lone else PENDING, attack)
     pairs = list(by_seed.values())
     found = paired_difference(pairs, attack)
     low, high = found.interval
     effect = HELPED if low > 0 else HURT if high < 0 else UNCLEAR
-    if found.seeds == 1 or diverged:  # the seeds that remain may be the lucky ones
+    if found.seeds == 1 or diverged or without:  # the seeds that remain may be the lucky ones
         effect = MAYBE.get(effect, effect)
-    dead = [second.learned_nothing for _, second in pairs]
-    if all(dead) or all(first.learned_nothing for first, _ in pairs):
-        effect = DEAD if all(dead) else AGAINST_DEAD
-    lost = [f"{diverged} of {len(arms)} seeds diverged"] if diverged else []
-    lost += [f"{sum(dead)} of {len(arms)} seeds learned nothing"] if any(dead) and not all(dead) else []
+    dead_before, dead = (sum(judged.learned_nothing for judged in side) for side in zip(*pairs, strict=True))
+    if len(pairs) in (dead, dead_before):
+        effect = DEAD if dead == len(pairs) else AGAINST_DEAD
+    lost = [f"{diverged} of {seeds} seeds diverged"] if diverged else []
+    lost += [f"{dead} of {seeds} seeds learned nothing"] if 0 < dead < len(pairs) else []
+    beside = "the baseline" if against == BASELINE else title_of(group, against)
+    lost += [f"{beside} diverged at {without} of {seeds} seeds"] if without else []
+    lost += [f"{beside} learned nothing at {dead_before} of {seeds} seeds"] if 0 < dead_before < len(pairs) else []
     return Finding(
         name=name,
         arm=title,

@@ -1,5 +1,6 @@
 """The conclusion in one sentence: did 1/L or 2/L help, by how much, and how sure are we."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from excite.runs.folder import RunFolder
 LARGE_BATCH, UNFINISHED = 1000, 0.95  # images, and of the training images: docs/results.md, A and C
 FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it has learned further
 
+PLURALS = {"is": "are", "was": "were", "has": "have"}
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
 NOT_IDENTIFIED = (
@@ -231,4 +233,4 @@ def spent(run: RunFolder) -> float:
 
 
 def _plural(effect: str, number: int) -> str:
-    return effect.replace("is ", "are ") if number > 1 else effect
+    return re.sub(r"\b(is|was|has)\b", lambda word: PLURALS[word[0]], effect) if number > 1 else effect
