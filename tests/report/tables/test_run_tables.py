@@ -129,6 +129,15 @@ def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: W
     assert "lenet5 relu, 2/L: Training diverged in epoch 2" in table.warnings
 
 
+def test_a_network_that_guesses_is_not_the_most_robust(write_run: Write, evaluated: Evaluated) -> None:
+    """Under an attack that nobody withstands, one answer for every image is right in a tenth of them."""
+    guessing = replace(evaluated(10, 10), chance=0.1)
+    found = {"baseline": evaluated(95, 1), "poe": evaluated(95, 2), "largest": guessing}
+    run = write_run({name: {"evaluation": evaluation} for name, evaluation in found.items()})
+    marks = {record.arm: record.mark for record in study_table(by_seed([run])).records if record.images == ATTACK}
+    assert marks == {"baseline": "second", "poe": "best", "largest": None}
+
+
 def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFolder]) -> None:
     table = study_table(by_seed(three_seeds))
     evaluations = [{arm.name: arm.evaluation for arm in run.arms} for run in three_seeds]

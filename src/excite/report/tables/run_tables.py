@@ -17,7 +17,10 @@ from excite.runs.arms import POE, arm_named
 from excite.runs.collection import Group, apart
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
-MARKED = "Bold and underlined: the best and the second best accuracy under each attack in an experiment."
+MARKED = (
+    "Bold and underlined: the best and the second best accuracy under each attack in an experiment, of arms that "
+    "neither diverged nor learned nothing."
+)
 MEDIAN = (
     "Median minimal ε: the radius at which half of the test images are wrong, by straight lines between the radii that "
     "were tried; mean ± standard deviation over seeds (one seed: a 95% interval). The accuracy is that at the largest."
@@ -98,10 +101,10 @@ class StudyTable:
 def study_table(groups: Sequence[Group]) -> StudyTable:
     """A row per group and arm: mean ± standard deviation over seeds (one seed: Wilson's interval).
 
-    The best accuracy under each attack is marked in every group, and the second; an arm that diverged at one of its
-    seeds is left out of that, for the seeds that remain are the lucky ones. The difference to the baseline is paired
-    by test image and seed: see `paired_difference`. The paper's numbers stand beside the experiments whose name
-    says that they repeat a row of its tables.
+    The best accuracy under each attack is marked in every group, and the second; an arm that diverged or learned
+    nothing at one of its seeds is left out of that, for the seeds that remain are the lucky ones, and who guesses is
+    not robust. The difference to the baseline is paired by test image and seed: see `paired_difference`. The paper's
+    numbers stand beside the experiments whose name says that they repeat a row of its tables.
     """
     told_apart = zip(groups, apart([group.experiment for group in groups]), strict=True)
     arms = [arm for group, words in told_apart for arm in arms_of(group, words)]
@@ -111,7 +114,7 @@ def study_table(groups: Sequence[Group]) -> StudyTable:
     for column in (column for column in columns if column.path[0] == "robust"):
         for number in set(numbers):
             mine = [index for index, other in enumerate(numbers) if other == number]
-            marks = _marks([None if arms[index].diverged else cells[column][index].order for index in mine])
+            marks = _marks([None if arms[index].lost else cells[column][index].order for index in mine])
             for index, mark in zip(mine, marks, strict=True):
                 cells[column][index] = replace(cells[column][index], mark=mark)
     rows = tuple(

@@ -62,6 +62,11 @@ class StudyArm:
         return sum(result.problem is not None for result in self.results)
 
     @property
+    def lost(self) -> bool:
+        """Whether it diverged or learned nothing at one of its seeds: those that remain are the lucky ones."""
+        return self.diverged > 0 or any(evaluation.learned_nothing for evaluation in self.evaluations.values())
+
+    @property
     def doubts(self) -> list[tuple[str, Flag]]:
         """What the trust checks warn of, each warning once, with a name for the weights."""
         return list(dict.fromkeys(doubt for result in self.results for doubt in result.doubts))
