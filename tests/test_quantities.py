@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from excite.errors import InputError
-from excite.quantities import number
+from excite.quantities import duration, number
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,22 @@ def test_any_fraction(numerator: int, denominator: int) -> None:
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="write for instance"):
         number(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.123, "0.12 s"),
+        (59, "59 s"),
+        (89, "89 s"),
+        (91, "1.5 min"),
+        (3599, "60 min"),
+        (2 * 3600, "2 h"),
+        (86400, "24 h"),
+        (40 * 86400, "40 days"),
+        (400 * 86400, "400 days"),
+        (4 * 365.25 * 86400, "4 years"),
+    ],
+)
+def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -73,13 +73,19 @@ MODULE = "a torch module"
 
 
 def duration(seconds: float) -> str:
+    """Two figures of the largest unit that fits.
+
+    >>> duration(200), duration(4e6)
+    ('3.3 min', '46 days')
     """
-    >>> duration(41.4), duration(150), duration(5000)
-    ('41 s', '2.5 minutes', '1.4 hours')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.2g} minutes" if seconds < 3600 else f"{seconds / 3600:.2g} hours"
+    for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{_two_figures(seconds / length)} {unit}"
+    return f"{_two_figures(seconds)} s"
+
+
+def _two_figures(value: float) -> str:
+    return f"{float(f'{value:.2g}'):g}" if value < 100 else f"{value:,.0f}"
 
 
 def pixels(eps: float) -> str:

@@ -10,9 +10,10 @@ from torch.utils.flop_counter import flop_registry
 
 from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
+from excite.quantities import duration
 from excite.runs import load
 from excite.sweeps import speed
-from excite.sweeps.costs import Sizes, Workload, costs, count_work, duration
+from excite.sweeps.costs import Sizes, Workload, costs, count_work
 from excite.sweeps.speed import Network
 
 SMALL = [
@@ -120,25 +121,6 @@ def test_an_epoch_of_self_training_counts_its_samples_and_its_teacher_comes_on_t
 
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.123, "0.12 s"),
-        (59, "59 s"),
-        (89, "89 s"),
-        (91, "1.5 min"),
-        (3599, "60 min"),
-        (2 * 3600, "2 h"),
-        (86400, "24 h"),
-        (40 * 86400, "40 days"),
-        (400 * 86400, "400 days"),
-        (4 * 365.25 * 86400, "4 years"),
-    ],
-)
-def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_a_sweep_costs_the_sum_of_its_runs() -> None:

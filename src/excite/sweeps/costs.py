@@ -15,6 +15,7 @@ import torch
 from excite import data
 from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
+from excite.quantities import duration
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import look_up
 from excite.runs.experiment import Experiment, Model, estimator_of, is_wanted, with_values
@@ -151,19 +152,3 @@ def sweep_runs(experiment: Experiment) -> Iterator[Experiment]:
     if experiment.sweep:
         for values in itertools.product(*experiment.sweep.values()):
             yield with_values(experiment, dict(zip(experiment.sweep, values, strict=True)))
-
-
-def duration(seconds: float) -> str:
-    """Two figures of the largest unit that fits.
-
-    >>> duration(200), duration(4e6)
-    ('3.3 min', '46 days')
-    """
-    for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"{_two_figures(seconds / length)} {unit}"
-    return f"{_two_figures(seconds)} s"
-
-
-def _two_figures(value: float) -> str:
-    return f"{float(f'{value:.2g}'):g}" if value < 100 else f"{value:,.0f}"

@@ -13,10 +13,11 @@ from excite.attacks import ATTACKS
 from excite.data.augment import AUGMENTATIONS
 from excite.lipschitz import ESTIMATORS
 from excite.objectives import OBJECTIVES
+from excite.quantities import duration
 from excite.runs.arms import ARMS
 from excite.runs.experiment import Experiment, catalogue, load
 from excite.schedules import SCHEDULES
-from excite.sweeps.costs import Price, costs, duration
+from excite.sweeps.costs import Price, costs
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def test_what_was_kept_is_shown_not_what_is_here(write_run: Callable[..., RunFol
     ]
     write_json(run.path / STAGES, {"stages": stages})
     assert in_short([run]) == {
-        "computing time": "3 minutes",
+        "computing time": "3 min",
         "finished": "2001-02-03 05:01 UTC",
         "on": "Plan 9, 3 threads",
     }
