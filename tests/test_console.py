@@ -16,9 +16,11 @@ def test_lines_in_a_log_say_how_far_it_is_and_what_is_left(
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
     with Console().task("training") as progress:
         progress(1, 4)
-    first, line, last = capsys.readouterr().err.splitlines()
+        progress(2, 4)
+    first, nothing_to_go_by, line, last = capsys.readouterr().err.splitlines()
     assert first == "training"
-    assert line.startswith("training: 1 of 4, about ")
+    assert nothing_to_go_by == "training: 1 of 4"
+    assert line.startswith("training: 2 of 4, about ")
     assert line.endswith(" s left")
     assert last.startswith("training, done in ")
 
@@ -31,8 +33,22 @@ def test_a_count_that_begins_anew_has_its_own_time(
         time.sleep(0.3)
         progress(9, 10)
         progress(1, 10)
+        progress(2, 10)
     *_, line, _ = capsys.readouterr().err.splitlines()
-    assert line == "attacks: 1 of 10, about 0 s left"  # and not nine times what the first attack took
+    assert line == "attacks: 2 of 10, about 0 s left"  # and not eight times what the first attack took
+
+
+def test_what_was_done_before_it_was_stopped_is_no_measure_of_what_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 10))  # every look at it is ten seconds later
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(clock)))
+    with Console().task("training") as progress:
+        progress(901, 1000)  # goes on after a stop
+        progress(902, 1000)
+    *_, line, _ = capsys.readouterr().err.splitlines()
+    assert int(line.split("about ")[1].split()[0]) >= 10 * 98
 
 
 def test_places_stand_before_the_task(capsys: pytest.CaptureFixture[str]) -> None:

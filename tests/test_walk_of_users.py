@@ -47,7 +47,7 @@ terminal tables of 80 columns | terminal_width | report/tables/test_formats.py::
 CSV and JSON: one documented schema, whatever the content | Described in docs/tables.md | report/tables/test_formats.py::test_the_fields_are_the_same_whatever_the_content_and_documented
 --json and --format json agree | What `--json` and `--format json` print | report/tables/test_formats.py::test_csv_and_json_say_the_same
 logs name seed, arm and stage | stage {self._plan.index(file) + 1} of | test_console.py::test_places_stand_before_the_task
-honest progress | of {total}, about {left:.0f} s left | test_console.py::test_lines_in_a_log_say_how_far_it_is_and_what_is_left
+honest progress | , about {left:.0f} s left | test_console.py::test_lines_in_a_log_say_how_far_it_is_and_what_is_left
 find_learning_rate and evaluate show progress | True shows a bar, False none | finder/test_one_call.py::test_the_budget_is_not_exceeded_and_progress_is_told
 LaTeX has a label, compiles and fits a page | max width=\\textwidth | report/tables/test_formats.py::test_latex_compiles_and_fits_its_page
 PDF figures | Write `name`.svg, .png and .pdf | report/figures/test_figures.py::test_files_are_whole_and_the_same_when_drawn_again

@@ -1,6 +1,7 @@
 """How far things are, on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -65,18 +66,18 @@ class Console:
     @contextlib.contextmanager
     def _lines(self, title: str) -> Iterator[OnProgress]:
         self.say(title)
-        began, before = time.perf_counter(), 0
+        began, first, before = 0.0, 0, math.inf  # of the first count: a task that goes on does not begin at none
 
         def line(done: int, total: int) -> None:
-            left = (time.perf_counter() - began) * (total - done) / max(done, 1)
-            self.say(f"{title}: {done} of {total}, about {left:.0f} s left")
+            left = (time.perf_counter() - began) * (total - done) / max(done - first, 1)
+            self.say(f"{title}: {done} of {total}" + (f", about {left:.0f} s left" if done > first else ""))
 
         show = _seldom(SECONDS_BETWEEN_LINES, line)
 
         def update(done: int, total: int) -> None:
-            nonlocal began, before
-            if done < before:  # another attack on the same images
-                began = time.perf_counter()
+            nonlocal began, first, before
+            if done < before:  # the first, or another attack on the same images
+                began, first = time.perf_counter(), done
             before = done
             show(done, total)
 
