@@ -304,6 +304,14 @@ class StoredRates:
         return self.run.arm(arm).best_of_grid
 
 
+def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """Of every arm of the runs, by its name."""
+    arms: dict[str, list[ArmFolder]] = {}
+    for arm in (arm for run in runs for arm in run.arms):
+        arms.setdefault(arm.name, []).append(arm)
+    return {name: arm_title(several) for name, several in arms.items()}
+
+
 def run_folders_in(folder: Path) -> list[RunFolder]:
     """The run folders at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

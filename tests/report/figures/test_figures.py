@@ -148,6 +148,19 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
     assert "PGD_20 ε=1/255" in robust.get_title()
 
 
+def test_figure_3_says_what_was_measured(write_run: Write) -> None:
+    """Of 60 test images the first 1,000 are all; and 2/L at which a training broke is not largest convergent."""
+    epochs = {"epochs": [{"test_accuracy": 0.9, "robust_accuracy": 0.5, "attacked_clean_accuracy": 0.9}]}
+    broken = epochs | {"problem": "Training diverged in epoch 2"}
+    changes = ["data.test_examples=60", "record.attacked_examples=40"]
+    clean, robust = plot("figure-3", [write_run({"baseline": epochs, "largest": broken}, changes=changes)]).axes
+    assert clean.get_ylabel() == "clean accuracy (%, first 40 test images)"
+    assert {"baseline", "2/L"} <= lines(robust).keys()
+    plain = {"epochs": [{"test_accuracy": 0.9, "robust_accuracy": 0.5}]}
+    clean, _ = plot("figure-3", [write_run({"baseline": plain}, changes=changes)]).axes
+    assert clean.get_ylabel() == "clean accuracy (%, all test images)"
+
+
 def test_figure_3_takes_the_images_that_choose_the_best_weights_where_no_others_were_attacked(write_run: Write) -> None:
     looks = [{"test_accuracy": 0.5, "held_out_accuracy": 0.2}, {"test_accuracy": 0.6}]
     run = write_run({"baseline": {"epochs": looks}}, changes=["record.best_every=2", "record.held_out_examples=50"])

@@ -1,12 +1,13 @@
 """Figure 3: clean and robust accuracy after every epoch, a line per arm."""
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
 from excite.report.figures import style
 from excite.runs.collection import same_but, titles
-from excite.runs.folder import RunFolder
+from excite.runs.folder import RunFolder, arm_titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,11 +37,10 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
         clean = ATTACKED_CLEAN if same_images else CLEAN
         for column, (key, measure) in enumerate({clean: "clean accuracy", robust: "robust accuracy"}.items()):
             axes = all_axes[row * PANELS + column]
-            names = dict.fromkeys((arm.name, arm.title) for run in group for arm in run.arms)
-            for name, arm_title in names:
+            for name, title_of_arm in arm_titles(group).items():
                 colour, marker = style.look(name)
                 points = _per_epoch(group, name, key)
-                style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
+                style.mean_and_range(axes, points, colour=colour, marker=marker, name=title_of_arm)
                 axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
             style.whole_epochs(axes)
             style.label(
@@ -56,7 +56,8 @@ def _images(run: RunFolder, key: str) -> str:
     if key == HELD_OUT:
         return f"{record.held_out_examples:,} held-out images"
     first = record.test_examples if key == CLEAN else record.attacked_examples
-    return f"first {first:,} test images" if first else "all test images"
+    there = run.experiment.data.test_examples or math.inf  # as many as the data set has
+    return f"first {first:,} test images" if 0 < first < there else "all test images"
 
 
 def _measured(run: RunFolder) -> bool:

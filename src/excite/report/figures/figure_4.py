@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from excite.errors import InputError
 from excite.report.figures import style
 from excite.runs.collection import same_but, titles, without_batch_size
-from excite.runs.folder import RunFolder
+from excite.runs.folder import RunFolder, arm_titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Fractions = dict[tuple[str, str], dict[float, list[float]]]  # by arm (name, title) and batch size: in %, one per seed
+Fractions = dict[str, dict[float, list[float]]]  # by arm and batch size: in %, one per seed
 
 
 def figure_4(runs: Sequence[RunFolder]) -> "Figure":
@@ -25,10 +25,11 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
             "RUN` certifies what older versions trained."
         )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.4)
-    for (_, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
-        for (name, arm_title), points in fractions.items():
+    for (group, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
+        names = arm_titles(group)
+        for name, points in fractions.items():
             colour, marker = style.look(name)
-            style.mean_and_range(axes, points, colour=colour, marker=marker, name=arm_title)
+            style.mean_and_range(axes, points, colour=colour, marker=marker, name=names[name])
         sizes = _sizes(fractions)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
@@ -44,7 +45,7 @@ def _fractions(group: Sequence[RunFolder]) -> Fractions:
     for run in group:
         for arm in run.arms:
             if arm.certified:
-                shares = found.setdefault((arm.name, arm.title), {})
+                shares = found.setdefault(arm.name, {})
                 size = float(arm.outcome.batch_size or run.experiment.training.batch_size)
                 shares.setdefault(size, []).append(100 * arm.certified.acute / arm.certified.steps)
     return found

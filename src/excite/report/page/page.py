@@ -40,7 +40,7 @@ from excite.report.trainings import (
 from excite.report.verdict import conclude
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed
-from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title
+from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title, arm_titles
 from excite.runs.stored import STAGES, Illustration
 from excite.training.history import METRICS
 
@@ -144,9 +144,7 @@ def page(runs: Sequence[RunFolder]) -> str:
     told_apart = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     assets = resources.files("excite.report.page")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    arms: dict[str, list[ArmFolder]] = {}
-    for arm in (arm for run in runs for arm in run.arms):
-        arms.setdefault(arm.name, []).append(arm)
+    names = arm_titles(runs)
     return environment.get_template("page.html.j2").render(
         **_examples(runs[0]),
         policy=_policy(style, script),
@@ -159,9 +157,9 @@ def page(runs: Sequence[RunFolder]) -> str:
         runs=runs,
         first=runs[0],
         verdict=conclude(groups),
-        legend=[(arm_title(arms[name]), number) for name, number in styles.items()],
-        multiples=[found for name in arms if (found := arm_named(name)).multiple],
-        searches=[found for name in arms if (found := arm_named(name)).rates],
+        legend=[(names[name], number) for name, number in styles.items()],
+        multiples=[found for name in names if (found := arm_named(name)).multiple],
+        searches=[found for name in names if (found := arm_named(name)).rates],
         methods=ESTIMATORS,
         table=_table(study_table(groups), groups, base),
         settings=[_setting(group, words, styles, base) for group, words in zip(groups, told_apart, strict=True)],
