@@ -252,6 +252,7 @@ def test_the_methods_are_explained_and_one_in_doubt_is_not_trusted(write_run: Wr
     assert ESTIMATORS["edge"].about in unescape(text)
     assert "no: training diverged at 0.2, so 2/L = 0.5 seems too high" in text
     assert "L is in doubt" in text
+    assert "At 2/L itself half of all trainings may diverge" in text
     assert "largest convergent, 2/L" not in text
 
 
