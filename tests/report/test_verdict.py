@@ -245,6 +245,11 @@ def test_nobody_beats_a_baseline_that_guesses(write_run: WriteRun) -> None:
     assert (found.headline, found.tone) == ("1/L met a baseline that learned nothing", "unclear")
 
 
+def test_a_baseline_that_guesses_like_the_others_is_named(write_run: WriteRun) -> None:
+    both = {name: {"evaluation": dead()} for name in ("baseline", "placebo")}
+    assert conclude(by_seed([write_run(both)])).headline == "The placebo learned nothing, nor did the baseline"
+
+
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, **{"grid-5": {"evaluation": evaluation(55)}}))
     assert conclude(by_seed([run])).headline == "1/L and the grid of 5 rates may have helped"

@@ -20,6 +20,7 @@ CLEAR = {*MAYBE, *MAYBE.values()}
 DIVERGED, PENDING = "diverged", "is not evaluated yet"
 NO_BASELINE = "has no baseline to stand beside, which diverged"
 DEAD, AGAINST_DEAD = "learned nothing", "met a baseline that learned nothing"  # clean accuracy is that of guessing
+ALL_DEAD = f"{DEAD}, nor did the baseline"
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def compare(group: Group, name: str, attack: str, against: str = BASELINE, *, be
         effect = MAYBE.get(effect, effect)
     dead_before, dead = (sum(judged.learned_nothing for judged in side) for side in zip(*pairs, strict=True))
     if len(pairs) in (dead, dead_before):
-        effect = DEAD if dead == len(pairs) else AGAINST_DEAD
+        effect = ALL_DEAD if dead == dead_before else DEAD if dead == len(pairs) else AGAINST_DEAD
     lost = [f"{diverged} of {seeds} seeds diverged"] if diverged else []
     lost += [f"{dead} of {seeds} seeds learned nothing"] if 0 < dead < len(pairs) else []
     beside = "the baseline" if against == BASELINE else title_of(group, against)

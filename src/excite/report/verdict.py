@@ -68,10 +68,9 @@ def conclude(groups: Sequence[Group]) -> Verdict:
         diverged = [finding.arm for found in findings for finding in found if finding.effect == DIVERGED]
         if len(groups) == 1 and any(arm.problem for arm in groups[0].arms(BASELINE)):
             diverged.insert(0, "the baseline")
-        words = f"{listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
-        headline = f"{words[0].upper()}{words[1:]}"
+        headline = f"{listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
         unfinished = _unfinished(groups[0]) if len(groups) == 1 else ()
-        return Verdict(headline, cautions=(*_doubted(groups), *unfinished))
+        return Verdict(_begun(headline), cautions=(*_doubted(groups), *unfinished))
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
     further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
     cautions = (*_doubted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
@@ -98,7 +97,7 @@ def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
     effects: dict[str, list[str]] = {}
     for finding in findings:
         effects.setdefault(finding.so, []).append(finding.arm)
-    headline = ", ".join(f"{listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items())
+    headline = _begun(", ".join(f"{listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items()))
     compared = [finding for finding in findings if finding.compared]
     first = compared[0]
     measured = "clean accuracy" if first.attack == "clean" else f"accuracy under {first.attack}"
@@ -230,6 +229,10 @@ def spent(run: RunFolder) -> float:
     evaluations = [one for arm in run.arms for one in (arm.evaluation, arm.best.evaluation) if one]
     attacks = sum(evaluation.cost.seconds for evaluation in evaluations)
     return run.estimate_seconds + sum(arm.outcome.seconds for arm in run.arms) + attacks
+
+
+def _begun(sentence: str) -> str:
+    return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 def _plural(effect: str, number: int) -> str:
