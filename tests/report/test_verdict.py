@@ -13,7 +13,7 @@ from excite.report import table
 from excite.report.findings import compare_arms, signed
 from excite.report.tables.estimates import estimates_table
 from excite.report.tables.run_tables import study_table
-from excite.report.trainings import standing
+from excite.report.trainings import standing, standing_in
 from excite.report.verdict import NOT_IDENTIFIED, ONE_TRAINING, conclude, verdict
 from excite.runs.collection import by_seed
 from excite.runs.folder import RunFolder
@@ -323,6 +323,22 @@ def test_an_l_is_held_against_what_short_trainings_gave_everywhere(write_run: Wr
     words = "its 2/L = 10 is not within 0.05 to 0.2, where short trainings stop converging"
     assert f"L by epochs is in doubt: {words}." in verdict(run)
     assert "its 2/L = 10 is not within" in " ".join(estimates_table({"epochs": far}, run).split())
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        LipschitzEstimate(200.0, (100.0, 400.0), "edge", True, "8 runs, and then 0.1 converged"),
+        LipschitzEstimate(2.0, (1.0, 4.0), "edge", False, "8 runs that hardly learned"),
+    ],
+)
+def test_an_l_that_is_not_to_be_trusted_is_no_measure_of_others(
+    write_run: WriteRun, measured: LipschitzEstimate
+) -> None:
+    other = LipschitzEstimate(10.0, (8.0, 12.0), "local", True, "25 maxima")
+    run = write_run(arms(40, 60), estimate=measured, estimates={"local": other})
+    assert standing_in(run, other).trusted
+    assert not standing_in(run, measured).trusted
 
 
 def test_a_network_that_learned_nothing_has_not_converged(write_run: WriteRun) -> None:

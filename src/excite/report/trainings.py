@@ -71,7 +71,7 @@ def _lost(arm: ArmFolder) -> bool:
 
 def standing_in(run: RunFolder, estimate: LipschitzEstimate) -> Standing:
     """By all that is known in the run: its trainings, and what short ones gave."""
-    return standing(estimate, run.arms, by_short_trainings(run))
+    return standing(estimate, run.arms, _measure(run))
 
 
 def relied_on(run: RunFolder) -> dict[str, LipschitzEstimate]:
@@ -88,7 +88,7 @@ def called(name: str) -> str:
 
 def doubted(run: RunFolder) -> dict[str, str]:
     """What its trainings say against those of them that rates came from."""
-    measured = by_short_trainings(run)
+    measured = _measure(run)
     judged = {name: _objection(found, run.arms, measured) for name, found in relied_on(run).items()}
     return {name: words for name, words in judged.items() if words}
 
@@ -121,9 +121,17 @@ def options_behind(run: RunFolder, name: str) -> Mapping[str, Any]:
 
 
 def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:
-    """The run's own L, if short trainings gave it: what others can be held against."""
+    """The run's own L, if short trainings gave it."""
     kind = ESTIMATORS.get(method_of(run)) if run.estimate else None
     return run.estimate if kind and kind.needs == "short trainings" else None
+
+
+def _measure(run: RunFolder) -> LipschitzEstimate | None:
+    """What others can be held against: the L of short trainings, if it is identified or a bound, and not in doubt."""
+    found = by_short_trainings(run)
+    if found is None or _objection(found, run.arms, None):
+        return None
+    return found if found.identified or found.interval[0] == 0 else None
 
 
 @dataclass(frozen=True)
