@@ -27,5 +27,10 @@ def test_estimates_that_are_each_sure_and_disagree_are_said_to() -> None:
     small = LipschitzEstimate(0.5, (0.45, 0.55), "epochs", True, "25 maxima")
     shown = estimates_table({"curvature": large, "epochs": small})
     assert "curvature, epochs do not agree, so that not all of them are right" in " ".join(shown.split())
+    assert "the one to believe" not in shown
+    for identified in (True, False):
+        edge = LipschitzEstimate(20.0, (10.0, 40.0), "edge", identified, "8 runs")
+        shown = estimates_table({"curvature": large, "epochs": small, "edge": edge})
+        assert ("the one to believe is edge" in " ".join(shown.split())) == identified
     vague = LipschitzEstimate(0.5, (0.45, 0.55), "epochs", False, "25 maxima")
     assert "do not agree" not in estimates_table({"curvature": large, "epochs": vague})

@@ -31,9 +31,11 @@ def _disagreement(trusted: Mapping[str, LipschitzEstimate]) -> Iterator[str]:
     apart = [pair for pair in itertools.combinations(trusted, 2) if not _agree(*(trusted[name] for name in pair))]
     if apart:
         names = dict.fromkeys(itertools.chain.from_iterable(apart))
+        tried = any(one.method == "edge" for one in trusted.values())
+        believe = "the one to believe is edge, which tries rates; " if tried else ""
         yield (
-            f"{', '.join(names)} do not agree, so that not all of them are right; the one to believe is edge, which "
-            "tries rates; what a trace tells follows the rate that the baseline was trained at."
+            f"{', '.join(names)} do not agree, so that not all of them are right; {believe}what a trace tells follows "
+            "the rate that the baseline was trained at."
         )
 
 
