@@ -10,11 +10,11 @@ import torch
 
 from excite import data
 from excite.data.dataset import Split
+from excite.data.sources.mnist import MNIST_SAMPLE
 from excite.files import atomic
 
 TRAIN_PER_CLASS = 500
 TEST_PER_CLASS = 100
-ASSET = Path(__file__).parents[1] / "src/excite/data/assets/mnist-sample.npz"
 
 
 def first_of_each_class(split: Split, per_class: int) -> Split:
@@ -24,11 +24,10 @@ def first_of_each_class(split: Split, per_class: int) -> Split:
     return Split(split.images[chosen], split.labels[chosen])
 
 
-def main() -> None:
-    mnist = data.load("mnist")
+def embed(mnist: data.Dataset, path: Path) -> None:
     train = first_of_each_class(mnist.train, TRAIN_PER_CLASS)
     test = first_of_each_class(mnist.test, TEST_PER_CLASS)
-    with atomic(ASSET) as temporary, temporary.open("wb") as file:
+    with atomic(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(
             file,
             x_train=train.images.squeeze(1).numpy(),
@@ -36,7 +35,12 @@ def main() -> None:
             x_test=test.images.squeeze(1).numpy(),
             y_test=test.labels.to(torch.uint8).numpy(),
         )
-    print(f"{ASSET}: {ASSET.stat().st_size:,} bytes, fingerprint {data.load('mnist-sample').fingerprint()}")
+
+
+def main() -> None:
+    embed(data.load("mnist"), MNIST_SAMPLE.path)
+    size = MNIST_SAMPLE.path.stat().st_size
+    print(f"{MNIST_SAMPLE.path}: {size:,} bytes, fingerprint {data.load('mnist-sample').fingerprint()}")
 
 
 if __name__ == "__main__":
