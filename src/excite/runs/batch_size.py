@@ -7,6 +7,7 @@ from typing import Any
 from excite import data
 from excite.errors import DivergedError, InputError
 from excite.excitation import acuteness, choose_batch_size
+from excite.excitation.along_path import FEWEST_MOMENTS
 from excite.runs.experiment import Experiment
 from excite.runs.procedure import Run
 
@@ -39,11 +40,16 @@ def papers_threshold(data_set: str) -> float:
 
 
 def check_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:
-    """Refuse a batch that no epoch fills: it would be tried as a smaller one."""
+    """Refuse trainings too short to tell, and a batch that no epoch fills: it would be tried as a smaller one."""
     images = experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
     if too_large := [size for size in sizes if size > images]:
         raise InputError(
             f"An epoch has {images:,} images, too few for batches of {max(too_large):,}; try {images} at most."
+        )
+    if experiment.training.epochs < FEWEST_MOMENTS:
+        raise InputError(
+            f"Assumption 2 is judged from epoch to epoch: {experiment.training.epochs} are too few, train "
+            f"{FEWEST_MOMENTS} or more."
         )
 
 
@@ -59,9 +65,13 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
             run.console.say(f"batch {size}: {error}")
         else:
             accuracies[size] = run.files.arm("baseline").epochs[-1].extra["test_accuracy"]
+    if not fractions:
+        raise DivergedError("Training diverged at every batch size. Give the baseline a lower rate.")
     try:
         chosen = choose_batch_size(fractions, accuracies, threshold)
     except InputError as error:
         return BatchSizeChoice(fractions, accuracies, threshold, None, str(error))
-    conclusion = f"Choose {chosen}: from the smallest size with Assumption 2, down to an accuracy of {threshold:.0%}."
+    most = max(fractions.values())
+    start = "with Assumption 2" if most >= 1 else f"at which Assumption 2 holds most often, in {most:.0%} of the epochs"
+    conclusion = f"Choose {chosen}: from the smallest size {start}, down to an accuracy of {threshold:.0%}."
     return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)
