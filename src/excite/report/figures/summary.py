@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
-from excite.objectives import OBJECTIVES
 from excite.report.figures import style
 from excite.report.figures.gains import rates_of
 from excite.report.findings import AGAINST_DEAD, Finding, compare_arms, signed
@@ -80,7 +79,7 @@ def _titles(groups: Sequence[Group]) -> list[str]:
     titles = []
     for group in groups:
         one, seeds = group.experiment, len(group.seeds)
-        objective = [] if one.trains_plainly else [OBJECTIVES[one.objective].title]
+        objective = [] if one.trains_plainly else [one.objective]
         batch = f"batches of {one.training.batch_size:,}"
         titles.append(", ".join([one.network, one.data_set, batch, *objective, f"{seeds} seed{'s' * (seeds > 1)}"]))
     alike = Counter(titles)
