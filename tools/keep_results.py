@@ -1,9 +1,9 @@
 """Keep what runs found, without their weights: small files that `excite report` and `excite figure` still read.
 
-    python tools/keep_results.py RUNS… --out results/NAME [--figure figure-2 …] [--traces]
+    python tools/keep_results.py [RUNS…] --out results/NAME [--figure figure-2 …] [--traces]
 
 Copies every run's JSON files and epoch metrics (and traces, for the figure theorem-1 and for estimators to come), and
-writes table.md, table.csv and the figures beside them.
+writes table.md, table.csv and the figures beside them; without RUNS it writes those anew, of what is kept already.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def keep(source: Path, target: Path, *, traces: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--figure", action="append", default=[])
     parser.add_argument("--traces", action="store_true")
