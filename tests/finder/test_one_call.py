@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import excite
@@ -316,3 +319,14 @@ def test_accumulated_batches_are_one_large_batch() -> None:
 
     assert constant(small, accumulate=2) == pytest.approx(constant(large), rel=1e-3)
     assert constant(small) != pytest.approx(constant(large), rel=0.05)
+
+
+def test_several_processes_do_not_search_each_for_itself() -> None:
+    """The group is torch's own for trying things out: a second process that never answers."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        wrapped = DistributedDataParallel(nn.Linear(2, 1))
+        with pytest.raises(InputError, match=r"2 processes.*before it is wrapped and accumulate=2"):
+            excite.find_learning_rate(wrapped, [], mse_loss)
+    finally:
+        dist.destroy_process_group()

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from excite.errors import InputError
@@ -137,6 +138,7 @@ def _beginnings(
     """Yield a function that gives the model as a short training finds it; on leaving, all is as it was."""
     if isinstance(model, nn.Module):
         trainable(model)
+        _check_alone(model)
     elif weights == "present":
         raise InputError('weights="present" needs a model that has some: pass the model, not a function.')
     elif isinstance(optimizer, Optimizer):
@@ -156,6 +158,17 @@ def _beginnings(
             return model
 
         yield begin
+
+
+def _check_alone(model: nn.Module) -> None:
+    """Refuse a model whose processes would judge rates by their own losses, try others, and wait for each other."""
+    if isinstance(model, DistributedDataParallel) and (processes := model.process_group.size()) > 1:
+        raise InputError(
+            f"The model is in DistributedDataParallel with {processes} processes, each of which would try rates of its "
+            f"own. Call it in one of them, with the model as it is before it is wrapped and accumulate={processes}, so "
+            "that a step sees as many images, and hand the estimate to the others: "
+            "torch.distributed.broadcast_object_list."
+        )
 
 
 def _parameters(optimizer: NewOptimizer | Optimizer) -> list[nn.Parameter]:
