@@ -290,7 +290,7 @@ def _stronger(fooled: int, drop: float) -> Flag | None:
         return None
     return Flag(
         "a stronger attack helps",
-        f"twice the steps, two random starts and the margin loss bring the accuracy down by about {100 * drop:.0f} "
+        f"twice the steps, two random starts and the margin loss bring the accuracy down by about {100 * drop:.1f} "
         "points or more: the attack had not done all it can. Raise steps and restarts and try that loss, until nothing "
         "changes.",
     )
@@ -302,7 +302,7 @@ def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
         return None
     return Flag(
         "black box beats white box",
-        f"{attack}, which sees no gradient, brings the accuracy down by about {100 * drop:.0f} points or more after "
+        f"{attack}, which sees no gradient, brings the accuracy down by about {100 * drop:.1f} points or more after "
         f"the gradient attacks: they are too short, or their gradient is masked. Count the verdicts of {attack} too, "
         "and raise steps and restarts; where that changes nothing, find what masks it.",
     )
