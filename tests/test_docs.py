@@ -40,7 +40,11 @@ def losses_at(rate, draw):
         yield 2 * theta**2
         theta -= rate * 4 * theta
 """,
-    "attacks.md": "result_of_another_model = excite.evaluate(model, x, y, {})\n",
+    "attacks.md": (
+        "same = {'pgd': excite.attacks.create('pgd', eps=8 / 255, step=2 / 255, restarts=3),"
+        " 'autoattack': excite.attacks.create('autoattack', eps=8 / 255)}\n"
+        "result_of_another_model = excite.evaluate(model, x, y, same)\n"
+    ),
     "integrations.md": "estimate = excite.LipschitzEstimate(4.0, (3.0, 5.0), 'stated', True, 'an example')\n",
 }
 FENCE = re.compile(r"^(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

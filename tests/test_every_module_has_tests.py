@@ -38,7 +38,8 @@ ELSEWHERE = {
     "report/figures/test_figures.py": (
         "every figure in one table",
         "report/figures/estimators report/figures/figure_1 report/figures/figure_2 report/figures/figure_3 "
-        "report/figures/figure_4 report/figures/gains report/figures/heat_maps report/figures/theorem_1",
+        "report/figures/figure_4 report/figures/gains report/figures/heat_maps report/figures/summary "
+        "report/figures/theorem_1",
     ),
     "report/tables/test_run_tables.py": (
         "how its cells are written",
