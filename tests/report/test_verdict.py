@@ -297,6 +297,22 @@ def test_what_was_tried_already_is_not_recommended(write_run: WriteRun) -> None:
         assert cure in verdict(write_run({"baseline": alone, more: alone}, changes=["training.batch_size=1000"]))
 
 
+@pytest.mark.parametrize(
+    ("best", "objective", "told"), [(43, "trades", True), (40, "trades", False), (43, "standard", False)]
+)
+def test_adversarial_training_that_overfits_is_told_what_helped_there(
+    write_run: WriteRun, best: int, objective: str, told: bool
+) -> None:
+    overfitted = {"evaluation": evaluation(40), "best": evaluation(best)}
+    changes = [f"training.objective={objective}"]
+    said = verdict(write_run({"baseline": overfitted}, changes=changes))
+    assert (
+        f"The baseline's best weights keep 3.0 points more than its last under {ATTACK}: it overfits." in said
+    ) == told
+    assert ("To try: --arms baseline,poe." in said) == told
+    assert "To try" not in verdict(write_run({"baseline": overfitted, "poe": overfitted}, changes=changes))
+
+
 def test_only_seeds_that_were_compared_are_counted(write_run: WriteRun) -> None:
     runs = [write_run(arms(40, 60))]
     runs += [write_run({"baseline": {"evaluation": evaluation(40)}}, changes=[f"seed={seed}"]) for seed in (1, 2)]

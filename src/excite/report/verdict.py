@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
 from excite.report.findings import (
     BASELINE,
@@ -22,12 +23,14 @@ from excite.report.findings import (
     percent,
     signed,
 )
+from excite.report.tables.study_columns import evaluations_of, paired
 from excite.report.trainings import doubted, doubted_together, relied_on
 from excite.runs.arms import Arm, arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
 
 LARGE_BATCH, UNFINISHED = 1000, 0.95  # images, and of the training images: docs/results.md, A and C
+OVERFITTED = 0.01  # of the test images: docs/results.md, D
 FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it has learned further
 
 PLURALS = {"is": "are", "was": "were", "has": "have"}
@@ -69,11 +72,11 @@ def conclude(groups: Sequence[Group]) -> Verdict:
         if len(groups) == 1 and any(arm.problem for arm in groups[0].arms(BASELINE)):
             diverged.insert(0, "the baseline")
         headline = f"{listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
-        unfinished = _unfinished(groups[0]) if len(groups) == 1 else ()
-        return Verdict(_begun(headline), cautions=(*_doubted(groups), *unfinished))
+        return Verdict(_begun(headline), cautions=(*_doubted(groups), *_where_rates_helped(groups)))
     told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
-    further = [*_learned_further(groups[0], findings[0]), *_unfinished(groups[0])] if len(groups) == 1 else []
-    cautions = (*_doubted(groups), *further, *_disagreements(groups), *_cautions(groups, findings))
+    further = _learned_further(groups[0], findings[0]) if len(groups) == 1 else ()
+    helped = _where_rates_helped(groups)
+    cautions = (*_doubted(groups), *further, *helped, *_disagreements(groups), *_cautions(groups, findings))
     if doubted := {words: arm for group in groups for words, arm in distrusted(group).items()}:
         cautions = (f"Trust checks warn: {', '.join(doubted)}.", *cautions)
     if all(arm.control for arm in doubted.values()):  # which would, if anything, do less than was measured
@@ -152,8 +155,15 @@ def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]
             )
 
 
+def _where_rates_helped(groups: Sequence[Group]) -> Iterable[str]:
+    """To one experiment whose baseline stands as those did for which a larger rate helped."""
+    if len(groups) == 1:
+        yield from _unfinished(groups[0])
+        yield from _overfits(groups[0])
+
+
 def _unfinished(group: Group) -> Iterable[str]:
-    """Where the baseline stands as those did for which a larger rate helped; one that learned nothing does not."""
+    """In large batches, where the baseline has not finished; one that learned nothing has not begun."""
     if any(arm.evaluation and arm.evaluation.learned_nothing for arm in group.arms(BASELINE)):
         return
     fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
@@ -164,6 +174,21 @@ def _unfinished(group: Group) -> Iterable[str]:
             f"The baseline has fitted {percent(fitted)} of the training images, in batches of {batch:,}. Where one had "
             "not finished in such batches, rates of 1/(2L) to 1/L made networks more accurate and mostly more robust, "
             f"2/L did not (results.md of the documentation).{cure}"
+        )
+
+
+def _overfits(group: Group) -> Iterable[str]:
+    """In adversarial training, where the baseline's robustness was better before the end."""
+    attack = group.experiment.deciding
+    best, last = (evaluations_of(group, BASELINE, best=best) for best in (True, False))
+    pairs = [] if group.experiment.trains_plainly else list(paired(last, best, attack).values())
+    lost = paired_difference(pairs, attack).difference if pairs else 0.0
+    if lost >= OVERFITTED:
+        cure = "" if "poe" in group.arm_names else f" To try: --arms {BASELINE},poe."
+        yield (
+            f"The baseline's best weights keep {100 * lost:.1f} points more than its last under {attack}: it overfits. "
+            "Where adversarial training did so, 1/L made the last weights more robust at the same clean accuracy, in "
+            f"one experiment of three seeds (results.md of the documentation).{cure}"
         )
 
 
