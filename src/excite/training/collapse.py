@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 LEARNED = 0.1  # of the initial value: an epoch this far below it has learned something
 MARGIN = 0.02  # of the initial value: what a single first batch may be off by
 TELLING = 64  # images: the loss of a first batch of fewer is luck
-STRETCH = 50  # steps that tell a collapse from a bad start
+STRETCH = 50  # steps that tell a collapse from a bad start,
+ENOUGH = 5000  # and images: small batches take more steps to get away from it
 HOPELESS = 9  # times the initial value above it: from there nothing comes back
 
 
@@ -36,19 +37,21 @@ def diagnose(
     initial: float,
     *,
     steps: int = STRETCH,
+    images: int = ENOUGH,
     over: bool = False,
     ending: float | None = None,
     what: str = "its initial value",
 ) -> str | None:
-    """Say what went wrong, given the mean loss of each epoch so far, of so many `steps`, and that of the first batch.
+    """Say what went wrong, given the mean loss of each epoch so far, and that of the first batch.
 
-    `what` names another loss that stands in its place, see `measured_by`.
+    An epoch has so many `steps` and `images`. `what` names another loss that stands in the first batch's place, see
+    `measured_by`.
 
     A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
     a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
-    where that is short as many as make up its steps: a rate that is large at first often costs some steps, no more. One
-    that is below the initial loss again by its `ending`, the later half of the last epoch, is on its way down. A
-    training that is `over` before is judged by what there is.
+    where that is short as many as make up its steps and images: a rate that is large at first often costs some, no
+    more. One that is below the initial loss again by its `ending`, the later half of the last epoch, is on its way
+    down. A training that is `over` before is judged by what there is.
 
     >>> diagnose([0.9, 0.5], initial=2.3) is None
     True
@@ -64,7 +67,7 @@ def diagnose(
     if not math.isfinite(losses[-1]):
         return f"the loss became {losses[-1]}"
     size = abs(initial)  # a loss may be negative
-    together = 1 if losses[-1] > initial + HOPELESS * size else math.ceil(STRETCH / max(steps, 1))
+    together = 1 if losses[-1] > initial + HOPELESS * size else _epochs(steps, images)
     together = min(together, len(losses)) if over else together
     means = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)]
     last, *earlier = means or [initial]
@@ -75,6 +78,10 @@ def diagnose(
         best = "the best epoch" if together == 1 else f"the best {together} epochs"
         return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, {what}"
     return None
+
+
+def _epochs(steps: int, images: int) -> int:
+    return max(math.ceil(STRETCH / max(steps, 1)), math.ceil(ENOUGH / max(images, 1)))
 
 
 def broken_number(model: nn.Module, optimizer: Optimizer) -> str | None:

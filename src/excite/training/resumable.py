@@ -206,7 +206,8 @@ class ResumableRun:
         reference, what = measured_by(self.initial_loss or loss, self.guessing, self.batch_size)
         taken = self.position.losses
         ending = fmean(taken[len(taken) // 2 :]) if taken else None
-        return diagnose(losses, reference, steps=steps, over=last, ending=ending, what=what)
+        images = steps * self.batch_size
+        return diagnose(losses, reference, steps=steps, images=images, over=last, ending=ending, what=what)
 
     def diverged(self, problem: str) -> DivergedError:
         kept = " The last good checkpoint is kept in the run folder." if self.folder else ""
