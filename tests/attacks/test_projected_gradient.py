@@ -115,6 +115,12 @@ def test_an_evaluation_may_count_the_last_iterate(convnet: nn.Module, images: Te
         create("pgd", eps=0.01, step=0.03, random_start=True, restarts=2, keep="last")
 
 
+def test_no_steps_leave_the_images_to_their_owner(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
+    found = pgd(convnet, images, labels, eps=0.01, steps=0, keep="last")
+    assert torch.equal(found, images)
+    assert found.data_ptr() != images.data_ptr()
+
+
 @settings(max_examples=1000)
 @given(
     seed=st.integers(0, 2**32),

@@ -72,6 +72,12 @@ def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
         certify(trace_of(np.eye(2), np.eye(2), np.ones(2)))
 
 
+@pytest.mark.parametrize("given", [0.0, -1.0, np.nan, np.inf])
+def test_an_l_that_is_none_is_refused(trace_of: TraceOf, walk: Floats, given: float) -> None:
+    with pytest.raises(InputError, match=r"L is .*; it must be a finite number above 0"):
+        certify(trace_of(walk, walk, np.ones(len(walk))), given)
+
+
 def test_without_learning_rates_nothing_is_said_of_their_decay(trace_of: TraceOf, walk: Floats) -> None:
     found = certify(trace_of(walk, walk, np.full(len(walk), np.nan)))
     assert found.step_sizes is None

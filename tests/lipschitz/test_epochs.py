@@ -44,6 +44,11 @@ def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
         estimator.check(recording)
 
 
+def test_a_protocol_that_nobody_had_is_refused() -> None:
+    with pytest.raises(InputError, match=r"protocol.*paper, authors"):
+        Epochs(protocol="author")  # type: ignore[arg-type]
+
+
 def test_a_run_that_can_be_is_not() -> None:
     Epochs(n_points=20).check(Recording(20))
     Epochs(protocol="authors").check(Recording(20, input_gradients=True))

@@ -133,7 +133,7 @@ def pgd(
                 if len(active) == 0:
                     return found.images
             if i == steps and keep == "last":
-                return x_adv
+                return x_adv if steps else x_adv.clone()
             unchecked = y if restart == i == 0 else None
             logits, value, gradient = loss_and_gradient(
                 model, x_adv, target[active], LOSSES[loss], last=i == steps, unchecked=unchecked

@@ -11,6 +11,7 @@ from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
 from excite.lipschitz.epochs import secants
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.quantities import check_positive
 from excite.registry import named_options
 from excite.trace import Trace
 
@@ -175,7 +176,8 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
 
 def smoothness(trace: Trace, estimate: LipschitzEstimate | float) -> Smoothness:
     """Hold every recorded slope against L: those of single steps, and the secants between every two moments."""
-    constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else float(estimate)
+    constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else estimate
+    check_positive("L", constant)
     slopes = np.concatenate([trace.slopes, secants(trace)[np.triu_indices(len(trace), 1)]])
     return Smoothness(constant, len(slopes), int((slopes > constant).sum()), float(slopes.max(initial=0.0)))
 

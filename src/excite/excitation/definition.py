@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.quantities import check_positive
 from excite.registry import named_options
 
 
@@ -44,6 +45,8 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
 
     `window` is T₀, a whole number of `step`s. For a constant Φ = √2 I and T₀ = 3, μ₁ = μ₂ = 6 and the rate is 2.
     """
+    check_positive("window", window)
+    check_positive("step", step)
     signal = _as_matrices(signal)
     length = round(window / step)
     if length < 1 or length > len(signal) or not math.isclose(length * step, window, rel_tol=1e-9):
@@ -77,6 +80,7 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
 @named_options
 def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
     """z at every step of ż = −ΦΦᵀz, exactly: z ← e^{−ΦΦᵀ·step} z; shape (times + 1, d)."""
+    check_positive("step", step)
     path = [initial.to(torch.float64)]
     for matrix in _as_matrices(signal):
         directions, sizes, _ = torch.linalg.svd(matrix, full_matrices=False)

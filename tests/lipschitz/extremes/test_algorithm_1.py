@@ -198,6 +198,7 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
         ({"alpha": 1.5}, "alpha and level lie between 0 and 1"),
         ({"return_period": 1.0}, "return_period must be above 1"),
         ({"seed": -1}, "seed 0 or more"),
+        ({"statistic": "location"}, "statistic.*endpoint, scale"),
     ],
 )
 def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
