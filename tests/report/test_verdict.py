@@ -50,6 +50,11 @@ def test_after_one_training_the_headline_says_maybe(write_run: WriteRun, right: 
     assert any(caution.startswith("A second seed costs about 2 s") for caution in found.cautions)
 
 
+def test_a_second_seed_pays_for_every_estimate(write_run: WriteRun) -> None:
+    run = write_run(arms(40, 41), estimate=EDGE, estimates={"stated": EDGE, "paper": EDGE})
+    assert "about 5 s" in next(caution for caution in conclude(by_seed([run])).cautions if "second seed" in caution)
+
+
 @pytest.mark.parametrize(
     ("right", "headline", "tone"),
     [

@@ -250,10 +250,11 @@ def _doubted(groups: Sequence[Group]) -> Iterable[str]:
 
 
 def spent(run: RunFolder) -> float:
-    """What a run took: its estimate, its trainings, its attacks."""
+    """What a run took: its estimates, its trainings, its attacks."""
+    estimates = sum(stored.seconds for stored in run.estimates.values())
     evaluations = [one for arm in run.arms for one in (arm.evaluation, arm.best.evaluation) if one]
     attacks = sum(evaluation.cost.seconds for evaluation in evaluations)
-    return run.estimate_seconds + sum(arm.outcome.seconds for arm in run.arms) + attacks
+    return estimates + sum(arm.outcome.seconds for arm in run.arms) + attacks
 
 
 def _begun(sentence: str) -> str:
