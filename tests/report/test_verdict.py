@@ -314,8 +314,9 @@ def test_adversarial_training_that_overfits_is_told_what_helped_there(
     assert (
         f"The baseline's best weights keep 3.0 points more than its last under {ATTACK}: it overfits." in said
     ) == told
-    assert ("To try: --arms baseline,poe." in said) == told
-    assert "To try" not in verdict(write_run({"baseline": overfitted, "poe": overfitted}, changes=changes))
+    assert ("To try: --arms baseline,poe,batch." in said) == told
+    everything = {"baseline": overfitted, "poe": overfitted, "batch": overfitted}
+    assert "To try" not in verdict(write_run(everything, changes=changes))
 
 
 def test_only_seeds_that_were_compared_are_counted(write_run: WriteRun) -> None:

@@ -168,12 +168,10 @@ def _unfinished(group: Group) -> Iterable[str]:
         return
     fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
     if group.experiment.trains_plainly and batch >= LARGE_BATCH and fitted is not None and fitted < UNFINISHED:
-        untried = [name for name in ("half", "poe") if name not in group.arm_names]
-        cure = f" To try: --arms {','.join([BASELINE, *untried])}." if untried else ""
         yield (
             f"The baseline has fitted {percent(fitted)} of the training images, in batches of {batch:,}. Where one had "
             "not finished in such batches, rates of 1/(2L) to 1/L made networks more accurate and mostly more robust, "
-            f"2/L did not (results.md of the documentation).{cure}"
+            f"2/L did not (results.md of the documentation).{_to_try(group, 'half', 'poe')}"
         )
 
 
@@ -184,12 +182,18 @@ def _overfits(group: Group) -> Iterable[str]:
     pairs = [] if group.experiment.trains_plainly else list(paired(last, best, attack).values())
     lost = paired_difference(pairs, attack).difference if pairs else 0.0
     if lost >= OVERFITTED:
-        cure = "" if "poe" in group.arm_names else f" To try: --arms {BASELINE},poe."
         yield (
             f"The baseline's best weights keep {100 * lost:.1f} points more than its last under {attack}: it overfits. "
-            "Where adversarial training did so, 1/L made the last weights more robust at the same clean accuracy, in "
-            f"one experiment of three seeds (results.md of the documentation).{cure}"
+            "Where adversarial training did so, 1/L made the last weights more robust at the same clean accuracy, and "
+            "the baseline's rate in batches with the η/B of 1/L by half as much, in three seeds (results.md of the "
+            f"documentation).{_to_try(group, 'poe', 'batch')}"
         )
+
+
+def _to_try(group: Group, *names: str) -> str:
+    """How to train those of the arms that were not, and what they are held against."""
+    untried = [name for name in names if name not in group.arm_names]
+    return f" To try: --arms {','.join([BASELINE, *untried])}." if untried else ""
 
 
 def _train_accuracy(group: Group, name: str) -> float | None:
