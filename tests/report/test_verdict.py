@@ -173,6 +173,25 @@ def test_with_warnings_the_comparison_is_not_to_be_trusted(write_run: WriteRun) 
     assert found.cautions[0] == "Trust checks warn: “vanishing gradients” (1/L)."
 
 
+@pytest.mark.parametrize(
+    ("doubted", "headline"),
+    [
+        ("largest", "1/L may have helped, 2/L made no clear difference; the accuracy of 2/L is not to be trusted yet"),
+        ("baseline", "Not to be trusted yet; as measured, 1/L may have helped, 2/L made no clear difference"),
+    ],
+)
+def test_a_doubt_of_one_arm_leaves_the_others_what_was_measured(
+    write_run: WriteRun, doubted: str, headline: str
+) -> None:
+    flags = (Flag("vanishing gradients", "every gradient is zero"),)
+    right = {"baseline": 40, "poe": 60, "largest": 41}
+    run = write_run(
+        {name: {"evaluation": evaluation(count, flags if name == doubted else ())} for name, count in right.items()}
+    )
+    found = conclude(by_seed([run]))
+    assert (found.headline, found.tone) == (headline, "warning")
+
+
 def test_an_l_that_is_not_identified_is_mentioned(write_run: WriteRun) -> None:
     vague = LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima")
     assert NOT_IDENTIFIED.format("L") in verdict(write_run(arms(40, 60), estimate=vague))

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -79,10 +79,20 @@ def conclude(groups: Sequence[Group]) -> Verdict:
     cautions = (*_doubted(groups), *further, *helped, *_disagreements(groups), *_cautions(groups, findings))
     if doubted := {words: arm for group in groups for words, arm in distrusted(group).items()}:
         cautions = (f"Trust checks warn: {', '.join(doubted)}.", *cautions)
-    if all(arm.control for arm in doubted.values()):  # which would, if anything, do less than was measured
+    names = {arm.name for arm in doubted.values() if not arm.control}  # a control would, if anything, do less
+    if not names:
         return Verdict(told.headline, told.evidence, cautions, told.tone)
+    if len(groups) == 1 and BASELINE not in names and any(_stands(finding, names) for finding in findings[0]):
+        suspects = listed(finding.arm for finding in findings[0] if finding.name in names)
+        headline = f"{told.headline}; the accuracy of {suspects} is not to be trusted yet"
+        return Verdict(headline, told.evidence, cautions, "warning")
     headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
     return Verdict(headline, told.evidence, cautions, "warning")
+
+
+def _stands(finding: Finding, doubted: Collection[str]) -> bool:
+    """Whether it is told of an arm of its own, whatever becomes of those that are doubted."""
+    return finding.compared and finding.name not in doubted and not arm_named(finding.name).control
 
 
 def distrusted(group: Group) -> dict[str, Arm]:
