@@ -194,8 +194,8 @@ def _overfits(group: Group) -> Iterable[str]:
     if lost >= OVERFITTED:
         yield (
             f"The baseline's best weights keep {100 * lost:.1f} points more than its last under {attack}: it overfits. "
-            "Where adversarial training did so, 1/L made the last weights more robust at the same clean accuracy, and "
-            "the baseline's rate in batches with the η/B of 1/L by half as much, in three seeds (results.md of the "
+            "Where adversarial training did so, 1/L made the last weights more robust at no less clean accuracy; the "
+            "baseline's rate in batches with the η/B of 1/L did so by half as much or more (results.md of the "
             f"documentation).{_to_try(group, 'poe', 'batch')}"
         )
 
