@@ -145,6 +145,8 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     probe. Of a sketched trace only those steps are certified whose angle the sketch tells from a right one. `estimate`
     is the L that Assumption 1 is held against.
     """
+    if not (estimate is None or isinstance(estimate, LipschitzEstimate)):
+        check_positive("L", estimate)
     if len(trace) < FEWEST_MOMENTS:
         raise InputError(
             f"The trace holds {len(trace)} moments; this needs {FEWEST_MOMENTS}, the last one being θ*. Record longer."
@@ -176,8 +178,7 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
 
 def smoothness(trace: Trace, estimate: LipschitzEstimate | float) -> Smoothness:
     """Hold every recorded slope against L: those of single steps, and the secants between every two moments."""
-    constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else estimate
-    check_positive("L", constant)
+    constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else float(estimate)
     slopes = np.concatenate([trace.slopes, secants(trace)[np.triu_indices(len(trace), 1)]])
     return Smoothness(constant, len(slopes), int((slopes > constant).sum()), float(slopes.max(initial=0.0)))
 
