@@ -36,6 +36,17 @@ def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
     return registry[name]
 
 
+def check_choice(kind: str, choices: object, name: str) -> None:
+    """Refuse what is none of the words of a Literal.
+
+    >>> check_choice("colour", Literal["red", "green"], "blue")
+    Traceback (most recent call last):
+        ...
+    excite.errors.InputError: There is no colour "blue". Known: red, green.
+    """
+    lookup(kind, dict.fromkeys(get_args(choices)), name)
+
+
 def kind_and_options(where: str, table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """What `build` takes, of a table such as { kind = "pgd", eps = "8/255" }."""
     options = dict(table)

@@ -74,6 +74,9 @@ def test_a_window_that_does_not_fit_is_refused(window: float) -> None:
 def test_a_time_that_is_none_is_refused(given: dict[str, float]) -> None:
     with pytest.raises(InputError, match="must be a finite number above 0"):
         gramian(torch.ones(10, 2), **given)
+
+
+def test_a_step_of_no_time_is_refused() -> None:
     with pytest.raises(InputError, match="step is 0; it must be"):
         simulate(torch.ones(10, 2), torch.ones(2), step=0)
 

@@ -58,8 +58,8 @@ def test_short_epochs_are_judged_together() -> None:
 
 
 def test_epochs_of_few_images_are_judged_together() -> None:
-    """Adversarial training in batches of 18: 2.36 in its first epoch, of 56 steps, 2.15 in its fifth."""
-    bad_start = [2.36, 2.31, 2.25, 2.19, 2.15]
+    """Adversarial training in batches of 18: 2.36 in its first epoch, of 56 steps, 2.17 in its fifth."""
+    bad_start = [2.36, 2.25, 2.21, 2.18, 2.17]
     assert all(diagnose(bad_start[:end], 2.3, steps=56, images=1000) is None for end in range(1, 6))
     assert diagnose([2.36] * 4, 2.3, steps=56, images=1000) is None
     assert "over 5 epochs was 2.36, above" in (diagnose([2.36] * 5, 2.3, steps=56, images=1000) or "")

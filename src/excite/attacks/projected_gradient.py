@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from excite.attacks.protocol import (
 )
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
-from excite.registry import lookup, named_options, with_named_options
+from excite.registry import check_choice, lookup, named_options, with_named_options
 
 LossName = Literal["cross_entropy", "margin", "dlr", "kl"]
 
@@ -165,7 +165,7 @@ def check_pgd(
     """Refuse options that make no sense."""
     check_ball(eps, norm)
     lookup("loss", LOSSES, loss)
-    lookup("value of keep", dict.fromkeys(get_args(Keep)), keep)
+    check_choice("value of keep", Keep, keep)
     if keep != "best" and restarts > 1:
         raise InputError(f'keep="{keep}" says nothing about several restarts; pass "best".')
     check_number("step", step)

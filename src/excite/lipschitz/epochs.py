@@ -6,7 +6,7 @@ and parameters of different epochs in one slope, and the number at which its opt
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
-from excite.registry import lookup, with_named_options
+from excite.registry import check_choice, with_named_options
 from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
@@ -36,7 +36,7 @@ class Epochs(Algorithm1):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        lookup("protocol", dict.fromkeys(get_args(Protocol)), self.protocol)
+        check_choice("protocol", Protocol, self.protocol)
 
     def points(self, recording: Recording) -> Sequence[int]:
         most = recording.moments // 2

@@ -91,7 +91,7 @@ def conclude(groups: Sequence[Group]) -> Verdict:
 
 
 def _stands(finding: Finding, doubted: Collection[str]) -> bool:
-    """Whether it is told of an arm of its own, whatever becomes of those that are doubted."""
+    """Whether it is of an arm that is neither doubted nor a control."""
     return finding.compared and finding.name not in doubted and not arm_named(finding.name).control
 
 

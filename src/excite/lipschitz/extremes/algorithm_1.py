@@ -11,7 +11,7 @@ narrow once M·N/2 is far beyond the number of slopes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from excite.errors import InputError
 from excite.lipschitz.extremes.reverse_weibull import SMALLEST_SAMPLE, ReverseWeibullFit, fit_many, fit_reverse_weibull
 from excite.lipschitz.extremes.stopping_point import StoppingPoint, stopping_point
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
-from excite.registry import lookup
+from excite.registry import check_choice
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -210,7 +210,7 @@ class Algorithm1(Estimator[Trace]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        lookup("statistic", dict.fromkeys(get_args(Statistic)), self.statistic)
+        check_choice("statistic", Statistic, self.statistic)
         if not self.maxima or min(self.maxima) < SMALLEST_SAMPLE:
             raise InputError(f"M must be {SMALLEST_SAMPLE} or more in {list(self.maxima)}: the fit has 3 parameters.")
         if self.n_points is not None and (not self.chosen_points or min(self.chosen_points) < 2):
