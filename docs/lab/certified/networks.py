@@ -1,0 +1,236 @@
+"""The networks that the certified L was tuned on, and those that judge it: model, data, optimizer, schedule, length.
+
+The judging networks were named here before any of them was trained.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, pad
+from torch.optim import SGD, AdamW, Optimizer
+
+import excite
+from excite.randomness import derive_seed
+
+Schedule = Callable[[float], float]  # from the share of a training that is done to a factor of the rate
+
+
+def constant(_done: float) -> float:
+    return 1.0
+
+
+def cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
+
+
+def step(done: float) -> float:
+    """Divides the rate by 10 at half and at three quarters of the training, as the paper's CIFAR schedule does."""
+    return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
+
+
+@dataclass(frozen=True)
+class Network:
+    model: Callable[[], nn.Module]
+    data: Callable[[], tuple[Tensor, Tensor]]
+    optimizer: Callable[[list[nn.Parameter], float], Optimizer]
+    steps: int  # of a whole training
+    batch: int = 64
+    schedule: Schedule = constant
+    augment: bool = False
+    start: float = 0.1  # where a search begins
+
+    def losses(self, rate: float, draw: int, *, schedule: Schedule = constant) -> Iterator[float]:
+        """Train without end; another draw has other initial weights and another data order."""
+        torch.manual_seed(derive_seed(20261118, draw))
+        x, y = self.data()
+        model = self.model().train()
+        if x.ndim == 4:
+            model = model.to(memory_format=torch.channels_last)
+        optimizer = self.optimizer(list(model.parameters()), rate)
+        rng = torch.Generator().manual_seed(derive_seed(7, draw))
+        taken = 0
+        while True:
+            order = torch.randperm(len(y), generator=rng)
+            for batch in order[: len(y) // self.batch * self.batch].split(self.batch):
+                for group in optimizer.param_groups:
+                    group["lr"] = rate * schedule(taken / self.steps)
+                images = _crop_flip(x[batch], rng) if self.augment else x[batch]
+                optimizer.zero_grad()
+                loss = cross_entropy(model(images), y[batch])
+                loss.backward()
+                optimizer.step()
+                taken += 1
+                yield loss.item()
+
+    def whole(self, rate: float, draw: int) -> list[float]:
+        """The losses of a whole training; it ends early where the loss is not finite."""
+        losses: list[float] = []
+        for loss in self.losses(rate, draw, schedule=self.schedule):
+            losses.append(loss)
+            if len(losses) == self.steps or not math.isfinite(loss):
+                return losses
+        raise AssertionError
+
+
+def _crop_flip(x: Tensor, rng: torch.Generator) -> Tensor:
+    """Random crops of images padded by four pixels, and random flips."""
+    size, n = x.shape[-1], len(x)
+    x = pad(x, (4, 4, 4, 4))
+    rows = torch.arange(size) + torch.randint(9, (n, 1), generator=rng)
+    columns = torch.arange(size) + torch.randint(9, (n, 1), generator=rng)
+    columns = torch.where(torch.rand(n, 1, generator=rng) < 0.5, columns, columns.flip(1))
+    return x[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def sgd(momentum: float = 0.0, weight_decay: float = 0.0, *, nesterov: bool = False):
+    return lambda params, rate: SGD(params, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+
+
+def adamw(params: list[nn.Parameter], rate: float) -> Optimizer:
+    return AdamW(params, lr=rate)
+
+
+@cache
+def images(name: str, count: int) -> tuple[Tensor, Tensor]:
+    split = excite.data.load(name).train.subset(count, seed=0)
+    return split.images.float() / 255, split.labels.long()
+
+
+@cache
+def diamonds() -> tuple[Tensor, Tensor]:
+    """The cut of 53,940 diamonds (five classes) from seven measurements; the table ships with plotnine."""
+    from plotnine.data import diamonds as table
+
+    x = torch.tensor(table[["carat", "depth", "table", "price", "x", "y", "z"]].to_numpy(), dtype=torch.float32)
+    return (x - x.mean(0)) / x.std(0), torch.tensor(table["cut"].cat.codes.to_numpy(), dtype=torch.long)
+
+
+@cache
+def tumours() -> tuple[Tensor, Tensor]:
+    """The Wisconsin breast-cancer table that ships with scikit-learn."""
+    from sklearn.datasets import load_breast_cancer
+
+    x, y = load_breast_cancer(return_X_y=True)
+    table = torch.tensor(x, dtype=torch.float32)
+    return (table - table.mean(0)) / table.std(0), torch.tensor(y)
+
+
+def perceptron(widths: list[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Module:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+        layers += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if norm else []), activation()]
+    return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
+
+
+def lenet(activation: str) -> nn.Module:
+    return excite.models.create("lenet5", input_shape=(1, 28, 28), activation=activation)
+
+
+def cifar(name: str, **options: object) -> nn.Module:
+    return excite.models.create(name, input_shape=(3, 32, 32), **options)
+
+
+class PlainConvNet(nn.Sequential):
+    """Six convolutions without any normalisation."""
+
+    def __init__(self, channels: int = 1) -> None:
+        layers: list[nn.Module] = []
+        for before, after in ((channels, 16), (16, 16), (16, 32), (32, 32), (32, 48), (48, 48)):
+            layers += [nn.Conv2d(before, after, 3, stride=2 if before != after and before > 1 else 1, padding=1)]
+            layers += [nn.ReLU()]
+        super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10))
+
+
+class RowTransformer(nn.Module):
+    """Reads an image row by row: two pre-norm encoder layers of width 64."""
+
+    def __init__(self, rows: int = 28, columns: int = 28, patch: int = 1) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embed = nn.Linear(columns * patch, 64)
+        self.place = nn.Parameter(0.02 * torch.randn(rows // patch, 64))
+        layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(len(x), -1, self.embed.in_features)
+        return self.head(self.encoder(self.embed(tokens) + self.place).mean(1))
+
+
+def mnist() -> tuple[Tensor, Tensor]:
+    return images("mnist-sample", 5000)
+
+
+def fashion() -> tuple[Tensor, Tensor]:
+    return images("fashion-mnist", 5000)
+
+
+TUNING = {
+    "lenet-relu": Network(lambda: lenet("relu"), mnist, sgd(), 1560),
+    "lenet-tanh-momentum": Network(lambda: lenet("tanh"), mnist, sgd(0.9), 780),
+    "lenet-large-batch": Network(lambda: lenet("relu"), mnist, sgd(), 200, batch=1000),
+    "perceptron-tanh-adamw": Network(lambda: perceptron([784, 128, 128, 10], nn.Tanh), mnist, adamw, 780, start=0.001),
+    "perceptron-eight-layers": Network(
+        lambda: perceptron([784, *[100] * 7, 10], nn.ReLU), mnist, sgd(0.9), 1560, schedule=cosine
+    ),
+    "perceptron-batch-norm": Network(
+        lambda: perceptron([784, 128, 128, 10], nn.ReLU, norm=True), fashion, sgd(0.9), 780, schedule=step
+    ),
+    "perceptron-relu-momentum": Network(lambda: perceptron([784, 128, 128, 10], nn.ReLU), fashion, sgd(0.9), 1560),
+    "tabular-tumours": Network(
+        lambda: perceptron([30, 64, 64, 2], nn.ReLU), tumours, adamw, 510, batch=32, schedule=cosine, start=0.001
+    ),
+    "patches-transformer": Network(lambda: RowTransformer(patch=4), mnist, adamw, 780, schedule=cosine, start=0.001),
+    "resnet8": Network(
+        lambda: cifar("resnet8"),
+        lambda: images("cifar10", 1000),
+        sgd(0.9, 1e-4),
+        400,
+        batch=16,
+        schedule=step,
+        augment=True,
+    ),
+    "resnet8-plain": Network(
+        lambda: cifar("resnet8", batch_norm=False),
+        lambda: images("cifar10", 1000),
+        sgd(0.9),
+        600,
+        batch=16,
+        schedule=cosine,
+    ),
+}
+
+JUDGING = {
+    "resnet20": Network(
+        lambda: cifar("resnet20"),
+        lambda: images("cifar10", 2000),
+        sgd(0.9, 1e-4),
+        500,
+        batch=16,
+        schedule=step,
+        augment=True,
+    ),
+    "densenet40": Network(
+        lambda: cifar("densenet40"),
+        lambda: images("cifar10", 1000),
+        sgd(0.9, 1e-4),
+        320,
+        batch=16,
+        schedule=step,
+        augment=True,
+    ),
+    "plain-conv": Network(PlainConvNet, fashion, sgd(0.9), 780),
+    "tabular-diamonds": Network(
+        lambda: perceptron([7, 128, 128, 5], nn.ReLU), diamonds, adamw, 1260, batch=128, start=0.001
+    ),
+    "row-transformer": Network(RowTransformer, fashion, adamw, 780, start=0.001),
+    "lenet-cosine-nesterov": Network(
+        lambda: lenet("tanh"), fashion, sgd(0.9, 5e-4, nesterov=True), 1170, schedule=cosine
+    ),
+    "lenet-batch-500": Network(lambda: lenet("relu"), fashion, sgd(0.9), 300, batch=500),
+}
