@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -121,7 +122,7 @@ def tumours() -> tuple[Tensor, Tensor]:
 
 def perceptron(widths: list[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Module:
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+    for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after), *([nn.BatchNorm1d(after)] if norm else []), activation()]
     return nn.Sequential(*layers, nn.Linear(*widths[-2:]))
 
