@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
 import excite
@@ -41,7 +41,6 @@ class Network:
     steps: int  # of a whole training
     batch: int = 64
     schedule: Schedule = constant
-    augment: bool = False
     start: float = 0.1  # where a search begins
 
     def losses(self, rate: float, draw: int, *, schedule: Schedule = constant) -> Iterator[float]:
@@ -59,9 +58,8 @@ class Network:
             for batch in order[: len(y) // self.batch * self.batch].split(self.batch):
                 for group in optimizer.param_groups:
                     group["lr"] = rate * schedule(taken / self.steps)
-                images = _crop_flip(x[batch], rng) if self.augment else x[batch]
                 optimizer.zero_grad()
-                loss = cross_entropy(model(images), y[batch])
+                loss = cross_entropy(model(x[batch]), y[batch])
                 loss.backward()
                 optimizer.step()
                 taken += 1
@@ -75,16 +73,6 @@ class Network:
             if len(losses) == self.steps or not math.isfinite(loss):
                 return losses
         raise AssertionError
-
-
-def _crop_flip(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Random crops of images padded by four pixels, and random flips."""
-    size, n = x.shape[-1], len(x)
-    x = pad(x, (4, 4, 4, 4))
-    rows = torch.arange(size) + torch.randint(9, (n, 1), generator=rng)
-    columns = torch.arange(size) + torch.randint(9, (n, 1), generator=rng)
-    columns = torch.where(torch.rand(n, 1, generator=rng) < 0.5, columns, columns.flip(1))
-    return x[torch.arange(n)[:, None, None], :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
 def sgd(momentum: float = 0.0, weight_decay: float = 0.0, *, nesterov: bool = False):
@@ -188,19 +176,13 @@ TUNING = {
     ),
     "patches-transformer": Network(lambda: RowTransformer(patch=4), mnist, adamw, 780, schedule=cosine, start=0.001),
     "resnet8": Network(
-        lambda: cifar("resnet8"),
-        lambda: images("cifar10", 1000),
-        sgd(0.9, 1e-4),
-        400,
-        batch=16,
-        schedule=step,
-        augment=True,
+        lambda: cifar("resnet8"), lambda: images("cifar10", 512), sgd(0.9, 1e-4), 480, batch=16, schedule=step
     ),
     "resnet8-plain": Network(
         lambda: cifar("resnet8", batch_norm=False),
-        lambda: images("cifar10", 1000),
+        lambda: images("cifar10", 512),
         sgd(0.9),
-        600,
+        640,
         batch=16,
         schedule=cosine,
     ),
@@ -208,22 +190,10 @@ TUNING = {
 
 JUDGING = {
     "resnet20": Network(
-        lambda: cifar("resnet20"),
-        lambda: images("cifar10", 2000),
-        sgd(0.9, 1e-4),
-        500,
-        batch=16,
-        schedule=step,
-        augment=True,
+        lambda: cifar("resnet20"), lambda: images("cifar10", 512), sgd(0.9, 1e-4), 480, batch=16, schedule=step
     ),
     "densenet40": Network(
-        lambda: cifar("densenet40"),
-        lambda: images("cifar10", 1000),
-        sgd(0.9, 1e-4),
-        320,
-        batch=16,
-        schedule=step,
-        augment=True,
+        lambda: cifar("densenet40"), lambda: images("cifar10", 256), sgd(0.9, 1e-4), 320, batch=16, schedule=step
     ),
     "plain-conv": Network(PlainConvNet, fashion, sgd(0.9), 780),
     "tabular-diamonds": Network(
