@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import avg_pool2d, cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
 import excite
@@ -119,8 +119,8 @@ def lenet(activation: str) -> nn.Module:
     return excite.models.create("lenet5", input_shape=(1, 28, 28), activation=activation)
 
 
-def cifar(name: str, **options: object) -> nn.Module:
-    return excite.models.create(name, input_shape=(3, 32, 32), **options)
+def small(name: str, **options: object) -> nn.Module:
+    return excite.models.create(name, input_shape=(1, 14, 14), **options)
 
 
 class PlainConvNet(nn.Sequential):
@@ -159,6 +159,13 @@ def fashion() -> tuple[Tensor, Tensor]:
     return images("fashion-mnist", 5000)
 
 
+@cache
+def halved(data: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Images of half the size, for networks that would be too slow on whole ones here."""
+    x, y = data()
+    return avg_pool2d(x, 2).contiguous(memory_format=torch.channels_last), y
+
+
 TUNING = {
     "lenet-relu": Network(lambda: lenet("relu"), mnist, sgd(), 1560),
     "lenet-tanh-momentum": Network(lambda: lenet("tanh"), mnist, sgd(0.9), 780),
@@ -175,25 +182,16 @@ TUNING = {
         lambda: perceptron([30, 64, 64, 2], nn.ReLU), tumours, adamw, 510, batch=32, schedule=cosine, start=0.001
     ),
     "patches-transformer": Network(lambda: RowTransformer(patch=4), mnist, adamw, 780, schedule=cosine, start=0.001),
-    "resnet8": Network(
-        lambda: cifar("resnet8"), lambda: images("cifar10", 512), sgd(0.9, 1e-4), 480, batch=16, schedule=step
-    ),
+    "resnet8": Network(lambda: small("resnet8"), lambda: halved(fashion), sgd(0.9, 1e-4), 480, batch=32, schedule=step),
     "resnet8-plain": Network(
-        lambda: cifar("resnet8", batch_norm=False),
-        lambda: images("cifar10", 512),
-        sgd(0.9),
-        640,
-        batch=16,
-        schedule=cosine,
+        lambda: small("resnet8", batch_norm=False), lambda: halved(fashion), sgd(0.9), 640, batch=32, schedule=cosine
     ),
 }
 
 JUDGING = {
-    "resnet20": Network(
-        lambda: cifar("resnet20"), lambda: images("cifar10", 512), sgd(0.9, 1e-4), 480, batch=16, schedule=step
-    ),
+    "resnet20": Network(lambda: small("resnet20"), lambda: halved(mnist), sgd(0.9, 1e-4), 480, batch=32, schedule=step),
     "densenet40": Network(
-        lambda: cifar("densenet40"), lambda: images("cifar10", 256), sgd(0.9, 1e-4), 320, batch=16, schedule=step
+        lambda: small("densenet40"), lambda: halved(mnist), sgd(0.9, 1e-4), 320, batch=32, schedule=step
     ),
     "plain-conv": Network(PlainConvNet, fashion, sgd(0.9), 780),
     "tabular-diamonds": Network(
