@@ -19,8 +19,8 @@ help: ## list every target
 
 setup: $(TOOLS) ## make .venv with excite and the tools it is developed with
 
-run: $(READY) ## run the paper's whole procedure on the embedded data and write its report
-	$(BIN)/excite run
+run: $(READY) ## run the paper's whole procedure with three seeds on the embedded data and write its report
+	$(BIN)/excite sweep quickstart --out runs/quickstart
 
 test: lint ## ruff, mypy, the contract of imports, and every test that needs no download and no long time
 	$(PYTEST) -m "not slow"

@@ -43,9 +43,9 @@ def customary(parts: Parts, budget: int) -> list[Pick]:  # noqa: ARG001
 
 def by_edge(parts: Parts, budget: int) -> list[Pick]:
     found = find_edge(parts.losses_at, budget=budget, start=CUSTOMARY)
-    spent, careful = found.details["spent"], found.details["careful_rate"]
-    note = f"L = {found.constant:.4g} ({found.interval[0]:.4g} to {found.interval[1]:.4g}), {found.details['stopped']}"
-    rates = {"1/L": found.learning_rate(1), "2/L": found.learning_rate(2), "careful": careful}
+    note = f"L ≤ {found.constant:.4g}, {'identified' if found.identified else 'not identified'}"
+    rates = {"1/L (certified)": found.learning_rate(1), "2/L (certified)": found.learning_rate(2)}
+    spent = found.details["spent"]
     return [Pick(name, rate, spent, note) for name, rate in rates.items()]
 
 

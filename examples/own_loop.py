@@ -4,7 +4,6 @@ python examples/own_loop.py
 """
 
 from collections.abc import Iterator
-from itertools import islice
 
 import torch
 from torch import nn
@@ -21,12 +20,12 @@ def new_model(draw: int = 0) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Tanh(), nn.Linear(64, 10))
 
 
-def losses_at(rate: float, draw: int, model: nn.Module | None = None) -> Iterator[float]:
-    """Your loop, as it is, yielding each loss; another draw is another start and another order."""
+def losses_at(rate: float, draw: int, steps: int, model: nn.Module | None = None) -> Iterator[float]:
+    """Your own loop, which yields the loss of each step; another draw has other weights and another data order."""
     model = model or new_model(draw)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     order = torch.Generator().manual_seed(draw)
-    while True:
+    for _ in range(steps):
         batch = torch.randint(len(labels), (64,), generator=order)
         loss = cross_entropy(model(images[batch]), labels[batch])
         optimizer.zero_grad()
@@ -40,7 +39,7 @@ def main() -> None:
     print(estimate)
 
     model = new_model()
-    *_, final = islice(losses_at(estimate.learning_rate(), 0, model), 1000)
+    *_, final = losses_at(estimate.learning_rate(), 0, 1000, model)
     attack = excite.attacks.create("pgd", eps=0.1, step=0.01, steps=40)
     print(f"Trained at 1/L to a loss of {final:.3f}.")
     print(excite.evaluate(model.eval(), digits.test.floats(), digits.test.labels, {"PGD": attack}))

@@ -52,7 +52,7 @@ def look(build: Any, **options: Any) -> object:
 
 
 def search(losses: Any = None, **options: Any) -> object:
-    return excite.find_edge(lambda _rate, _draw: iter(losses or [2.3] * 500), **{"budget": 900, **options})
+    return excite.find_edge(lambda _rate, _draw, _steps: iter(losses or [2.3] * 500), **{"budget": 900, **options})
 
 
 def steps(rates: list[float], schedule: Callable[[int], float]) -> object:

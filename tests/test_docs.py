@@ -34,9 +34,9 @@ loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch
 MORE = {
     "README.md": """
 fresh = Net()
-def losses_at(rate, draw):
+def losses_at(rate, draw, steps):
     theta = 1.0
-    while True:
+    for _ in range(steps):
         yield 2 * theta**2
         theta -= rate * 4 * theta
 """,

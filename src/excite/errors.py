@@ -34,6 +34,12 @@ class CorruptFileError(ExciteError):
     exit_code = 5
 
 
+class UnidentifiedError(ExciteError):
+    """L is not identified, and nobody asked to train at it all the same."""
+
+    exit_code = 6
+
+
 class InterruptedRunError(ExciteError):
     """SIGINT or SIGTERM arrived; the run was saved first."""
 

@@ -101,6 +101,18 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
     return first
 
 
+def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
+    """The largest rate of the groups at each of `steps` steps, relative to the largest of all."""
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InputError(
+            "ReduceLROnPlateau decides its rates during training; leave it out, so that rates are constant."
+        )
+    rates = [max(of_groups) for of_groups in _future(_twin(scheduler), steps)]
+    if not max(rates) > 0:
+        raise InputError(f"This {type(scheduler).__name__} gives no rate above 0 in {steps} steps.")
+    return [rate / max(rates) for rate in rates]
+
+
 def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:
     if isinstance(scheduler, ReduceLROnPlateau):
         raise InputError(

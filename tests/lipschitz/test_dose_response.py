@@ -64,12 +64,25 @@ def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> No
     assert low > 0.95
     assert middle == pytest.approx(0.5, abs=0.1)
     assert high < 0.05
-    assert curve.survival([curve.careful()]) == [pytest.approx(0.95, abs=0.01)]
+
+
+def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known() -> None:
+    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+    assert curve.rate_for(0.95) == pytest.approx(19**-0.1, rel=0.15)
+    assert curve.survival([curve.rate_for(0.95)]) == [pytest.approx(0.95, abs=0.02)]
+    assert curve.rate_for(0.95, 0.05) < curve.rate_for(0.95) < curve.rate_for(0.95, 0.95)
+
+
+def test_a_spread_between_short_and_whole_trainings_widens_both_sides() -> None:
+    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+    wide = [math.log(curve.rate_for(0.5, quantile, spread=0.3)) for quantile in (0.05, 0.5, 0.95)]
+    assert wide[1] == pytest.approx(math.log(curve.threshold()), abs=0.02)
+    assert wide[2] - wide[0] == pytest.approx(2 * 1.645 * 0.3, rel=0.15)
+    assert curve.survival([0.6], spread=0.3)[0] < curve.survival([0.6])[0]
 
 
 def test_after_many_runs_the_curve_goes_on_beyond_all_likely_thresholds() -> None:
     curve = simulate(1.0, 0.4, np.random.default_rng(0), runs=60)
-    assert curve.survival([curve.careful()]) == [pytest.approx(0.95)]
-    nearly_all, nearly_none = curve.survival([curve.careful() / 100, curve.careful() * 1000])
+    nearly_all, nearly_none = curve.survival([curve.threshold() / 300, curve.threshold() * 300])
     assert nearly_all > 0.995
     assert nearly_none < 0.005

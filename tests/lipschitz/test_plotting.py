@@ -13,7 +13,7 @@ EDGE = LipschitzEstimate(
     "edge",
     True,
     "a test",
-    details={"rates": [0.1, 0.4, 0.8], "ended_well": [True, True, False], "curve": [(0.1, 0.99), (0.5, 0.5), (1, 0.1)]},
+    details={"rates": [0.1, 0.4, 0.8], "converged": [True, True, False], "curve": [(0.1, 0.99), (0.5, 0.5), (1, 0.1)]},
 )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,8 +46,30 @@ def test_it_prints_its_conclusion() -> None:
     assert str(ESTIMATE) == "L = 4 (3.5 to 5) by edge, p = 0.4; identified: 6 runs. 1/L = 0.25, 2/L = 0.5."
 
 
-def test_json_and_back() -> None:
-    assert LipschitzEstimate.from_json(json.loads(json.dumps(ESTIMATE.to_json()))) == ESTIMATE
+CERTIFIED = LipschitzEstimate(8.0, (3.0, 8.0), "edge", True, "from 10 short runs", convergence=(0.999, 0.97))
+
+
+def test_an_upper_bound_says_first_at_which_rates_to_train() -> None:
+    assert str(CERTIFIED).startswith("Train at 0.125 (1/L) or up to 0.25 (2/L): 97% of trainings converge there. L ≤ 8")
+    assert "not identified" in str(replace(CERTIFIED, identified=False))
+    assert "Train at" not in str(replace(CERTIFIED, identified=False))
+
+
+def test_an_l_is_reliable_if_it_is_identified_or_somebody_stated_it() -> None:
+    assert CERTIFIED.reliable
+    assert not replace(CERTIFIED, identified=False).reliable
+    assert replace(CERTIFIED, identified=False, method="stated").reliable
+
+
+@pytest.mark.parametrize("estimate", [ESTIMATE, CERTIFIED])
+def test_json_and_back(estimate: LipschitzEstimate) -> None:
+    assert LipschitzEstimate.from_json(json.loads(json.dumps(estimate.to_json()))) == estimate
+
+
+def test_an_estimate_of_an_earlier_version_can_be_read() -> None:
+    stored = ESTIMATE.to_json()
+    del stored["convergence"]
+    assert LipschitzEstimate.from_json(stored) == ESTIMATE
 
 
 @pytest.mark.parametrize("constant", [0.0, -1.0, math.nan, math.inf])

@@ -38,7 +38,14 @@ MINUTES = 40e12  # FLOP: a quarter of an hour at 45 GFLOP/s
 
 
 def test_every_row_and_figure_is_there_with_a_small_twin() -> None:
-    assert set(catalogue()) == {*FULL, *(f"{name}-small" for name in FULL), "mnist-sample", "theorem-1", *EVIDENCE}
+    assert set(catalogue()) == {
+        *FULL,
+        *(f"{name}-small" for name in FULL),
+        "quickstart",
+        "mnist-sample",
+        "theorem-1",
+        *EVIDENCE,
+    }
 
 
 @pytest.mark.parametrize("name", catalogue())

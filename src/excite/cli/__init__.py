@@ -40,7 +40,7 @@ COMMANDS: tuple[click.Command, ...] = (
 
 EPILOG = """\b
 Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data not to be had, 5 corrupt file,
-130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command goes on from there."""
+6 L not identified, 130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command continues it."""
 
 
 class _Commands(click.Group):

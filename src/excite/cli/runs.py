@@ -13,6 +13,7 @@ from excite.cli.shared import (
     device_option,
     estimator_option,
     experiment_argument,
+    force_option,
     json_option,
     out_option,
     refuse_ignored,
@@ -31,6 +32,7 @@ from excite.errors import ExciteError
 @arms_option
 @seeds_option
 @estimator_option
+@force_option
 @click.option("--workers", type=click.IntRange(min=1), help="Share each attack among N processes of one thread.")
 @click.option("--tensorboard", is_flag=True, help="Also write event files, to tensorboard/ in the run folder.")
 @out_option
@@ -43,6 +45,7 @@ def run(
     arms: str | None,
     seeds: int | None,
     estimator: str | None,
+    force: bool,
     workers: int | None,
     tensorboard: bool,
     out: Path | None,
@@ -64,7 +67,7 @@ def run(
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work
         from excite.runs.folder import RunFolder
-    description, folder = described(experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms)
+    description, folder = described(experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, force=force)
     chosen = () if arms is None else arm_names(arms)
     speaking, folders = console(), run_folders(description, folder, seeds)
     for count, (path, each) in enumerate(folders.items(), 1):
@@ -88,6 +91,7 @@ def run(
 @click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
 @click.option("--out", type=Output(file_okay=False), help="Holds the run folders; by default runs/<experiment>-sweep.")
 @estimator_option
+@force_option
 @set_option
 @device_option
 @verbosity_options
@@ -102,6 +106,7 @@ def sweep(
     address: str | None,
     out: Path | None,
     estimator: str | None,
+    force: bool,
     changes: tuple[str, ...],
     device: str | None,
     as_json: bool,
@@ -123,7 +128,7 @@ def sweep(
     if address:
         refuse_ignored(["workers"], "a cluster has its own; leave it or --address out")
     description, folder = described(
-        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True
+        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True, force=force
     )
     finished = sweep_runs(
         combinations(description, folder, seeds),
@@ -144,13 +149,20 @@ def sweep(
 @click.command(epilog="Example: excite train mnist-sample --set training.schedule.rate=0.2 --out runs/fast")
 @experiment_argument
 @arm_option
+@force_option
 @out_option
 @set_option
 @device_option
 @verbosity_options
 @json_option
 def train(
-    experiment: str, arm: str, out: Path | None, changes: tuple[str, ...], device: str | None, as_json: bool
+    experiment: str,
+    arm: str,
+    force: bool,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
 ) -> None:
     """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
     from excite.runs.arms import arm_named
@@ -160,7 +172,7 @@ def train(
 
     arm = arm_named(arm).name
     with launched() as ranks:
-        description, folder = described(experiment, changes, out)
+        description, folder = described(experiment, changes, out, force=force)
         Run(folder, description, console=console(), device=device, arms=[arm]).train(arm, ranks)
     result = RunFolder(folder).arm(arm)
     show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / arm}")

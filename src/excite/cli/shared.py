@@ -105,7 +105,7 @@ def _arms(_context: click.Context, _option: click.Parameter, begun: str) -> list
     return [name for name in ARMS if name.startswith(begun)]
 
 
-experiment_argument = click.argument("experiment", default="mnist-sample", shell_complete=_experiments)
+experiment_argument = click.argument("experiment", default="quickstart", shell_complete=_experiments)
 run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
 run_argument = click.argument("folder", metavar="RUN", type=run_folder)
 runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
@@ -119,6 +119,7 @@ estimator_option = click.option(
     "--estimator",
     help="How L is estimated: paper, authors, edge or stated where the experiment has them, or an estimator's name.",
 )
+force_option = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
 device_option = click.option("--device", help="cpu, cuda, mps; by default an accelerator if there is one.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 arm_option = click.option(
@@ -198,8 +199,11 @@ def described(
     arms: str | None = None,
     sizes: tuple[int, ...] | None = None,
     sweeping: bool = False,
+    force: bool = False,
 ) -> "tuple[Experiment, Path]":
     """The experiment of this name, of this file or of this run folder, and the folder to run it in."""
+    import msgspec
+
     from excite.runs import catalogue, load
     from excite.runs.folder import RunFolder
 
@@ -209,7 +213,9 @@ def described(
             raise click.UsageError(
                 f"{experiment} has its experiment: --set and --estimator need a name or a file, and a new --out."
             )
-        return there.experiment, out or there.path
+        return msgspec.structs.replace(
+            there.experiment, allow_unidentified=force or there.experiment.allow_unidentified
+        ), out or there.path
     presets = tuple(change for change in changes if change.startswith("estimators"))  # of which one may be chosen
     chosen = () if estimator is None else (*presets, f"lipschitz={estimator}")
     description = load(experiment, overrides=(*chosen, *changes))
@@ -223,6 +229,8 @@ def described(
     options = {key: f"{option} says it; leave one of them out" for key, (option, given) in decided.items() if given}
     _refuse_lost(changes, description, options | _swept(description, sweeping))
     name = "-".join(filter(None, [description.name, estimator, "sweep" if sweeping else None]))
+    if force:
+        description = msgspec.structs.replace(description, allow_unidentified=True)
     return description, out or Path("runs") / name
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder.batch_loss import LossFunction, batch_loss, to_device
@@ -22,6 +23,7 @@ from excite.lipschitz import LipschitzEstimate, find_edge
 from excite.quantities import OnProgress, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import named_options
+from excite.rescaling import shape_of
 from excite.trace.used_gradient import check_optimizer, trainable
 
 Step = Callable[[nn.Module, Any], Tensor]
@@ -45,16 +47,18 @@ def find_learning_rate(
     seconds: float | None = None,
     steps: int | None = None,
     start: float = 0.1,
+    scheduler: LRScheduler | None = None,
+    scheduler_steps: int | None = None,
     seed: int = 0,
     progress: bool | None = None,
     on_progress: OnProgress | None = None,
 ) -> LipschitzEstimate:
-    """L = 2/η_max, where η_max is the largest rate at which training converges (`excite.find_edge`).
+    """Find L = 2/η*, where η* is the largest rate at which 95% of trainings converge (`excite.find_edge`).
 
-    It trains the model briefly, each time from other initial weights and in another order of the data, at rates around
-    the edge. Afterwards weights, gradients, batch-norm statistics, modes (of the model, and of a `loss_fn` that is a
-    module), your optimizer and all it holds, the loader's generator and all global random generators are as before,
-    bit for bit. L holds for this optimizer, batch size and loss.
+    It trains the model briefly at several rates, each time from new initial weights and in a new data order. Afterwards
+    everything is restored bit for bit: weights, gradients, batch-norm statistics, modes (of the model, and of a
+    `loss_fn` that is a module), your optimizer and its state, the loader's generator and all global random generators.
+    L holds for this optimizer, batch size, loss and schedule.
 
     Args:
         model: a module, or a function that builds one. The function is the better choice where `__init__` draws the
@@ -73,7 +77,11 @@ def find_learning_rate(
         budget: how many steps all short trainings together may take.
         seconds: how long they may take: the budget is cut to what the first steps' speed allows.
         steps: the length of one short training.
-        start: where to look first.
+        start: the first rate to try.
+        scheduler: your scheduler of this optimizer, before its first step. Each short training goes through its whole
+            schedule, with the rate as its largest value. Without one, rates are constant, and L is that of a training
+            at a constant rate: on the safe side, if yours decays.
+        scheduler_steps: how often a whole training calls `scheduler.step()`.
         seed: of weights and data orders.
         progress: True shows a bar, False none; by default on a terminal.
         on_progress: told (steps done, steps at most), instead of a bar.
@@ -104,19 +112,25 @@ def find_learning_rate(
         raise InputError(
             f"loss_fn is a {type(loss_fn).__name__}; pass a function (output, target) -> loss, then the optimizer."
         )
+    if (scheduler is None) != (scheduler_steps is None):
+        raise InputError("scheduler and scheduler_steps belong together: pass both, or neither.")
+    shape: Sequence[float] = (1.0,)
+    if scheduler is not None and scheduler_steps is not None:
+        check_whole("scheduler_steps", scheduler_steps, least=1)
+        shape = shape_of(scheduler, scheduler_steps)
     if progress and on_progress is not None:
         raise InputError("progress=True shows a bar, on_progress is told instead of one: pass one of them.")
     began = time.perf_counter()
     with _beginnings(model, loader, loss_fn, optimizer, weights) as beginning:
-        trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, accumulate, seed)
+        trainings = _Trainings(beginning, loader, loss_fn, optimizer, step, clip_grad_norm, accumulate, seed, shape)
         if seconds is not None:
             budget = min(budget, trainings.steps_within(seconds, start))
             steps = min(steps, budget) if steps else None
         with _shown(progress, on_progress) as show:
             counter = itertools.count(1)
 
-            def losses_at(rate: float, draw: int) -> Iterator[float]:
-                for loss in trainings.losses_at(rate, draw):
+            def losses_at(rate: float, draw: int, length: int) -> Iterator[float]:
+                for loss in trainings.losses_at(rate, draw, length):
                     show(min(next(counter), budget), budget)
                     yield loss
 
@@ -194,7 +208,7 @@ def _built(build: Callable[[], nn.Module]) -> nn.Module:
 
 @dataclasses.dataclass(frozen=True)
 class _Trainings:
-    """Trainings at a constant rate, each from weights and in an order of the data that its number decides."""
+    """Trainings, each from weights and in a data order that its number decides."""
 
     beginning: Callable[[], nn.Module]
     loader: Iterable[Any]
@@ -204,9 +218,10 @@ class _Trainings:
     clip_grad_norm: float | None
     accumulate: int
     seed: int
+    shape: Sequence[float]  # of the schedule, relative to its largest rate
 
-    def losses_at(self, rate: float, draw: int) -> Iterator[float]:
-        """Train for as long as losses are asked for."""
+    def losses_at(self, rate: float, draw: int, steps: int) -> Iterator[float]:
+        """Train for as long as losses are asked for; the schedule takes `steps` steps."""
         seed_all(derive_seed(self.seed, draw), accelerator())
         model = self.beginning()
         if not model.training:  # else layers that are in eval mode are kept there by the loop
@@ -215,7 +230,11 @@ class _Trainings:
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
         check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
         batches = endless(self.loader, self.seed, draw)
-        while True:
+        peaks = [float(group["lr"]) for group in optimizer.param_groups]
+        for taken in itertools.count():
+            factor = self.shape[min(taken * len(self.shape) // steps, len(self.shape) - 1)]
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
             several = itertools.islice(batches, self.accumulate)
             yield self._descend(model, [to_device(batch, device) for batch in several], optimizer)
 
@@ -224,7 +243,7 @@ class _Trainings:
 
     def steps_within(self, seconds: float, rate: float) -> int:
         """How many steps the time pays for, by the speed of a few."""
-        losses = self.losses_at(rate, 0)
+        losses = self.losses_at(rate, 0, FEWEST_STEPS)
         next(losses)  # the first one is slower
         began = time.perf_counter()
         each = len(list(itertools.islice(losses, TIMED_STEPS))) / (time.perf_counter() - began)

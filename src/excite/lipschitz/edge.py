@@ -1,14 +1,14 @@
-"""The largest convergent rate is 2/L: find the rate that half of all trainings survive, and read L off it."""
+"""The certified L is 2/η*: short runs bound η*, the largest rate at which 95% of whole trainings converge."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.brief_run import BriefRun, Reference, ended_well, train_briefly
+from excite.lipschitz.brief_run import BriefRun, Yardstick, converged, train_briefly
 from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.optimizers import described
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
@@ -18,223 +18,306 @@ from excite.registry import named_options, with_named_options
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-RUNS = 8  # that a budget pays for; those that end early pay for some more
-BUDGET = 10  # times the length of a run, where only that is given
-FEWEST_STEPS = 20  # a shorter run tells nothing
-TRANSFER = 0.2  # e-folds, a standard deviation: by so much the threshold of whole trainings differs from short ones'
-NARROWEST = 1.2  # a narrower interval would take more runs than it is worth beside that
-IDENTIFIED = 2.0  # an interval of the short runs wider than this pins nothing down
-LONGER = "make the short runs longer with steps (in an experiment lipschitz.steps)"
-MORE = "raise the budget (in an experiment lipschitz.budget)"
-HARDLY = 0.05  # of the initial loss: where no run has come down this far, all rates may be beyond the edge
-LEAP = 4.0  # downwards, where the smallest rate tried is the best one: there may be better ones to judge it by
-CLEARLY = 1.02  # times as far down
-LITTLE = 0.15  # of the initial loss: runs whose best has come no farther misjudge rates by factors
-FEW, LITTLE_OF_FEW = 75, 0.25  # steps; the same for runs this short
-PLENTY = 0.5  # of a loss that is never negative: whoever is so far down is good enough to judge others by
+LossesAt = Callable[[float, int, int], Iterable[float]]
+
+RELIABLE = 0.95  # the share of trainings that converge at η*
+CERTAINTY = 0.95  # that 2/L is no more than η*
+RUNS = 8  # of full length that the first budget pays for
+FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
+SHORTEST = 20  # steps; a run shorter than this is refused
+WHOLE = 0.35  # e-folds, a standard deviation: how far the threshold of whole trainings is off that of short runs
+NARROW = 1.5  # a factor: once short runs know their threshold this well, the search is over
+IDENTIFIED = 2.0  # a factor: above it their threshold is not known
+LEARNED = 0.15  # of the initial loss: if no run has come this far down, the runs are too short
+HARDLY = 0.05  # of the initial loss: if no run has come this far down, nothing is known about any rate
+LEAP = 4.0  # a factor: how far away to look for better rates, and how much longer to train if nothing was learned
+LOOKS = 3  # rates at which nothing was learned, before runs become longer
+PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
 
 
 @with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
-    """All short trainings together cost at most `budget` whole ones, or ten times `steps`, the length of one of them.
+    """The short runs cost `budget` trainings at first. If that does not identify L, they go on, up to `limit`.
 
-    `steps` is for trainings so short that a share of them would show nothing.
+    `steps` fixes the length of a run. `budget` is then at least ten runs.
     """
 
     title: ClassVar[str] = "edge (largest convergent rate)"
-    about: ClassVar[str] = "2 over the rate that half of all trainings survive, from short ones."
+    about: ClassVar[str] = (
+        "2 over the largest rate at which 95% of trainings converge, from short runs; an upper bound."
+    )
     needs: ClassVar[Needs] = "short trainings"
 
     budget: float = 0.15
+    limit: float = 1.0
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.budget < float("inf"):
-            raise InputError(f"budget={self.budget:g} leaves no step to train; pass more than 0, for instance 0.15.")
+        for name, share in (("budget", self.budget), ("limit", self.limit)):
+            if not 0 < share < float("inf"):
+                raise InputError(f"{name}={share:g} leaves no step to train; pass more than 0, for instance 0.15.")
         if self.steps is not None and self.steps < 1:
-            raise InputError(f"steps={self.steps} is no training; pass 1 or more, or leave it out.")
+            raise InputError(f"steps={self.steps} is too few for a run; pass 1 or more, or leave it out.")
+
+    def first_steps(self, whole: int) -> int:
+        """What the short runs take if that identifies L."""
+        return max(10 * (self.steps or 0), round(self.budget * whole))
 
     def most_steps(self, whole: int) -> int:
-        return BUDGET * self.steps if self.steps else round(self.budget * whole)
+        return max(self.first_steps(whole), round(self.limit * whole))
 
     def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
         return find_edge(
             evidence.losses_at,
-            budget=self.most_steps(evidence.whole),
+            budget=self.first_steps(evidence.whole),
+            limit=self.most_steps(evidence.whole),
+            whole=evidence.whole,
             steps=self.steps,
             start=evidence.first_rate,
             optimizer=evidence.optimizer,
+            say=evidence.say,
         )
 
 
 @named_options
 def find_edge(
-    losses_at: Callable[[float, int], Iterable[float]],
+    losses_at: LossesAt,
     *,
     budget: int,
+    limit: int | None = None,
+    whole: int | None = None,
     steps: int | None = None,
     start: float = 0.1,
-    width: float = 1.5,
     optimizer: "Optimizer | str" = "",
+    say: Callable[[str], None] | None = None,
 ) -> LipschitzEstimate:
-    """L = 2/η_max (the paper's Remark 3), with η_max the rate that half of all trainings survive.
+    """Bound L = 2/η*, where η* is the largest rate at which 95% of whole trainings converge.
 
-    Near the edge it is luck whether a training survives, so P(it ends well | η) is taken as a logistic curve in log η,
-    and short trainings, each with other initial weights and another data order, say where it falls:
+    A training converges if its loss ends at least nine tenths as far down from its initial value as trainings at the
+    best rate do. Short runs, each with new initial weights and a new data order, estimate how the probability to
+    converge falls with the rate, as a logistic curve in log η:
 
-    1. train briefly at the rate that tells most about the curve, given the runs so far (the first one: `start`);
-    2. a run **ends well** when its loss has come at least 2/3 as far down as the best runs', so that a batch-norm
-       network, which hardly ever blows up but stops improving, is judged by the same rule as one that blows up;
-    3. stop when the threshold of short runs is known within a factor `width` (95%), or the budget is spent.
+    1. Train briefly at the rate that is most informative about the curve. The first run uses `start`.
+    2. Judge all runs so far by the best of them (`excite.lipschitz.brief_run.converged`).
+    3. Stop when the threshold of the short runs is known within a factor 1.5, or the budget is spent.
+    4. If that does not identify L, continue: with longer runs if no run has learned enough, else with more runs.
 
-    L's interval covers the luck of the seeds and of the search, and ±20% (a standard deviation) for what a short run
-    cannot know about a whole training; docs/estimators.md has the evidence. Beside L, `details["careful_rate"]` is the
-    rate that 95% of trainings survive even if the edge lies at the lower end of its interval. L is identified when the
-    threshold of short runs is known within a factor 2, rates on both sides of it were seen, and the best run's loss
-    fell by 15%, or by 25% where runs have fewer than 75 steps.
+    The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
+    covers the luck of the runs, and the difference between short and whole trainings, which has a standard deviation
+    of 0.35 in log η (docs/lab/certified).
 
-    With momentum, η_max is the edge of that optimizer: on a quadratic 2(1 + β)/λ for heavy-ball β. L = 2/η_max is then
-    the constant that gives the right rates for it, not the largest curvature. `largest_stable_rate` has the others.
+    L is identified if the threshold of short runs is known within a factor 2, some run failed, and the best run's
+    loss fell by 15%. This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not
+    the smoothness constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and
+    λ/(1 + β) with momentum β (`largest_stable_rate`).
 
     Args:
-        losses_at: `losses_at(rate, draw)` trains at a constant rate and yields the loss of each step, for as long as
-            it is asked. Another draw (0, 1, 2, …) means other initial weights and another data order.
-        budget: how many steps all runs together may take; 15% of a training is a good choice.
-        steps: the length of one run; by default the budget pays for 8 of them, and those that end early for more.
-            The plateau that some losses begin with must be left behind by then.
-        start: where to look first, for instance the baseline's rate.
-        width: narrow enough for the threshold of short runs, at least 1.2.
+        losses_at: `losses_at(rate, draw, steps)` trains for `steps` steps and yields the loss of each. Another draw
+            (0, 1, 2, …) means other initial weights and another data order. If your schedule decays, go through all
+            of it in these steps; the rate is its largest.
+        budget: steps that all runs together take at first; 15% of a training is a good choice.
+        limit: steps that all runs together take at most, if the budget does not identify L. By default the budget.
+        whole: steps of a whole training; the estimate then says which share of it was spent.
+        steps: the length of a run. By default the budget pays for 8 of them, and they are at least 60 steps long. Runs
+            of a given length are not made longer.
+        start: the first rate to try, for instance your present one.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
+        say: told when the search continues beyond the budget.
 
     Returns:
-        The estimate. In `details`: `rates`, `ended_well`, `initial`, `final` and `taken` (steps) of every run, `curve`
-        as pairs of rate and P(ends well), `careful_rate`, `threshold`, `steps`, `spent`, `budget`, `stopped`
-        ("narrow" or "budget") and `optimizer`.
+        The estimate. `details` holds `rates`, `converged`, `initial`, `final` and `taken` (steps) of every run, `curve`
+        as pairs of rate and the probability that a whole training converges, `threshold` (the rate at which half of
+        all short runs converge), `steps`, `spent`, `budget`, `limit` and `optimizer`.
 
-    >>> def losses_at(rate, draw, curvature=4.0):  # gradient descent on ½ · 4 · θ², from ±1
+    >>> def losses_at(rate, draw, steps, curvature=4.0):  # gradient descent on ½ · 4 · θ², from ±1
     ...     theta = (-1.0) ** draw
-    ...     while True:
+    ...     for _ in range(steps):
     ...         yield 0.5 * curvature * theta**2
     ...         theta -= rate * curvature * theta
     >>> estimate = find_edge(losses_at, budget=1000)
-    >>> estimate.interval[0] < 4.0 < estimate.interval[1], estimate.details["stopped"]
-    (True, 'narrow')
+    >>> estimate.identified, 4.0 < estimate.constant < 12.0  # an upper bound
+    (True, True)
     """
-    steps = _check(budget, steps, start, width)
-    runs: list[BriefRun] = []
-    curve, rate, stopped = DoseResponse(start), start, "budget"
-    while _spent(runs) + steps <= budget:
-        runs.append(train_briefly(losses_at(rate, len(runs)), rate=rate, steps=steps, so_far=runs))
-        verdicts = ended_well(runs)
-        curve = DoseResponse(start, [run.rate for run in runs], verdicts)
-        low, high = curve.interval()
-        rate = _next_rate(runs, curve)
-        if high <= low * width and any(verdicts):
-            stopped = "narrow"
-            break
-    return _conclude(runs, curve, budget=budget, stopped=stopped, optimizer=described(optimizer))
+    limit = budget if limit is None else limit
+    steps_of_run = _check(budget, limit, steps, start)
+    search = _Search(
+        losses_at, start, steps_of_run, max(budget, steps_of_run), limit, fixed=steps is not None, say=say or _ignore
+    )
+    search.run()
+    return search.conclude(budget, whole, described(optimizer))
 
 
-def _check(budget: int, steps: int | None, start: float, width: float) -> int:
+def _ignore(_message: str) -> None:
+    """Nobody wants to be told."""
+
+
+def _check(budget: int, limit: int, steps: int | None, start: float) -> int:
     check_number("start", start)
-    check_number("width", width)
     check_whole("budget", budget)
+    check_whole("limit", limit)
     if steps is not None:
         check_whole("steps", steps)
     if not (math.isfinite(start) and start > 0):
-        raise InputError(f"start={start} is no rate to begin with; pass a positive one, for instance start=0.1.")
-    if not width >= NARROWEST:
-        raise InputError(f"width={width} is too narrow; an interval is a factor wide: pass {NARROWEST} or more.")
+        raise InputError(f"start={start} is no learning rate; pass a positive one, for instance start=0.1.")
     if steps is not None and steps < 1:
-        raise InputError(f"steps={steps} is no training; pass 1 or more, or leave it out.")
-    steps = steps or max(budget // RUNS, FEWEST_STEPS)
-    if steps > budget:
+        raise InputError(f"steps={steps} is too few for a run; pass 1 or more, or leave it out.")
+    if limit < budget:
+        raise InputError(f"limit={limit} is below the budget of {budget} steps; raise it, or leave it out.")
+    steps = steps or max(budget // RUNS, min(FEWEST_STEPS, limit // 4), SHORTEST)
+    if steps > limit:
         raise InputError(
-            f"A budget of {budget} steps does not pay for a single run of {steps}. "
-            f"Raise it, to {RUNS * steps} for instance, or make the runs shorter."
+            f"A budget of {limit} steps does not pay for a single run of {steps}. "
+            f"Raise it, to {RUNS * steps} for instance, or make the runs shorter with steps."
         )
     return steps
 
 
-def _spent(runs: Sequence[BriefRun]) -> int:
-    return sum(len(run.losses) for run in runs)
+@dataclass
+class _Search:
+    """Runs so far, and the decisions that follow from them: the next rate, longer runs, or the end."""
 
+    losses_at: LossesAt
+    start: float
+    steps: int  # of a run
+    budget: int  # steps of all runs together; it grows
+    limit: int  # beyond which it does not
+    fixed: bool  # runs are not made longer
+    say: Callable[[str], None]
+    runs: list[BriefRun] = field(default_factory=list)  # of the present length, and shorter ones that blew up
+    draws: int = 0
+    spent: int = 0
 
-def _of_whole_trainings(curve: DoseResponse) -> tuple[float, float]:
-    """The threshold of whole trainings lies in here with 95%: the luck of the short ones, and what they cannot see."""
-    middle, beyond = math.log(curve.threshold()), 1.96 * TRANSFER
-    low, high = (math.log(rate) for rate in curve.interval())
-    return math.exp(middle - math.hypot(middle - low, beyond)), math.exp(middle + math.hypot(high - middle, beyond))
+    def run(self) -> None:
+        rate = self.start
+        while self._may_go_on():
+            losses = self.losses_at(rate, self.draws, self.steps)
+            self.runs.append(train_briefly(losses, rate=rate, steps=self.steps, so_far=self.runs))
+            self.draws += 1
+            self.spent += len(self.runs[-1].losses)
+            if self._is_narrow and not self.doubts:
+                return
+            rate = self._next_rate()
+            if self._nothing_learned:
+                untried = self._untried()
+                if untried is None or len(self._live) >= LOOKS:
+                    self._lengthen(round(LEAP))
+                    untried = self._untried()
+                rate = untried or rate
 
+    def _may_go_on(self) -> bool:
+        """Whether there are steps left for a run; as long as L is not identified, the budget grows up to the limit."""
+        if self.spent + self.steps <= self.budget:
+            return True
+        if self.spent + self.steps > self.limit or not self.doubts:
+            return False
+        self.budget = min(2 * max(self.budget, self.spent), self.limit)
+        self.say(f"L is not identified yet ({self.doubts[0]}); the short runs may now take {self.budget:,} steps.")
+        if self._too_short:
+            self._lengthen(2)
+        return True
 
-def _next_rate(runs: Sequence[BriefRun], curve: DoseResponse) -> float:
-    lowest = min(runs, key=lambda run: run.rate)
-    if min(lowest.losses) >= 0 and lowest.way_down >= PLENTY * lowest.initial:
-        return curve.most_informative_rate()
-    others = max((_farthest(run) for run in runs if run.rate > lowest.rate), default=math.inf)
-    looked_below = lowest.rate < curve.start
-    if others < HARDLY * abs(lowest.initial) > lowest.way_down and lowest.rate > curve.start / LEAP**2:
-        return lowest.rate / LEAP  # nothing learned so far, at larger rates neither: all of them may be beyond the edge
-    if lowest.way_down > others * (CLEARLY if looked_below else 1 / CLEARLY) > 0 or others < 0 < lowest.way_down:
-        return lowest.rate / LEAP
-    return curve.most_informative_rate()
-
-
-def _farthest(run: BriefRun) -> float:
-    return math.inf if run.arrived else run.way_down  # where it would have ended nobody knows
-
-
-def _conclude(
-    runs: Sequence[BriefRun], curve: DoseResponse, *, budget: int, stopped: str, optimizer: str
-) -> LipschitzEstimate:
-    steps, reference = runs[0].steps, Reference.among(runs)
-    if reference is None:
-        tried = ", ".join(f"{run.rate:.3g}" for run in sorted(runs, key=lambda run: run.rate))
-        raise DivergedError(
-            f"At none of the rates {tried} did the loss fall within {steps} steps. "
-            f"Start from a smaller rate, or {LONGER}."
+    def _lengthen(self, factor: int) -> bool:
+        """Make runs longer, as far as the limit allows; earlier ones no longer count, unless they blew up."""
+        longer = min(factor * self.steps, (self.limit - self.spent) // 2)
+        if self.fixed or longer <= self.steps:
+            return False
+        self.say(
+            f"No run has learned enough to compare rates; runs now take {longer:,} steps instead of {self.steps:,}."
         )
-    threshold, (low, high) = curve.threshold(), _of_whole_trainings(curve)
-    careful = curve.careful() * low / threshold  # also if the edge lies at the lower end of its interval
-    details = _details(runs, curve) | {
-        "threshold": threshold,
-        "careful_rate": careful,
-        "steps": steps,
-        "spent": _spent(runs),
-        "budget": budget,
-        "stopped": stopped,
-        "optimizer": optimizer,
-    }
-    why = "they agreed well enough" if stopped == "narrow" else "the budget was spent"
-    basis = f"{len(runs)} runs of {steps} steps, {_spent(runs):,} of {budget:,} steps in all, until {why}"
-    if optimizer:
-        basis = f"with {optimizer}, {basis}"
-    if all(curve.survived):
-        largest = max(curve.rates)
+        self.steps, self.runs = longer, [run for run in self.runs if run.blew_up]
+        return True
+
+    @property
+    def _live(self) -> list[BriefRun]:
+        return [run for run in self.runs if not run.blew_up]
+
+    @property
+    def curve(self) -> DoseResponse:
+        return DoseResponse(self.start, [run.rate for run in self.runs], converged(self.runs))
+
+    @property
+    def _is_narrow(self) -> bool:
+        low, high = self.curve.interval()
+        return high <= NARROW * low
+
+    def _learned(self, share: float) -> bool:
+        yardstick = Yardstick.of(self.runs)
+        return yardstick is not None and yardstick.share >= share
+
+    @property
+    def _too_short(self) -> bool:
+        return not self._learned(LEARNED)
+
+    @property
+    def _nothing_learned(self) -> bool:
+        return not self._learned(HARDLY)
+
+    def _next_rate(self) -> float:
+        """The most informative rate, unless a lower one may be better: all runs are judged by the best one."""
+        yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
+        if yardstick and HARDLY <= yardstick.share < PLENTY and yardstick.best.rate == lowest:
+            return lowest / LEAP
+        return self.curve.most_informative_rate()
+
+    def _untried(self) -> float | None:
+        """While no run has learned: a rate above or below the start at which one might."""
+        tried = [run.rate for run in self.runs]
+        blew_up = [run.rate for run in self.runs if run.blew_up]
+        for rate in (self.start * factor for factor in (1.0, LEAP, 1 / LEAP, 1 / LEAP**2)):
+            if rate < min(blew_up, default=math.inf) and not any(math.isclose(rate, other) for other in tried):
+                return rate
+        return None
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why L is not identified, each with its cure."""
+        if not self.runs:
+            return ["no run of this length is over yet"]
+        found, yardstick = [], Yardstick.of(self.runs)
+        if self._too_short:
+            share = yardstick.share if yardstick else 0.0
+            found.append(f"the loss of the best run fell by only {share:.0%}, so the runs are too short")
+        low, high = self.curve.interval()
+        if high > IDENTIFIED * low:
+            found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
+        if all(converged(self.runs)):
+            found.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
+        return found
+
+    def conclude(self, budget: int, whole: int | None, optimizer: str) -> LipschitzEstimate:
+        if Yardstick.of(self.runs) is None:
+            tried = ", ".join(f"{run.rate:.3g}" for run in sorted(self.runs, key=lambda run: run.rate))
+            raise DivergedError(
+                f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
+                "rate, or raise the budget (in an experiment lipschitz.limit)."
+            )
+        curve, doubts = self.curve, self.doubts
+        star = curve.rate_for(RELIABLE, 1 - CERTAINTY, spread=WHOLE)
+        highest = curve.rate_for(RELIABLE, CERTAINTY, spread=WHOLE)
+        if all(curve.survived):  # no rate was seen to fail
+            star, highest = min(star, max(curve.rates)), math.inf
+        cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"
+        source = f"{f'with {optimizer}, ' if optimizer else ''}from {self.draws} short runs ({cost})"
+        cure = "" if not doubts else f"; {'; '.join(doubts)}: raise the budget (in an experiment lipschitz.limit)"
+        at_inverse, at_twice = curve.survival([star / 2, star], spread=WHOLE)
         return LipschitzEstimate(
-            constant=2 / largest,
-            interval=(0.0, 2 / largest),
+            constant=2 / star,
+            interval=(2 / highest, 2 / star),
             method="edge",
-            identified=False,
-            basis=f"{basis}; every rate up to {largest:.3g} converged, so this is only an upper bound",
-            details=details,
+            identified=not doubts,
+            basis=f"{source}{cure}",
+            convergence=(at_inverse, at_twice),
+            details=_details(self.runs, curve)
+            | {
+                "threshold": curve.threshold(),
+                "steps": self.steps,
+                "spent": self.spent,
+                "budget": budget,
+                "limit": self.limit,
+                "optimizer": optimizer,
+            },
         )
-    doubts = []
-    initial = abs(reference.best.initial)
-    if reference.way_down < initial * (LITTLE_OF_FEW if steps < FEW else LITTLE):
-        doubts.append(f"all of them hardly learned, at best {reference.way_down / initial:.0%} of the loss: {LONGER}")
-    lowest, highest = curve.interval()
-    if highest > lowest * IDENTIFIED:
-        doubts.append(f"they are too few to tell: {MORE}")
-    return LipschitzEstimate(
-        constant=2 / threshold,
-        interval=(2 / high, 2 / low),
-        method="edge",
-        identified=not doubts,
-        basis=f"{basis}; {'; '.join(doubts) or f'95% of trainings survive {careful:.3g}'}",
-        details=details,
-    )
 
 
 def _details(runs: Sequence[BriefRun], curve: DoseResponse) -> dict[str, Any]:
@@ -242,9 +325,9 @@ def _details(runs: Sequence[BriefRun], curve: DoseResponse) -> dict[str, Any]:
     shown = np.geomspace(min(rates) / 2, max(rates) * 2, 61).tolist()
     return {
         "rates": rates,
-        "ended_well": list(curve.survived),
+        "converged": list(curve.survived),
         "initial": [run.initial for run in runs],
         "final": [run.final if math.isfinite(run.final) else None for run in runs],
         "taken": [len(run.losses) for run in runs],
-        "curve": [list(pair) for pair in zip(shown, curve.survival(shown), strict=True)],
+        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, spread=WHOLE), strict=True)],
     }

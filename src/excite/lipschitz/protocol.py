@@ -25,14 +25,15 @@ Needs = Literal["trace", "short trainings", "nothing"]
 @with_named_options
 @dataclass(frozen=True)
 class LipschitzEstimate:
-    """L, the Lipschitz constant of the loss gradient, as one method saw it.
+    """L, the Lipschitz constant of the loss gradient, as one method estimates it.
 
-    `interval` brackets L as the method states in `basis`; `identified` says whether the data pin L down at all.
+    `interval` brackets L as the method states in `basis`. `identified` says whether the data determine L. `convergence`
+    is the probability that a training converges at 1/L and at 2/L, where the method knows it; L is then an upper bound.
     `details` holds what else the method measured, as plain numbers, strings and lists.
 
-    >>> estimate = LipschitzEstimate(4.0, (3.0, 5.0), "stated", True, "an example")
+    >>> estimate = LipschitzEstimate(4.0, (3.0, 5.0), "curvature", True, "an example")
     >>> print(estimate)
-    L = 4 (3 to 5) by stated; identified: an example. 1/L = 0.25, 2/L = 0.5.
+    L = 4 (3 to 5) by curvature; identified: an example. 1/L = 0.25, 2/L = 0.5.
     >>> LipschitzEstimate.from_json(estimate.to_json()) == estimate
     True
     """
@@ -44,13 +45,19 @@ class LipschitzEstimate:
     basis: str
     p_value: float | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    convergence: tuple[float, float] | None = None  # at 1/L and at 2/L
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.constant) and self.constant > 0):
             raise InputError(f"L must be positive and finite, not {self.constant}; the run it came from did not learn.")
 
+    @property
+    def reliable(self) -> bool:
+        """Whether to train at it: the data determine L, or somebody stated it."""
+        return self.identified or self.method == "stated"
+
     def learning_rate(self, multiple: float = 1.0) -> float:
-        """`multiple`/L: 1 is the PoE-motivated rate (below it the theorem holds), 2 the largest convergent one."""
+        """`multiple`/L: 1 gives the PoE-motivated rate, 2 the largest convergent one."""
         check_positive("multiple", multiple)
         return multiple / self.constant
 
@@ -59,12 +66,27 @@ class LipschitzEstimate:
         return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
 
     def __str__(self) -> str:
+        if self.convergence:
+            return self._bound(self.convergence)
         low, high = self.interval
+        rates = f"1/L = {self.learning_rate():.3g}, 2/L = {self.learning_rate(2):.3g}."
+        if self.method == "stated":
+            return f"L = {self.constant:.3g}, stated by {self.basis}. {rates}"
         trust = "identified" if self.identified else "NOT identified"
         p_value = "" if self.p_value is None else f", p = {self.p_value:.2g}"
+        value = f"L = {self.constant:.3g} ({low:.3g} to {high:.3g}) by {self.method}{p_value}"
+        return f"{value}; {trust}: {self.basis}. {rates}"
+
+    def _bound(self, convergence: tuple[float, float]) -> str:
+        first, second = self.learning_rate(), self.learning_rate(2)
+        if not self.identified:
+            return (
+                f"L is not identified, so do not train at it: L ≤ {self.constant:.3g}, {self.basis}. "
+                f"1/L = {first:.3g}, 2/L = {second:.3g}."
+            )
         return (
-            f"L = {self.constant:.3g} ({low:.3g} to {high:.3g}) by {self.method}{p_value}; {trust}: {self.basis}. "
-            f"1/L = {self.learning_rate():.3g}, 2/L = {self.learning_rate(2):.3g}."
+            f"Train at {first:.3g} (1/L) or up to {second:.3g} (2/L): {convergence[1]:.0%} of trainings converge "
+            f"there. L ≤ {self.constant:.3g}, {self.basis}."
         )
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
@@ -78,7 +100,9 @@ class LipschitzEstimate:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "LipschitzEstimate":
-        return cls(**value | {"interval": tuple(value["interval"])})
+        convergence = value.get("convergence")
+        pairs = {"interval": tuple(value["interval"]), "convergence": tuple(convergence) if convergence else None}
+        return cls(**value | pairs)
 
 
 @with_named_options
@@ -86,14 +110,15 @@ class LipschitzEstimate:
 class ShortTrainings:
     """Short trainings of one experiment, and how long a whole one is.
 
-    `losses_at(rate, draw)` trains at a constant rate and yields the loss of each step, for as long as it is asked; the
-    same `draw` means the same initial weights and data order, whatever the rate.
+    `losses_at(rate, draw, steps)` trains for `steps` steps, in which it goes through the whole schedule, and yields the
+    loss of each. The same `draw` means the same initial weights and data order, whatever the rate.
     """
 
-    losses_at: Callable[[float, int], Iterable[float]]
+    losses_at: Callable[[float, int, int], Iterable[float]]
     whole: int  # steps of one whole training
     first_rate: float  # the customary one, where a search begins
     optimizer: str = ""  # that they use, in words
+    say: Callable[[str], None] | None = None  # told when the search continues beyond its budget
 
 
 @with_named_options

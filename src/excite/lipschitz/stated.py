@@ -15,7 +15,7 @@ class Stated(Estimator[None]):
     """`constant` is L; `source` says whose it is.
 
     >>> print(Stated(4.0, "the paper's Table 1")(None))
-    L = 4 (4 to 4) by stated; NOT identified: the paper's Table 1 says so; nothing was measured. 1/L = 0.25, 2/L = 0.5.
+    L = 4, stated by the paper's Table 1. 1/L = 0.25, 2/L = 0.5.
     """
 
     title: ClassVar[str] = "stated (given, not measured)"
@@ -37,5 +37,5 @@ class Stated(Estimator[None]):
             interval=(float(self.constant), float(self.constant)),
             method="stated",
             identified=False,
-            basis=f"{self.source} says so; nothing was measured",
+            basis=self.source,
         )

@@ -35,22 +35,25 @@ def standing(
     """What the data say by themselves, unless a training of the run speaks against it."""
     if words := _objection(estimate, arms, measured):
         return Standing(False, words)
+    if estimate.method == "stated":
+        return Standing(False, "stated, not measured")
     return Standing(estimate.identified, "identified" if estimate.identified else "the data do not identify it")
 
 
 def _objection(
     estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None
 ) -> str | None:
-    """What a training says against it; a lower bound of 2/L says nothing of rates above it.
+    """What a training says against it; an L without a lower bound says nothing about rates above 2/L.
 
-    At 2/L itself half of all trainings diverge, and some below it. One that diverged speaks against L at 1/L, or below
-    all that the interval leaves to 2/L, where none ended well at a higher rate; one that ended well does above all that
-    the interval leaves. For several at 2/L see `doubted_together`.
-    `measured` is an estimate that short trainings gave: one whose interval lies wholly elsewhere is in doubt, too.
+    A training that diverged at a rate that should be safe is an objection, unless another converged at a higher rate.
+    Safe is 2/L if L is an upper bound, otherwise 1/L, or anything below the interval of 2/L. A training that converged
+    above the interval of 2/L is an objection, too. For several trainings at 2/L see `doubted_together`.
+    `measured` is an estimate from short runs: an interval that does not overlap with it is in doubt.
     """
     trained = [arm for arm in arms if not arm.arm.control]  # whose batches may be of another size than L's
     edge = estimate.learning_rate(2)
-    safe = max(edge / 2 * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
+    least = edge if estimate.convergence else edge / 2
+    safe = max(least * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
     fine = [arm.rate for arm in trained if not _lost(arm)]
     diverged = [arm.rate for arm in trained if arm.problem and max(fine, default=0.0) < arm.rate <= safe]
     if diverged:
@@ -94,20 +97,38 @@ def doubted(run: RunFolder) -> dict[str, str]:
 
 
 def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """The same of the seeds of one experiment: too many trainings at 2/L, or below, were lost for every second to be.
+    """The same for the seeds of one experiment: more trainings at 2/L or below failed than chance explains.
 
-    Of five trainings that end well as often as not, all are lost in one of 32 cases, of four in one of 16.
+    At 2/L of an upper bound one training in twenty may fail. Of other constants, 2/L is the middle of an interval, so
+    that half may fail.
     """
     found = {}
-    arms = [arm for run in runs for arm in run.arms if arm.arm.multiple and arm.arm.multiple <= AT_THE_EDGE]
-    for name in dict.fromkeys(arm.name for arm in arms):
-        own = [arm for arm in arms if arm.name == name]
-        lost = sum(map(_lost, own))
-        as_many = sum(math.comb(len(own), number) for number in range(lost, len(own) + 1))
-        if as_many <= UNLIKELY * 2 ** len(own):
-            words = f"{lost} of {len(own)} trainings at {own[0].short_title} were lost, half or more should end well"
-            found[called(own[0].arm.estimator or OWN)] = words
+    arms = [
+        (arm, run.estimates[by].estimate)
+        for run in runs
+        for arm in run.arms
+        if arm.arm.multiple and arm.arm.multiple <= AT_THE_EDGE and (by := arm.arm.estimator or OWN) in run.estimates
+    ]
+    for name in dict.fromkeys(arm.name for arm, _ in arms):
+        own = [(arm, estimate) for arm, estimate in arms if arm.name == name]
+        certified = all(estimate and estimate.convergence for _, estimate in own)
+        chance, expected = (0.05, "at least 95%") if certified else (0.5, "at least half")
+        failed = sum(_lost(arm) for arm, _ in own)
+        if failed and _as_many_or_more(failed, len(own), chance) <= UNLIKELY:
+            first = own[0][0]
+            words = f"{failed} of {len(own)} trainings at {first.short_title} failed, where {expected} should converge"
+            found[called(first.arm.estimator or OWN)] = words
     return found
+
+
+def _as_many_or_more(failed: int, trainings: int, chance: float) -> float:
+    """The probability of at least `failed` failures if each has this chance.
+
+    >>> _as_many_or_more(5, 5, 0.5)
+    0.03125
+    """
+    numbers = range(failed, trainings + 1)
+    return sum(math.comb(trainings, k) * chance**k * (1 - chance) ** (trainings - k) for k in numbers)
 
 
 def method_of(run: RunFolder, name: str = OWN) -> str:
@@ -134,22 +155,38 @@ def _measure(run: RunFolder) -> LipschitzEstimate | None:
     return found if found.identified or found.interval[0] == 0 else None
 
 
+def unmet_premises(runs: Sequence[RunFolder]) -> list[str]:
+    """A sentence per arm that trained at a multiple of 1/L where recorded slopes exceed 1/η: the theorem needs η ≤ 1/L.
+
+    The L of short runs is an effective one, 2 over the largest rate that trains reliably. The theorem is about the
+    smoothness of the loss, which slopes measure.
+    """
+    found: dict[str, str] = {}
+    for run in runs:
+        for arm in run.arms:
+            slope = arm.certified.largest_slope if arm.certified else None
+            if arm.arm.multiple and slope is not None and slope > 1 / arm.rate and arm.name not in found:
+                found[arm.name] = (
+                    f"The theorem's premise is not met at {arm.short_title}: recorded slopes of the gradient reach "
+                    f"{slope:.3g}, above 1/η = {1 / arm.rate:.3g}."
+                )
+    return list(found.values())
+
+
 @dataclass(frozen=True)
 class CertificateRow:
-    """One arm of one run: its certificate, and the L that Assumption 1 is held against."""
+    """One arm of one run: its certificate, and the rate that the theorem's premise is held against."""
 
     run: str
     arm: str
     found: Certified
-    constant: float | None  # L
+    rate: float  # η¹
     source: str
 
     @property
-    def smooth(self) -> bool | None:
-        """Whether no recorded slope refutes Assumption 1; None where there is no L or no slope."""
-        if self.constant is None or self.found.largest_slope is None:
-            return None
-        return self.found.largest_slope <= self.constant
+    def premise(self) -> bool | None:
+        """Whether no recorded slope exceeds 1/η, as the theorem requires; None if there is no slope."""
+        return None if self.found.largest_slope is None else self.found.largest_slope <= 1 / self.rate
 
 
 def certificates(runs: Sequence[tuple[RunFolder, str]]) -> list[CertificateRow]:
@@ -158,14 +195,13 @@ def certificates(runs: Sequence[tuple[RunFolder, str]]) -> list[CertificateRow]:
     for run, label in runs:
         for arm in run.arms:
             if arm.certified:
-                estimate = run.estimate_of(arm.name)
                 source = f"{label}/" if label else ""
                 rows.append(
                     CertificateRow(
                         run=label,
                         arm=arm_title([arm]),
                         found=arm.certified,
-                        constant=estimate.constant if estimate else None,
+                        rate=arm.rate,
                         source=f"{source}{arm.name}/{arm.certificate_file.name}",
                     )
                 )

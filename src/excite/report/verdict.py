@@ -24,7 +24,7 @@ from excite.report.findings import (
     signed,
 )
 from excite.report.tables.study_columns import evaluations_of, paired
-from excite.report.trainings import doubted, doubted_together, relied_on
+from excite.report.trainings import doubted, doubted_together, relied_on, unmet_premises
 from excite.runs.arms import Arm, arm_named
 from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
@@ -36,10 +36,7 @@ FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it 
 PLURALS = {"is": "are", "was": "were", "has": "have"}
 NOTHING = "There is nothing to compare yet"
 ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
-NOT_IDENTIFIED = (
-    "{} is not identified, so that 1/L and 2/L are what the estimator stopped at; its own sentence says why, and what "
-    "to raise."
-)
+NOT_IDENTIFIED = "{} is not identified, so 1/L and 2/L are not reliable rates; the line of the estimate says why."
 
 
 @dataclass(frozen=True)
@@ -233,8 +230,8 @@ def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
 def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) -> tuple[str, ...]:
     runs = [run for group in groups for run in group.runs]
     compared = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
-    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.identified)
-    cautions = [*map(NOT_IDENTIFIED.format, vague)]
+    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.reliable)
+    cautions = [*map(NOT_IDENTIFIED.format, vague), *unmet_premises(runs)]
     if compared[-1] == 1:
         cautions.append(ONE_TRAINING)
         if len(runs) == 1 and not vague:

@@ -12,7 +12,10 @@ from excite.errors import InputError, unknown
 if TYPE_CHECKING:
     from excite.lipschitz.protocol import LipschitzEstimate
 
-POE = "PoE: persistency of excitation, which the paper's theorem promises at rates up to 1/L."
+POE = (
+    "PoE: persistency of excitation. The theorem promises it at rates up to 1 over the smoothness of the loss, which "
+    "recorded slopes measure; 1/L here is half the largest rate that trains reliably."
+)
 OWN = ""  # the experiment's own way to estimate L
 
 

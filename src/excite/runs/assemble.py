@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from excite import data, models
@@ -164,11 +164,15 @@ class Parts:
                 ranks=ranks,
             )
 
-    def losses_at(self, rate: float, draw: int = 0) -> Iterator[float]:
-        """Train on and on at a constant rate; the same `draw` means the same weights, data order and noise."""
+    def losses_at(self, rate: float, draw: int = 0, steps: int | None = None) -> Iterator[float]:
+        """Train from `rate` on, without end; the same `draw` means the same weights, data order and noise.
+
+        The rate is constant, or goes through the whole schedule in `steps` steps.
+        """
         keep_freed_memory()
         experiment, seed = self.experiment, seed_of(self.experiment, draw)
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
         epochs = (
             epoch_batches(
                 self.training_set,
@@ -181,9 +185,15 @@ class Parts:
             )
             for epoch in count()
         )
-        batches = chain.from_iterable(epochs)
-        optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
-        losses = descend(model, batches, self.objective, optimizer, generators=generators)
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for taken, batch in enumerate(chain.from_iterable(epochs)):
+                if steps:
+                    epoch = min(taken * experiment.training.epochs // steps, experiment.training.epochs - 1)
+                    optimizer.param_groups[0]["lr"] = rate * self.schedule(epoch) / self.schedule(0)
+                yield batch
+
+        losses = descend(model, batches(), self.objective, optimizer, generators=generators)
         for loss in drawn_from(derive_seed(seed), device_of(model), losses):
             yield loss.item()
 
@@ -215,6 +225,8 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     train, held_out = _hold_out(experiment, dataset.train, train)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
     place = usable_device(device)
+    if experiment.training.threads is not None:
+        torch.set_num_threads(experiment.training.threads)
 
     def new_model(draw: int = 0) -> nn.Module:
         with drawing_from(derive_seed(seed_of(experiment, draw)), place):

@@ -53,6 +53,7 @@ class Training(Section, frozen=True):
     weight_decay: Share = 0.0
     nesterov: bool = False
     steps: Count | None = None  # per epoch; all of them where left out
+    threads: Count | None = None  # of a CPU; another number changes the last digits. By default torch decides
 
 
 class Teacher(Section, frozen=True):
@@ -94,6 +95,7 @@ class Experiment(Section, frozen=True):
     record: Record = Record()
     lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # see `estimator_of`
     estimators: dict[str, Options] = {}  # other ways to, by the name that --estimator and arms such as poe@stated take
+    allow_unidentified: bool = False  # train at 1/L and 2/L even if L is not identified
     arms: tuple[str, ...] = ("baseline", "poe", "largest")
     sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
 
@@ -221,8 +223,8 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 
 
 def without_plan(experiment: Experiment) -> Experiment:
-    """What makes a run folder this experiment's: all but its summary and the arms, combinations, other L asked for."""
-    return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={})
+    """What makes a run folder this experiment's: all but its summary and what of it is asked for."""
+    return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={}, allow_unidentified=False)
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:

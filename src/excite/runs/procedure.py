@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from excite.console import Placed, Speaker
-from excite.errors import CorruptFileError, DivergedError, InputError
+from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
 from excite.files import clear_away, once, read_as, turn, write_json
@@ -68,6 +68,8 @@ class Run:
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
                 "Name a new folder with --out, or delete this one."
             )
+        if experiment.allow_unidentified and not self.files.experiment.allow_unidentified:
+            write_json(self.files.experiment_file, experiment.to_json())  # for those who open the folder later
         if arms:
             self._check(arms)
 
@@ -146,7 +148,7 @@ class Run:
             if chosen.estimator is not None:
                 if self._reads_own_trace(chosen.estimator):
                     self.train("baseline", ranks)
-                ranks.from_first(partial(self.estimate, chosen.estimator))
+                ranks.from_first(partial(self._reliable_estimate, chosen.estimator))
             if chosen.rates is not None:
                 ranks.from_first(partial(self.search, arm))
 
@@ -167,6 +169,15 @@ class Run:
         if stored.estimate is None:
             raise InputError(stored.problem)
         return stored.estimate
+
+    def _reliable_estimate(self, name: str) -> None:
+        """Estimate L, and refuse to train at it if it is not identified, unless the experiment allows that."""
+        found = self.estimate(name)
+        if not found.reliable and not self.experiment.allow_unidentified:
+            raise UnidentifiedError(
+                f"{found} So nothing was trained at it. To train all the same, add --force (in an experiment "
+                "allow_unidentified = true); what was run is kept."
+            )
 
     def _estimate(self, name: str) -> StoredEstimate:
         file = self.files.estimate_file(name)

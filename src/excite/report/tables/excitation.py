@@ -66,6 +66,18 @@ def excitation_table(trace: Trace, estimate: LipschitzEstimate) -> str:
         *facts["conclusions"],
         f"The rate was at most 1/L in {facts['at_most_1/L']} and at most 2/L in {facts['at_most_2/L']} of {total} "
         f"epochs (L = {estimate.constant:.3g} by {estimate.method}).",
+        *_unmet_premise(facts),
         "The theorem is about every step of full-batch gradient descent; these are the steps between epochs of SGD.",
     ]
     return "\n".join([text_table(COLUMNS, rows), "", *map(prose, notes)])
+
+
+def _unmet_premise(facts: dict[str, Any]) -> list[str]:
+    """The theorem requires a rate of at most 1 over the smoothness of the loss, which is no less than any slope."""
+    smoothness, least = facts["assumption_1"], min(epoch["inverse_rate"] for epoch in facts["epochs"])
+    if smoothness is None or smoothness["largest"] <= least:
+        return []
+    return [
+        f"The theorem's premise is not met at this rate: recorded slopes of the gradient reach "
+        f"{smoothness['largest']:.3g}, above 1/η = {least:.3g}."
+    ]

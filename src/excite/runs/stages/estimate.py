@@ -45,17 +45,17 @@ def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> Lips
     whole = parts.whole_training
     most = chosen.most_steps(whole)
     method = options_of(parts.experiment, name)["method"]
-    title = f"L by {method}: short trainings, at most {most} steps, {most / whole:.0%} of a training"
+    title = f"L by {method}: short runs, at most {most} steps, {most / whole:.0%} of a training"
     with console.task(title) as progress:
-        return chosen(short_trainings(parts, chosen, progress))
+        return chosen(replace(short_trainings(parts, chosen, progress), say=console.say))
 
 
 def short_trainings(parts: Parts, chosen: Estimator[Any], on_progress: OnProgress) -> ShortTrainings:
     """The experiment's, which tell `on_progress` how many of the steps that `chosen` may take are done."""
     most, taken = chosen.most_steps(parts.whole_training), count(1)
 
-    def losses_at(rate: float, draw: int) -> Iterator[float]:
-        for loss in parts.losses_at(rate, draw):
+    def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
+        for loss in parts.losses_at(rate, draw, steps):
             on_progress(next(taken), most)
             yield loss
 

@@ -1,0 +1,150 @@
+"""Judge the certified L on networks that it was not tuned on; every number goes to judged.csv.
+
+    OMP_NUM_THREADS=1 python docs/lab/certified/judge.py NETWORK…   # adds the rows that are missing
+    python docs/lab/certified/judge.py report                       # the tables of README.md
+
+For each network: three independent estimates; ten whole trainings at 1/L and ten at 2/L of the first estimate; and
+three at larger rates, a factor 1.4 apart, until all of them fail at two rates in a row.
+"""
+
+import csv
+import math
+import statistics
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from networks import JUDGING, Network
+
+from excite.lipschitz import LipschitzEstimate, find_edge
+from excite.lipschitz.dose_response import DoseResponse
+
+RESULTS = Path(__file__).with_name("judged.csv")
+COLUMNS = ["network", "what", "draw", "rate", "initial", "final", "identified", "L", "spent", "runs", "converging"]
+AS_FAR = 0.9
+ESTIMATES, TRAININGS, BEYOND, FACTOR = 3, 10, 3, 1.4
+
+
+def rows(name: str, what: str) -> list[dict[str, str]]:
+    if not RESULTS.exists():
+        return []
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if (row["network"], row["what"]) == (name, what)]
+
+
+def add(**row: object) -> None:
+    new = not RESULTS.exists()
+    with RESULTS.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerow({key: f"{value:.5g}" if isinstance(value, float) else value for key, value in row.items()})
+    print(row, flush=True)
+
+
+def estimate(network: Network, seed: int) -> LipschitzEstimate:
+    return find_edge(
+        lambda rate, draw, steps: replace(network, steps=steps).losses(
+            rate, 1000 * (seed + 1) + draw, schedule=network.schedule
+        ),
+        budget=round(0.15 * network.steps),
+        limit=network.steps,
+        whole=network.steps,
+        start=network.start,
+        say=print,
+    )
+
+
+def train(name: str, what: str, draw: int, rate: float) -> None:
+    if any(int(row["draw"]) == draw for row in rows(name, what)):
+        return
+    network = JUDGING[name]
+    losses = network.whole(rate, draw)
+    last = losses[-max(network.steps // 10, 1) :]
+    final = math.fsum(last) / len(last) if len(losses) == network.steps else math.inf
+    add(network=name, what=what, draw=draw, rate=rate, initial=losses[0], final=final)
+
+
+def judge(name: str) -> None:
+    network = JUDGING[name]
+    for seed in range(ESTIMATES):
+        if not any(int(row["draw"]) == seed for row in rows(name, "estimate")):
+            found = estimate(network, seed)
+            print(found, found.details, flush=True)
+            add(
+                network=name,
+                what="estimate",
+                draw=seed,
+                rate=found.learning_rate(2),
+                identified=found.identified,
+                L=found.constant,
+                spent=found.details["spent"],
+                runs=len(found.details["rates"]),
+                converging=found.convergence[1] if found.convergence else "",
+            )
+    largest = float(rows(name, "estimate")[0]["rate"])
+    for draw in range(TRAININGS):
+        train(name, "2/L", draw, largest)
+        train(name, "1/L", draw, largest / 2)
+    failed = 0
+    for power in range(1, 12):
+        what = f"{FACTOR**power:.3g} · 2/L"
+        for draw in range(BEYOND):
+            train(name, what, 100 * power + draw, largest * FACTOR**power)
+        ends = outcomes(name)
+        failed = failed + 1 if not any(ends[what]) else 0
+        if failed == 2:
+            return
+
+
+def outcomes(name: str) -> dict[str, list[bool]]:
+    """Whether each training converged, by what it was trained for."""
+    kinds = ["1/L", "2/L", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
+    trained = {kind: rows(name, kind) for kind in kinds if rows(name, kind)}
+    initial = statistics.fmean(float(row["initial"]) for kind in trained.values() for row in kind)
+    ways = {kind: [initial - float(row["final"]) for row in own] for kind, own in trained.items()}
+    best = max(statistics.median(way) for way in ways.values())
+    return {kind: [way >= AS_FAR * best for way in own] for kind, own in ways.items()}
+
+
+def true_edge(name: str) -> float:
+    """η*: the 95% point of a logistic curve through all whole trainings."""
+    ends = outcomes(name)
+    rates = {kind: float(rows(name, kind)[0]["rate"]) for kind in ends}
+    pairs = [(rates[kind], well) for kind, own in ends.items() for well in own]
+    curve = DoseResponse(rates["2/L"], [rate for rate, _ in pairs], [well for _, well in pairs])
+    return curve.rate_for(0.95)
+
+
+def report() -> None:
+    print("| network | 2/L of three estimates | largest / smallest | spent | at 1/L | at 2/L | η* | 2/L over η* |")
+    print("|---|---|---|---|---|---|---|---|")
+    total, shares = {"1/L": [0, 0], "2/L": [0, 0]}, []
+    for name, network in JUDGING.items():
+        found = rows(name, "estimate")
+        if len(rows(name, "1/L")) < TRAININGS:
+            continue
+        rates = [float(row["rate"]) for row in found]
+        ends, edge = outcomes(name), true_edge(name)
+        for kind, counts in total.items():
+            counts[0] += sum(ends[kind])
+            counts[1] += len(ends[kind])
+        shares += [rate / edge for rate in rates]
+        each = ", ".join(
+            f"{rate:.3g}{'' if row['identified'] == 'True' else '*'}" for rate, row in zip(rates, found, strict=True)
+        )
+        spent = statistics.fmean(float(row["spent"]) for row in found) / network.steps
+        counted = " | ".join(f"{sum(ends[kind])} of {len(ends[kind])}" for kind in total)
+        ratios = ", ".join(f"{rate / edge:.2f}" for rate in rates)
+        spread = max(rates) / min(rates)
+        print(f"| `{name}` | {each} | ×{spread:.2f} | {spent:.0%} | {counted} | {edge:.3g} | {ratios} |")
+    if shares:
+        counted = ", ".join(f"{good} of {all_} at {kind}" for kind, (good, all_) in total.items())
+        print(f"\n{counted} converge; 2/L over η*: mean {statistics.fmean(shares):.2f}, smallest {min(shares):.2f}.")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for argument in sys.argv[1:]:
+        report() if argument == "report" else judge(argument)
