@@ -130,6 +130,14 @@ def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
     assert ladder.rate == pytest.approx(settled / math.sqrt(2))
 
 
+@pytest.mark.parametrize(("reached", "advice"), [(0.89, "roll back"), (0.91, "keep")])
+def test_a_rung_breaks_below_nine_tenths_of_the_best_rungs_way_down(reached: float, advice: str) -> None:
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    for loss in (2.0, 1.0, 1.0, 1.0):
+        ladder.observe(loss)
+    assert [ladder.observe(2.0 - reached) for _ in range(4)][-1] == advice
+
+
 def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() -> None:
     ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}

@@ -21,7 +21,7 @@ from excite.schedules import Schedule
 
 GROWTH = math.sqrt(2)  # from rung to rung
 GENTLE = 2**0.25  # the same, while nothing is learned yet
-AS_FAR = 0.75  # of the best rung's way down from the initial loss: less, and the rung has broken
+AS_FAR = 0.9  # of the best rung's way down from the initial loss; a rung that ends with less has broken
 LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and only a blow-up is a break
 BLOWN_UP = 100.0  # times the initial loss
 RUNG = 0.025  # of the training: how long to hold a rate
@@ -38,12 +38,13 @@ class Climb:
 
     `rate` is the one that a schedule starts from; what held and what broke is noted as the rate that was really taken.
 
-    A rung breaks when a loss is not finite or 100 times the initial one (where that is negative: 99 times its size
-    above it), or when the mean loss of its second half has
-    come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate grows
-    more gently, and no weights are kept: a network that has died there is begun anew, at half the rate. A rate that
-    has settled is watched on in the same way, because one near the edge may hold for a while and break later: then it
-    goes down by one rung.
+    A rung breaks if a loss is not finite or 100 times the initial one (for a negative initial loss: 99 times its size
+    above it). It also breaks if the mean loss of its second half has come less than nine tenths as far down from the
+    initial loss as the best rung's; a whole training that ends short of this share has not converged either.
+
+    While nothing is learned the rate grows more gently, and no weights are kept: a network that has died there begins
+    anew, at half the rate. A rate that has settled is still watched, because one near the edge may hold for a while and
+    break later: then it goes down by one rung.
     """
 
     rate: float
