@@ -1,8 +1,8 @@
-"""Experimental: find the edge inside the one training. Raise the rate rung by rung, roll back when it breaks, settle.
+"""Find the rate within one training: raise it rung by rung, go back to the last good weights when it breaks, settle.
 
-The paper's way to 1/L trains twice. This one trains once: it climbs a ladder of rates from one that is known to train,
-each rung held for a few steps, and what is learned on the way is kept. The first rung on which the training breaks is
-rolled back to the weights from before it; η_max lies between that rung and the one below.
+The paper's way to 1/L trains twice, this one once. The rate climbs from one that is known to train, and each rung is
+held for a few steps; what is learned on the way is kept. The first rung on which the training breaks is rolled back:
+η_max lies between that rung and the one below.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
+from excite.registry import with_named_options
 from excite.schedules import Schedule
 
 GROWTH = math.sqrt(2)  # from rung to rung
@@ -122,20 +123,23 @@ class Climb:
         self.rate = self.multiple / 2 * max(self.good)
 
 
+@with_named_options
 class OnlineRate:
-    """Changes the learning rate of `optimizer` while it trains `model`, until the rate has settled at `multiple`/L.
+    """Finds the learning rate of `optimizer` while it trains `model`, and settles at `multiple`/L.
 
-    Call `after_step(loss)` after every `optimizer.step()`; it says how many steps were rolled back, mostly none, and
-    they are what this costs. Begin at a small rate, such as a fifth of one that is known to train. Rates change by
-    factors, so parameter groups keep their ratios, and a scheduler that multiplies (torch's StepLR, MultiStepLR,
-    CosineAnnealingLR, …) goes on from there.
+    Call `after_step(loss)` after every `optimizer.step()`. The rate grows rung by rung. When training breaks, model and
+    optimizer go back to where the rung began, and the rate settles; the steps that are rolled back are the only cost.
+
+    Start the optimizer at a small rate, such as a fifth of one that is known to train. The rates of all parameter
+    groups are multiplied by the same factor, so they keep their ratios, and a scheduler that multiplies the current
+    rate (torch's StepLR, MultiStepLR, CosineAnnealingLR, …) continues from there.
 
     Args:
-        model: whose weights and buffers are kept and rolled back.
-        optimizer: of its parameters; its state is rolled back, too.
-        steps: the length of the whole training. Each rate is held for 2.5% of it, or 20 steps.
-        multiple: of 1/L, at most 2; where the rate settles.
-        rung: how many steps to hold each rate instead.
+        model: its weights and buffers are kept and restored.
+        optimizer: of the model's parameters; its state is kept and restored as well.
+        steps: the length of the whole training. Each rate is held for 2.5% of it, and for at least 20 steps.
+        multiple: of 1/L, at most 2. The rate settles there.
+        rung: how many steps to hold each rate, in place of 2.5%.
 
     >>> _ = torch.manual_seed(0)
     >>> theta = nn.Parameter(torch.ones(1))
