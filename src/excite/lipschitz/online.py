@@ -134,6 +134,9 @@ class OnlineRate:
     groups are multiplied by the same factor, so they keep their ratios, and a scheduler that multiplies the current
     rate (torch's StepLR, MultiStepLR, CosineAnnealingLR, …) continues from there.
 
+    With several processes (DistributedDataParallel), each has an OnlineRate, made after the model is wrapped. Pass the
+    mean loss over all processes to `after_step`, so that they all take the same decision.
+
     Args:
         model: its weights and buffers are kept and restored.
         optimizer: of the model's parameters; its state is kept and restored as well.
@@ -184,13 +187,18 @@ class OnlineRate:
         taken = float(self.optimizer.param_groups[0]["lr"])
         verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss, taken)
         if verdict == "keep":
-            self._kept = self._copy()
+            self.keep()
         elif verdict == "roll back":
             self._put_back()
         if self.rate != before:
             for group in self.optimizer.param_groups:
                 group["lr"] *= self.rate / before
         return self.ladder.lost - lost
+
+    def keep(self) -> None:
+        """Copy model and optimizer as they are now; the next break goes back to them."""
+        self._kept = self._copy()
+        self.ladder.unkept = 0
 
     def follow(self, schedule: Schedule) -> Schedule:
         """The shape of `schedule`, from whatever rate has been found by then."""
@@ -224,6 +232,11 @@ class OnlineRate:
         """What a checkpoint must keep to go on bit-identical: tensors, and plain facts."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         return dict(self._kept), {"ladder": asdict(self.ladder), "rates": rates}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """The tensors of `state` that differ between processes that train one model: buffers, such as batch-norm's."""
+        buffers = {f"model.{name}" for name, _ in self.model.named_buffers()}
+        return {name: tensor.cpu() for name, tensor in self._kept.items() if name in buffers}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.ladder = Climb(**facts["ladder"])
