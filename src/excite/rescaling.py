@@ -14,7 +14,7 @@ from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
 from excite.registry import named_options
-from excite.schedules import NO_RATE, ROUNDING, ScheduledRate
+from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates, scheduler_parts
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
@@ -71,7 +71,7 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
     """γ¹, the largest of the groups' first rates, of a scheduler that can be rescaled; the others are refused."""
     _refuse_what_has_no_shape(scheduler)
     kind = type(scheduler).__name__
-    steps = max(getattr(part, "last_epoch", 0) for part in _parts(scheduler))
+    steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
         raise InputError(
             f"This {kind} has already stepped {steps} times. Rescale a new one; to resume a run, load its state after "
@@ -117,23 +117,12 @@ def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:
         raise InputError("A schedule of excite is rescaled before it is attached: schedules.rescale(schedule, 1/L).")
 
 
-def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
-    """The scheduler and, of a SequentialLR or ChainedScheduler, all it is made of."""
-    return [scheduler, *(part for inner in getattr(scheduler, "_schedulers", ()) for part in _parts(inner))]
-
-
 def _rates(scheduler: LRScheduler) -> list[float]:
     return [float(group["lr"]) for group in scheduler.optimizer.param_groups]
 
 
 def _multiply(scheduler: LRScheduler, factor: float) -> None:
-    for part in _parts(scheduler):
-        for name in ("base_lrs", "_last_lr"):
-            if hasattr(part, name):
-                setattr(part, name, [rate * factor for rate in getattr(part, name)])
-        for name in ("eta_min", "min_lr"):
-            if hasattr(part, name):
-                setattr(part, name, getattr(part, name) * factor)
+    scale_base_rates(scheduler, factor)
     for group in scheduler.optimizer.param_groups:
         for name in ("lr", "initial_lr"):
             if isinstance(group[name], Tensor):

@@ -6,19 +6,20 @@ held for a few steps; what is learned on the way is kept. The first rung on whic
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
 from excite.registry import with_named_options
-from excite.schedules import Schedule
+from excite.schedules import Schedule, scale_base_rates
 
 GROWTH = math.sqrt(2)  # from rung to rung
 GENTLE = 2**0.25  # the same, while nothing is learned yet
@@ -131,8 +132,9 @@ class OnlineRate:
     optimizer go back to where the rung began, and the rate settles; the steps that are rolled back are the only cost.
 
     Start the optimizer at a small rate, such as a fifth of one that is known to train. The rates of all parameter
-    groups are multiplied by the same factor, so they keep their ratios, and a scheduler that multiplies the current
-    rate (torch's StepLR, MultiStepLR, CosineAnnealingLR, …) continues from there.
+    groups are multiplied by the same factor, so they keep their ratios. A scheduler of torch that is passed in
+    `schedulers` keeps its shape and continues from the new rate; do not use OneCycleLR or CyclicLR, which set rates of
+    their own.
 
     With several processes (DistributedDataParallel), each has an OnlineRate, made after the model is wrapped. Pass the
     mean loss over all processes to `after_step`, so that they all take the same decision.
@@ -143,6 +145,7 @@ class OnlineRate:
         steps: the length of the whole training. Each rate is held for 2.5% of it, and for at least 20 steps.
         multiple: of 1/L, at most 2. The rate settles there.
         rung: how many steps to hold each rate, in place of 2.5%.
+        schedulers: of this optimizer.
 
     >>> _ = torch.manual_seed(0)
     >>> theta = nn.Parameter(torch.ones(1))
@@ -157,7 +160,14 @@ class OnlineRate:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, *, steps: int, multiple: float = 1.0, rung: int | None = None
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        steps: int,
+        multiple: float = 1.0,
+        rung: int | None = None,
+        schedulers: Iterable[LRScheduler] = (),
     ) -> None:
         rung = max(int(RUNG * steps), FEWEST_STEPS) if rung is None else rung
         if not 4 <= rung <= steps:
@@ -168,7 +178,7 @@ class OnlineRate:
             raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
         rate = float(optimizer.param_groups[0]["lr"])
         check_positive("lr of the optimizer's first group, from which to climb,", rate)
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, self.schedulers = model, optimizer, tuple(schedulers)
         self.ladder = Climb(rate, rung, multiple)
         self._kept = self._copy()
 
@@ -181,10 +191,18 @@ class OnlineRate:
     def settled(self) -> bool:
         return self.ladder.settled
 
-    def after_step(self, loss: Tensor | float) -> int:
-        """Look at the loss of the step just taken, and change the rate; returns how many steps were rolled back."""
+    def after_step(self, loss: Tensor | float, *, taken: float | None = None) -> int:
+        """Look at the loss of the step just taken, and change the rate.
+
+        Args:
+            loss: before the step.
+            taken: the rate of the step in the first parameter group, where a scheduler has changed it since.
+
+        Returns:
+            How many steps were rolled back, 0 for most calls.
+        """
         before, lost = self.ladder.rate, self.ladder.lost
-        taken = float(self.optimizer.param_groups[0]["lr"])
+        taken = float(self.optimizer.param_groups[0]["lr"]) if taken is None else taken
         verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss, taken)
         if verdict == "keep":
             self.keep()
@@ -193,6 +211,8 @@ class OnlineRate:
         if self.rate != before:
             for group in self.optimizer.param_groups:
                 group["lr"] *= self.rate / before
+            for scheduler in self.schedulers:
+                scale_base_rates(scheduler, self.rate / before)
         return self.ladder.lost - lost
 
     def keep(self) -> None:
