@@ -4,10 +4,12 @@ import copy
 import logging
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from excite.errors import InputError
@@ -61,7 +63,7 @@ def rescale_scheduler(
         "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
     )
     rate = estimate.learning_rate(multiple)
-    _multiply(scheduler, rate / first_rate(scheduler, horizon=horizon))
+    scale_rates(scheduler.optimizer, [scheduler], rate / first_rate(scheduler, horizon=horizon))
     if not estimate.identified:
         logger.warning("The schedule now starts at %.3g, though L is not identified: %s.", rate, estimate.basis)
     return scheduler
@@ -79,7 +81,7 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
         )
     first = max(_rates(scheduler))
     before, after = _twin(scheduler), _twin(scheduler)
-    _multiply(after, 2.0)
+    scale_rates(after.optimizer, [after], 2.0)
     for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
         if max(rates) > first * (1 + ROUNDING):
             ends = f" If training ends before, pass horizon={step}." if step > 1 else ""
@@ -121,10 +123,12 @@ def _rates(scheduler: LRScheduler) -> list[float]:
     return [float(group["lr"]) for group in scheduler.optimizer.param_groups]
 
 
-def _multiply(scheduler: LRScheduler, factor: float) -> None:
-    scale_base_rates(scheduler, factor)
-    for group in scheduler.optimizer.param_groups:
-        for name in ("lr", "initial_lr"):
+def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor: float) -> None:
+    """Multiply the rates of `optimizer` and those that its `schedulers` hold."""
+    for scheduler in schedulers:
+        scale_base_rates(scheduler, factor)
+    for group in optimizer.param_groups:
+        for name in {"lr", "initial_lr"} & group.keys():
             if isinstance(group[name], Tensor):
                 group[name].mul_(factor)
             else:
