@@ -85,7 +85,7 @@ FUNCTIONS = {
     and any(each.kind is not each.VAR_POSITIONAL for each in signature(function).parameters.values())
 }
 CLASSES = [
-    *(excite.Recorder, excite.attacks.PGD, excite.attacks.AutoAttack, excite.trace.Probe),
+    *(excite.OnlineRate, excite.Recorder, excite.attacks.PGD, excite.attacks.AutoAttack, excite.trace.Probe),
     *(excite.data.Split, excite.data.Dataset, excite.data.Mixture, excite.data.Unlabelled),
     *(excite.lipschitz.ShortTrainings, excite.lipschitz.Recording, excite.evaluation.Shards),
     *(excite.Trace, excite.LipschitzEstimate, excite.Evaluation, excite.evaluation.AttackResult),

@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Evaluation": "excite.evaluation",
     "LipschitzEstimate": "excite.lipschitz",
+    "OnlineRate": "excite.lipschitz",
     "Recorder": "excite.trace",
     "Trace": "excite.trace",
     "acuteness": "excite.excitation",
@@ -26,6 +27,7 @@ _HOME = {
 __all__ = [
     "Evaluation",
     "LipschitzEstimate",
+    "OnlineRate",
     "Recorder",
     "Trace",
     "acuteness",
@@ -77,7 +79,7 @@ if TYPE_CHECKING:
     from excite.excitation import acuteness, certificate, choose_batch_size
     from excite.finder import find_learning_rate
     from excite.integrations.robustbench import benchmark
-    from excite.lipschitz import LipschitzEstimate, estimate_lipschitz, find_edge
+    from excite.lipschitz import LipschitzEstimate, OnlineRate, estimate_lipschitz, find_edge
     from excite.rescaling import rescale_scheduler
     from excite.trace import Recorder, Trace
     from excite.training import train

@@ -4,17 +4,19 @@ import copy
 import logging
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
 from excite.registry import named_options
-from excite.schedules import NO_RATE, ROUNDING, ScheduledRate
+from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates, scheduler_parts
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
@@ -61,7 +63,7 @@ def rescale_scheduler(
         "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
     )
     rate = estimate.learning_rate(multiple)
-    _multiply(scheduler, rate / first_rate(scheduler, horizon=horizon))
+    scale_rates(scheduler.optimizer, [scheduler], rate / first_rate(scheduler, horizon=horizon))
     if not estimate.identified:
         logger.warning("The schedule now starts at %.3g, though L is not identified: %s.", rate, estimate.basis)
     return scheduler
@@ -71,7 +73,7 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
     """γ¹, the largest of the groups' first rates, of a scheduler that can be rescaled; the others are refused."""
     _refuse_what_has_no_shape(scheduler)
     kind = type(scheduler).__name__
-    steps = max(getattr(part, "last_epoch", 0) for part in _parts(scheduler))
+    steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
         raise InputError(
             f"This {kind} has already stepped {steps} times. Rescale a new one; to resume a run, load its state after "
@@ -79,7 +81,7 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
         )
     first = max(_rates(scheduler))
     before, after = _twin(scheduler), _twin(scheduler)
-    _multiply(after, 2.0)
+    scale_rates(after.optimizer, [after], 2.0)
     for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
         if max(rates) > first * (1 + ROUNDING):
             ends = f" If training ends before, pass horizon={step}." if step > 1 else ""
@@ -129,25 +131,16 @@ def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:
         raise InputError("A schedule of excite is rescaled before it is attached: schedules.rescale(schedule, 1/L).")
 
 
-def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
-    """The scheduler and, of a SequentialLR or ChainedScheduler, all it is made of."""
-    return [scheduler, *(part for inner in getattr(scheduler, "_schedulers", ()) for part in _parts(inner))]
-
-
 def _rates(scheduler: LRScheduler) -> list[float]:
     return [float(group["lr"]) for group in scheduler.optimizer.param_groups]
 
 
-def _multiply(scheduler: LRScheduler, factor: float) -> None:
-    for part in _parts(scheduler):
-        for name in ("base_lrs", "_last_lr"):
-            if hasattr(part, name):
-                setattr(part, name, [rate * factor for rate in getattr(part, name)])
-        for name in ("eta_min", "min_lr"):
-            if hasattr(part, name):
-                setattr(part, name, getattr(part, name) * factor)
-    for group in scheduler.optimizer.param_groups:
-        for name in ("lr", "initial_lr"):
+def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor: float) -> None:
+    """Multiply the rates of `optimizer` and those that its `schedulers` hold."""
+    for scheduler in schedulers:
+        scale_base_rates(scheduler, factor)
+    for group in optimizer.param_groups:
+        for name in {"lr", "initial_lr"} & group.keys():
             if isinstance(group[name], Tensor):
                 group[name].mul_(factor)
             else:

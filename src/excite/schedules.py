@@ -196,6 +196,25 @@ class ScheduledRate(LRScheduler):
                 group["lr"] = rate
 
 
+def scheduler_parts(scheduler: LRScheduler) -> list[LRScheduler]:
+    """A scheduler of torch and, of a SequentialLR or ChainedScheduler, all it is made of."""
+    return [scheduler, *(part for inner in getattr(scheduler, "_schedulers", ()) for part in scheduler_parts(inner))]
+
+
+def scale_base_rates(scheduler: LRScheduler, factor: float) -> None:
+    """Multiply the rates that a scheduler of torch holds: base rates, last rates and a cosine's `eta_min`.
+
+    The current rates of the optimizer stay as they are.
+    """
+    for part in scheduler_parts(scheduler):
+        for name in ("base_lrs", "_last_lr"):
+            if hasattr(part, name):
+                setattr(part, name, [rate * factor for rate in getattr(part, name)])
+        for name in ("eta_min", "min_lr"):
+            if hasattr(part, name):
+                setattr(part, name, getattr(part, name) * factor)
+
+
 def _check_schedule(schedule: Schedule) -> None:
     if not callable(schedule):
         raise InputError(

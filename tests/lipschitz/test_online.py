@@ -1,14 +1,14 @@
 """The rate that finds its edge during the training: on a quadratic the edge is known."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, SequentialLR, StepLR
 
 from excite import schedules
 from excite.errors import DivergedError, InputError
@@ -130,6 +130,14 @@ def test_a_rate_that_breaks_later_goes_down_a_rung() -> None:
     assert ladder.rate == pytest.approx(settled / math.sqrt(2))
 
 
+@pytest.mark.parametrize(("reached", "advice"), [(0.89, "roll back"), (0.91, "keep")])
+def test_a_rung_breaks_below_nine_tenths_of_the_best_rungs_way_down(reached: float, advice: str) -> None:
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    for loss in (2.0, 1.0, 1.0, 1.0):
+        ladder.observe(loss)
+    assert [ladder.observe(2.0 - reached) for _ in range(4)][-1] == advice
+
+
 def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() -> None:
     ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
@@ -157,6 +165,40 @@ def test_a_schedule_follows_the_rate_that_was_found() -> None:
     for loss in (2.0, 1.0, 0.5, 0.5):
         online.after_step(loss)
     assert [schedule(epoch) for epoch in range(3)] == pytest.approx([online.rate, online.rate, online.rate / 10])
+
+
+SCHEDULERS: dict[str, Callable[[Optimizer], LRScheduler]] = {
+    "step": lambda optimizer: StepLR(optimizer, 3, 0.5),
+    "cosine": lambda optimizer: CosineAnnealingLR(optimizer, 8, eta_min=0.01),
+    "lambda": lambda optimizer: LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "sequence": lambda optimizer: SequentialLR(
+        optimizer, [StepLR(optimizer, 3, 0.5), LambdaLR(optimizer, lambda step: 0.1**step)], [6]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_scheduler_keeps_its_shape_from_the_rate_that_was_found(name: str) -> None:
+    theta, other = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+    optimizer, plain = SGD([theta], lr=0.1), SGD([other], lr=0.1)
+    scheduler, shape = SCHEDULERS[name](optimizer), SCHEDULERS[name](plain)
+    online = OnlineRate(nn.ParameterList([theta]), optimizer, steps=100, rung=4, schedulers=[scheduler])
+    for loss in (2.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5):
+        optimizer.step()
+        plain.step()
+        online.after_step(loss)
+        scheduler.step()
+        shape.step()
+        assert scheduler.get_last_lr() == pytest.approx([online.rate / 0.1 * rate for rate in shape.get_last_lr()])
+    assert online.rate == pytest.approx(0.2)
+
+
+def test_the_rate_of_the_step_may_be_stated() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    online = OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.1), steps=100, rung=4)
+    for loss in (2.0, 1.0, 0.5, 0.5):
+        online.after_step(loss, taken=0.05)
+    assert online.ladder.good == [0.05]
 
 
 def test_it_goes_on_bit_identical_from_its_state() -> None:

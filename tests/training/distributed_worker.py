@@ -1,18 +1,22 @@
 """What the tests of distributed training run, in one process or, under torchrun, in several: python … TASK FOLDER."""
 
+import itertools
+import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from excite import data, models
+from excite import data, models, schedules
 from excite.cli import main as excite_main
 from excite.data.augment import crop_flip
 from excite.data.batches import epoch_batches
+from excite.lipschitz.online import OnlineRate
 from excite.objectives import Objective, Trades, standard_loss
 from excite.randomness import seed_all
 from excite.schedules import constant
@@ -91,6 +95,50 @@ def recorded(
         recorder.trace.save(folder / "trace.safetensors")
 
 
+def online(
+    folder: Path,
+    ranks: Ranks,
+    *,
+    dropout: float = 0.0,
+    batch_norm: bool = False,
+    broken_step: int = 0,
+    stop_at: int = 0,
+) -> None:
+    """Eight epochs of ten steps at a rate that is found on the way; the last process may see a loss that is NaN."""
+    losses = itertools.count(1)
+
+    def objective(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        broken = next(losses) == broken_step and ranks.rank == ranks.world - 1
+        return standard_loss(model, x, y) * (float("nan") if broken else 1.0)
+
+    seed_all(ranks.rank, torch.device("cpu"))  # the first one's weights count
+    norm = nn.BatchNorm1d(30) if batch_norm else nn.Identity()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), norm, nn.Tanh(), nn.Dropout(dropout), nn.Linear(30, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    rate = OnlineRate(model, optimizer, steps=80, rung=5)
+
+    def stop_the_last_one(done: int, _total: int) -> None:
+        if done == stop_at and ranks.rank == ranks.world - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    train(
+        model,
+        DIGITS.subset(637),
+        objective,
+        optimizer,
+        rate.follow(schedules.step(0.1, milestones=(6,))),
+        epochs=8,
+        batch_size=64,
+        folder=folder,
+        online=rate,
+        on_progress=stop_the_last_one,
+        ranks=ranks,
+    )
+    ladders = ranks.gather(asdict(rate.ladder))
+    if ranks.first:
+        (folder / "ladders.json").write_text(json.dumps(ladders), encoding="utf-8")
+
+
 def diverging(folder: Path, ranks: Ranks) -> None:
     """The last process alone sees a loss that is not a number."""
 
@@ -110,6 +158,10 @@ def work(task: str, folder: Path) -> None:
             recorded(folder, ranks)
         elif task == "random":
             recorded(folder, ranks, objective=Trades(steps=2), dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
+        elif task == "online":
+            online(folder, ranks, broken_step=3)
+        elif task == "random online":
+            online(folder, ranks, dropout=0.5, batch_norm=True, stop_at=int(sys.argv[3]))
         elif task == "diverging":
             diverging(folder, ranks)
 

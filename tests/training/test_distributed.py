@@ -118,6 +118,38 @@ def test_a_run_that_one_process_is_asked_to_stop_ends_bit_identical(tmp_path: Pa
     assert np.array_equal(traces[0].slopes, traces[1].slopes)
 
 
+def test_all_processes_find_the_rate_that_one_process_finds(
+    tmp_path: Path, worker: dict[str, Callable[..., None]]
+) -> None:
+    finished(torchrun(WORKER, "online", tmp_path / "two"))
+    worker["online"](tmp_path / "one", ALONE, broken_step=3)
+    (alone,), (first, last) = (json.loads((tmp_path / name / "ladders.json").read_text()) for name in ("one", "two"))
+    assert first == last
+    assert len(first["good"]) > 3
+    assert len(first["breaks"]) > 1  # the first of them before anything was kept
+    for name in ("rate", "good", "breaks", "lost"):
+        assert first[name] == alone[name]
+    one, two = saved(tmp_path / "one"), saved(tmp_path / "two")
+    for name in one.keys() - {"random.cpu"}:
+        torch.testing.assert_close(two[name], one[name], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop_at", [20, 33])
+def test_a_rate_that_is_found_on_the_way_is_found_again_after_a_stop(tmp_path: Path, stop_at: int) -> None:
+    finished(torchrun(WORKER, "random online", tmp_path / "whole", 0))
+    errors = torchrun(WORKER, "random online", tmp_path / "stopped", stop_at).communicate(timeout=300)[1]
+    assert "InterruptedRunError" in errors
+    stopped = saved(tmp_path / "stopped")
+    buffer = "extra.online.model.2.running_mean"
+    assert not torch.equal(stopped[buffer], stopped[f"rank1.{buffer}"])
+    finished(torchrun(WORKER, "random online", tmp_path / "stopped", 0))
+    assert same(saved(tmp_path / "whole"), saved(tmp_path / "stopped"))
+    whole, resumed = (json.loads((tmp_path / name / "ladders.json").read_text()) for name in ("whole", "stopped"))
+    assert whole == resumed
+    assert whole[0] == whole[1]
+
+
 @pytest.mark.slow
 def test_all_processes_diverge_together(tmp_path: Path) -> None:
     process = torchrun(WORKER, "diverging", tmp_path)

@@ -1,13 +1,15 @@
-"""A Lightning callback: finds L before training starts, sets the rate to 1/L, records and logs while it trains."""
+"""Callbacks for Lightning: `PoECallback` finds L before the training, `OnlineRateCallback` during it."""
 
 import contextlib
 import copy
 import dataclasses
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -16,17 +18,19 @@ from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.integrations import scalars
 from excite.integrations.extras import extra
-from excite.lipschitz import LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate, OnlineRate
+from excite.quantities import check_positive
 from excite.registry import with_named_options
-from excite.rescaling import first_rate, rescale_scheduler
+from excite.rescaling import first_rate, rescale_scheduler, scale_rates
 from excite.trace import Recorder, Trace
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
     from lightning.pytorch.utilities import CombinedLoader, GradClipAlgorithmType
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["PoECallback"]
+__all__ = ["OnlineRateCallback", "PoECallback"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ class PoECallback(Callback):
             self.estimate = self.recorder = None  # of an earlier fit; a checkpoint is loaded after this
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        optimizer = _only_optimizer(trainer, pl_module)
+        optimizer = _only_optimizer("PoECallback", trainer, pl_module)
         if self.estimate is None:
             for config in trainer.lr_scheduler_configs:
                 first_rate(config.scheduler)  # refuses a warm-up before the time is spent
@@ -145,6 +149,94 @@ class PoECallback(Callback):
             _set_attribute(pl_module, self.attr_name, rate)
 
 
+@with_named_options
+class OnlineRateCallback(Callback):
+    """Find the learning rate within the training itself, by `excite.OnlineRate`: no search before, one run.
+
+    The training starts at `start` times the rate of your optimizer. The rate then grows until training breaks; the
+    steps that broke are rolled back, and the rate settles at `multiple`/L. Schedulers keep their shape and follow the
+    rate; a warm-up is refused. With several devices all processes decide by their mean loss. A run that is resumed from
+    a checkpoint continues the search where it was. Once the rate has settled, L is logged to every logger.
+
+    Args:
+        multiple: of 1/L, at most 2. The rate settles there.
+        start: the first rate, as a multiple of the optimizer's.
+        rung: how many steps to hold each rate, in place of 2.5% of the training.
+
+    Attributes:
+        online: the `OnlineRate`, once training has started.
+        estimate: L, once the rate has settled.
+
+    ```
+    trainer = Trainer(callbacks=[OnlineRateCallback()])
+    trainer.fit(module, loader)
+    ```
+    """
+
+    def __init__(self, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
+        check_positive("start", start)
+        self.multiple, self.start, self.rung = multiple, start, rung
+        self.online: OnlineRate | None = None
+        self._saved: dict[str, Any] | None = None
+        self._losses: list[Tensor] = []  # of the batches whose gradients add up to the next step
+        self._taken: float | None = None  # the rate of the step just taken
+
+    @property
+    def estimate(self) -> LipschitzEstimate | None:
+        return self.online.estimate if self.online and self.online.settled else None
+
+    def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.online = self._saved = None  # of an earlier fit; a checkpoint is loaded after this
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        optimizer = _only_optimizer("OnlineRateCallback", trainer, pl_module)
+        if isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy):
+            raise InputError("OnlineRateCallback needs the whole model in every process; train with strategy='ddp'.")
+        steps = trainer.estimated_stepping_batches
+        if not 0 < steps < math.inf:
+            raise InputError("OnlineRateCallback needs the length of the training; pass max_steps to the Trainer.")
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        if self._saved is None:
+            for scheduler in schedulers:
+                first_rate(scheduler)  # refuses a warm-up
+            scale_rates(optimizer, schedulers, self.start)
+        self.online = OnlineRate(
+            pl_module, optimizer, steps=int(steps), multiple=self.multiple, rung=self.rung, schedulers=schedulers
+        )
+        if self._saved is not None:
+            self.online.restore(**self._saved)
+        self._losses, self._taken = [], None
+
+    def on_before_optimizer_step(self, _trainer: Trainer, _pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self._taken = float(optimizer.param_groups[0]["lr"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, _pl_module: LightningModule, outputs: Any, _batch: Any, _batch_idx: int
+    ) -> None:
+        if self.online is None or not outputs:  # `training_step` skipped the batch
+            return
+        self._losses.append(outputs["loss"].detach() * trainer.accumulate_grad_batches)  # Lightning has divided by it
+        if self._taken is None:
+            return
+        loss = trainer.strategy.reduce(torch.stack(self._losses).mean(), reduce_op="mean")
+        settled = self.online.settled
+        self.online.after_step(loss, taken=self._taken)
+        self._losses, self._taken = [], None
+        if self.online.settled and not settled:
+            logger.info("%s", self.online.estimate)
+            _log(trainer, scalars.of_estimate(self.online.estimate))
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.online is None:
+            return {}
+        tensors, facts = self.online.state()
+        return {"tensors": tensors, "facts": facts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict or None
+
+
 @dataclasses.dataclass(frozen=True)
 class _Ready:
     """A batch as `training_step` gets it; nothing in it is moved once more."""
@@ -194,11 +286,11 @@ def _as_trained(trainer: Trainer) -> dict[str, Any]:
     return {"clip_grad_norm": clip, "accumulate": trainer.accumulate_grad_batches}
 
 
-def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:
+def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule) -> Optimizer:
     if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
         raise InputError(
-            f"PoECallback works with automatic optimization and one optimizer; here are {len(trainer.optimizers)}. "
-            "Call excite.find_learning_rate yourself, with a step function for each."
+            f"{callback} works with automatic optimization and one optimizer; here are {len(trainer.optimizers)}. "
+            "Otherwise call excite.find_learning_rate, with a step function, or excite.OnlineRate for each of them."
         )
     optimizer: Optimizer = trainer.optimizers[0]
     return optimizer

@@ -1,10 +1,11 @@
-"""A callback for Hugging Face's Trainer: finds L before training starts, sets the rate to 1/L, records the epochs."""
+"""Callbacks for Hugging Face's Trainer: `PoETrainerCallback` finds L before the training, the other one during it."""
 
 import contextlib
 import logging
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -12,15 +13,16 @@ from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.integrations import scalars
 from excite.integrations.extras import extra
-from excite.lipschitz import LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate, OnlineRate
+from excite.quantities import check_positive
 from excite.registry import with_named_options
-from excite.rescaling import first_rate, rescale_scheduler
+from excite.rescaling import first_rate, rescale_scheduler, scale_rates
 from excite.trace import Recorder, Trace
 
 with extra("transformers"):
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-__all__ = ["PoETrainerCallback"]
+__all__ = ["OnlineRateTrainerCallback", "PoETrainerCallback"]
 
 logger = logging.getLogger(__name__)
 
@@ -140,6 +142,111 @@ class PoETrainerCallback(TrainerCallback):
     ) -> None:
         if self.recorder:
             self.recorder.close()
+
+
+SAVED = "excite_online"  # the attribute of the scheduler that holds the search, so that the Trainer saves it
+
+
+@with_named_options
+class OnlineRateTrainerCallback(TrainerCallback):
+    """Find the learning rate within the training itself, by `excite.OnlineRate`: no search before, one run.
+
+    The training starts at `start` times the Trainer's learning rate. The rate then grows until training breaks; the
+    steps that broke are rolled back, and the rate settles at `multiple`/L. The schedule keeps its shape and follows the
+    rate; it must not warm up: leave `warmup_steps` at 0. With several processes all decide by their mean loss. A run
+    that is resumed from a checkpoint continues the search where it was. Once the rate has settled, L is written to
+    `state.log_history`.
+
+    The Trainer does not tell a callback its loss. This one reads what the Trainer's `training_step` returns, so it
+    works with every subclass of Trainer and with accumulated batches.
+
+    Args:
+        trainer: the Trainer.
+        multiple: of 1/L, at most 2. The rate settles there.
+        start: the first rate, as a multiple of the Trainer's.
+        rung: how many steps to hold each rate, in place of 2.5% of the training.
+
+    Attributes:
+        online: the `OnlineRate`, once training has started.
+        estimate: L, once the rate has settled.
+
+    ```
+    trainer = Trainer(model, arguments, train_dataset=data)
+    trainer.add_callback(OnlineRateTrainerCallback(trainer))
+    trainer.train()
+    ```
+    """
+
+    def __init__(self, trainer: Trainer, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
+        check_positive("start", start)
+        self.trainer, self.multiple, self.start, self.rung = trainer, multiple, start, rung
+        self.online: OnlineRate | None = None
+        self._losses: list[Tensor] = []  # they add up to the loss of the next step
+        training_step = trainer.training_step
+
+        def noted(*arguments: Any, **options: Any) -> Tensor:
+            loss: Tensor = training_step(*arguments, **options)
+            self._losses.append(loss.detach())
+            return loss
+
+        trainer.training_step = noted
+
+    @property
+    def estimate(self) -> LipschitzEstimate | None:
+        return self.online.estimate if self.online and self.online.settled else None
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        *,
+        model: nn.Module,
+        optimizer: Any,
+        lr_scheduler: Any,
+        **_: Any,
+    ) -> None:
+        if self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled:
+            raise InputError(
+                "OnlineRateTrainerCallback needs the whole model in every process; train without sharding."
+            )
+        own: Optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps optimizer and scheduler
+        scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
+        saved = getattr(scheduler, SAVED, None) if state.global_step else None
+        if saved is None and state.global_step:
+            raise InputError(
+                "The checkpoint was saved without OnlineRateTrainerCallback. Start a new training with it."
+            )
+        if saved is None:
+            first_rate(scheduler)  # refuses a warm-up
+            scale_rates(own, [scheduler], self.start)
+        self.online = OnlineRate(
+            model, own, steps=state.max_steps, multiple=self.multiple, rung=self.rung, schedulers=[scheduler]
+        )
+        if saved is not None:
+            rates = [group["lr"] for group in own.param_groups]  # the scheduler has stepped since
+            self.online.restore(saved["tensors"], saved["facts"] | {"rates": rates})
+        self._losses = []
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        *,
+        lr_scheduler: Any,
+        **_: Any,
+    ) -> None:
+        if self.online is None:
+            return
+        loss = self.trainer.accelerator.reduce(torch.stack(self._losses).sum(), "mean")
+        self._losses, settled = [], self.online.settled
+        self.online.after_step(loss)
+        if self.online.settled and not settled:
+            logger.info("%s", self.online.estimate)
+            _log(state, scalars.of_estimate(self.online.estimate))
+        tensors, facts = self.online.state()
+        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, {"tensors": tensors, "facts": facts})
 
 
 def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:

@@ -1,9 +1,10 @@
 """How large is L: one estimator per file; `estimate_lipschitz` looks one up and hands it its evidence."""
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
+from excite.lazy import lazily
 from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
 from excite.lipschitz.epochs import Epochs
@@ -13,6 +14,9 @@ from excite.lipschitz.stated import Stated
 from excite.registry import build, named_options
 from excite.trace import Trace
 
+if TYPE_CHECKING:
+    from excite.lipschitz.online import OnlineRate
+
 __all__ = [
     "ESTIMATORS",
     "Edge",
@@ -20,6 +24,7 @@ __all__ = [
     "Estimator",
     "LipschitzEstimate",
     "Local",
+    "OnlineRate",
     "PathCurvature",
     "Recording",
     "ShortTrainings",
@@ -28,6 +33,8 @@ __all__ = [
     "estimator",
     "find_edge",
 ]
+
+__getattr__ = lazily(__name__, {"OnlineRate": "online"})
 
 ESTIMATORS: dict[str, type[Estimator[Any]]] = {
     "edge": Edge,

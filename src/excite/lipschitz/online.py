@@ -1,27 +1,29 @@
-"""Experimental: find the edge inside the one training. Raise the rate rung by rung, roll back when it breaks, settle.
+"""Find the rate within one training: raise it rung by rung, go back to the last good weights when it breaks, settle.
 
-The paper's way to 1/L trains twice. This one trains once: it climbs a ladder of rates from one that is known to train,
-each rung held for a few steps, and what is learned on the way is kept. The first rung on which the training breaks is
-rolled back to the weights from before it; η_max lies between that rung and the one below.
+The paper's way to 1/L trains twice, this one once. The rate climbs from one that is known to train, and each rung is
+held for a few steps; what is learned on the way is kept. The first rung on which the training breaks is rolled back:
+η_max lies between that rung and the one below.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
-from excite.schedules import Schedule
+from excite.registry import with_named_options
+from excite.schedules import Schedule, scale_base_rates
 
 GROWTH = math.sqrt(2)  # from rung to rung
 GENTLE = 2**0.25  # the same, while nothing is learned yet
-AS_FAR = 0.75  # of the best rung's way down from the initial loss: less, and the rung has broken
+AS_FAR = 0.9  # of the best rung's way down from the initial loss; a rung that ends with less has broken
 LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and only a blow-up is a break
 BLOWN_UP = 100.0  # times the initial loss
 RUNG = 0.025  # of the training: how long to hold a rate
@@ -38,12 +40,13 @@ class Climb:
 
     `rate` is the one that a schedule starts from; what held and what broke is noted as the rate that was really taken.
 
-    A rung breaks when a loss is not finite or 100 times the initial one (where that is negative: 99 times its size
-    above it), or when the mean loss of its second half has
-    come less than 3/4 as far down from the initial loss as the best rung's. While nothing is learned the rate grows
-    more gently, and no weights are kept: a network that has died there is begun anew, at half the rate. A rate that
-    has settled is watched on in the same way, because one near the edge may hold for a while and break later: then it
-    goes down by one rung.
+    A rung breaks if a loss is not finite or 100 times the initial one (for a negative initial loss: 99 times its size
+    above it). It also breaks if the mean loss of its second half has come less than nine tenths as far down from the
+    initial loss as the best rung's; a whole training that ends short of this share has not converged either.
+
+    While nothing is learned the rate grows more gently, and no weights are kept: a network that has died there begins
+    anew, at half the rate. A rate that has settled is still watched, because one near the edge may hold for a while and
+    break later: then it goes down by one rung.
     """
 
     rate: float
@@ -121,20 +124,28 @@ class Climb:
         self.rate = self.multiple / 2 * max(self.good)
 
 
+@with_named_options
 class OnlineRate:
-    """Changes the learning rate of `optimizer` while it trains `model`, until the rate has settled at `multiple`/L.
+    """Finds the learning rate of `optimizer` while it trains `model`, and settles at `multiple`/L.
 
-    Call `after_step(loss)` after every `optimizer.step()`; it says how many steps were rolled back, mostly none, and
-    they are what this costs. Begin at a small rate, such as a fifth of one that is known to train. Rates change by
-    factors, so parameter groups keep their ratios, and a scheduler that multiplies (torch's StepLR, MultiStepLR,
-    CosineAnnealingLR, …) goes on from there.
+    Call `after_step(loss)` after every `optimizer.step()`. The rate grows rung by rung. When training breaks, model and
+    optimizer go back to where the rung began, and the rate settles; the steps that are rolled back are the only cost.
+
+    Start the optimizer at a small rate, such as a fifth of one that is known to train. The rates of all parameter
+    groups are multiplied by the same factor, so they keep their ratios. A scheduler of torch that is passed in
+    `schedulers` keeps its shape and continues from the new rate; do not use OneCycleLR or CyclicLR, which set rates of
+    their own.
+
+    With several processes (DistributedDataParallel), each has an OnlineRate, made after the model is wrapped. Pass the
+    mean loss over all processes to `after_step`, so that they all take the same decision.
 
     Args:
-        model: whose weights and buffers are kept and rolled back.
-        optimizer: of its parameters; its state is rolled back, too.
-        steps: the length of the whole training. Each rate is held for 2.5% of it, or 20 steps.
-        multiple: of 1/L, at most 2; where the rate settles.
-        rung: how many steps to hold each rate instead.
+        model: its weights and buffers are kept and restored.
+        optimizer: of the model's parameters; its state is kept and restored as well.
+        steps: the length of the whole training. Each rate is held for 2.5% of it, and for at least 20 steps.
+        multiple: of 1/L, at most 2. The rate settles there.
+        rung: how many steps to hold each rate, in place of 2.5%.
+        schedulers: of this optimizer.
 
     >>> _ = torch.manual_seed(0)
     >>> theta = nn.Parameter(torch.ones(1))
@@ -149,7 +160,14 @@ class OnlineRate:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, *, steps: int, multiple: float = 1.0, rung: int | None = None
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        steps: int,
+        multiple: float = 1.0,
+        rung: int | None = None,
+        schedulers: Iterable[LRScheduler] = (),
     ) -> None:
         rung = max(int(RUNG * steps), FEWEST_STEPS) if rung is None else rung
         if not 4 <= rung <= steps:
@@ -160,7 +178,7 @@ class OnlineRate:
             raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
         rate = float(optimizer.param_groups[0]["lr"])
         check_positive("lr of the optimizer's first group, from which to climb,", rate)
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, self.schedulers = model, optimizer, tuple(schedulers)
         self.ladder = Climb(rate, rung, multiple)
         self._kept = self._copy()
 
@@ -173,19 +191,34 @@ class OnlineRate:
     def settled(self) -> bool:
         return self.ladder.settled
 
-    def after_step(self, loss: Tensor | float) -> int:
-        """Look at the loss of the step just taken, and change the rate; returns how many steps were rolled back."""
+    def after_step(self, loss: Tensor | float, *, taken: float | None = None) -> int:
+        """Look at the loss of the step just taken, and change the rate.
+
+        Args:
+            loss: before the step.
+            taken: the rate of the step in the first parameter group, where a scheduler has changed it since.
+
+        Returns:
+            How many steps were rolled back, 0 for most calls.
+        """
         before, lost = self.ladder.rate, self.ladder.lost
-        taken = float(self.optimizer.param_groups[0]["lr"])
+        taken = float(self.optimizer.param_groups[0]["lr"]) if taken is None else taken
         verdict = self.ladder.observe(loss.item() if isinstance(loss, Tensor) else loss, taken)
         if verdict == "keep":
-            self._kept = self._copy()
+            self.keep()
         elif verdict == "roll back":
             self._put_back()
         if self.rate != before:
             for group in self.optimizer.param_groups:
                 group["lr"] *= self.rate / before
+            for scheduler in self.schedulers:
+                scale_base_rates(scheduler, self.rate / before)
         return self.ladder.lost - lost
+
+    def keep(self) -> None:
+        """Copy model and optimizer as they are now; the next break goes back to them."""
+        self._kept = self._copy()
+        self.ladder.unkept = 0
 
     def follow(self, schedule: Schedule) -> Schedule:
         """The shape of `schedule`, from whatever rate has been found by then."""
@@ -219,6 +252,11 @@ class OnlineRate:
         """What a checkpoint must keep to go on bit-identical: tensors, and plain facts."""
         rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         return dict(self._kept), {"ladder": asdict(self.ladder), "rates": rates}
+
+    def own_state(self) -> dict[str, Tensor]:
+        """The tensors of `state` that differ between processes that train one model: buffers, such as batch-norm's."""
+        buffers = {f"model.{name}" for name, _ in self.model.named_buffers()}
+        return {name: tensor.cpu() for name, tensor in self._kept.items() if name in buffers}
 
     def restore(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         self.ladder = Climb(**facts["ladder"])

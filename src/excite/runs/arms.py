@@ -79,7 +79,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Online(Arm):
-    """η¹ is a fifth of the baseline's rate; the training climbs from there and settles at its own 1/L. Experimental."""
+    """η¹ is a fifth of the baseline's rate; the training climbs from there and settles at its own 1/L."""
 
     @property
     def finds_its_rate(self) -> bool:

@@ -16,6 +16,8 @@ from excite.files import expected, read_json, sha256, write_bytes, write_json
 from excite.randomness import device_of, restore_tensors, state_tensors
 from excite.training.history import CHECKPOINT, WEIGHTS
 
+EXTRA = "extra."  # what the names of further tensors begin with
+
 _MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
 
 
@@ -35,7 +37,8 @@ def save(
     """Write weights, optimizer and random state and `extra` to `weights`, then the JSON that makes them count.
 
     The weights of the checkpoint before stay until the new one counts. Where several processes train together, the
-    first one saves, with the `own_state` of the `others` in the order of their ranks.
+    first one saves, with the `own_state` of the `others` in the order of their ranks. A name in it that begins with
+    `EXTRA` replaces that tensor of `extra` in its process.
     """
     optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
     groups = {
@@ -92,7 +95,7 @@ def restore(
             f"The checkpoint in {folder} does not hold what this training needs ({error}). Use the optimizer it was "
             f"saved with, or delete {folder} to train again from the start."
         ) from error
-    return facts, _with_prefix(tensors, "extra.")
+    return facts, _with_prefix(tensors, EXTRA) | _with_prefix(own, EXTRA)
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:

@@ -85,8 +85,8 @@ def train(
     killed continues from the last one, bit-identical to a run that was not. It must be the same run: another seed,
     batch size, objective, augmentation, optimizer or rate of an epoch that was begun is refused, and so are fewer
     epochs than were; more epochs go on, and the schedule may give those to come other rates. A `recorder` made for this
-    model and optimizer watches every step and resumes with the run. `online` changes the rate on the way, rolls back
-    what broke, and resumes, too; the schedule is `online.follow(…)` then.
+    model and optimizer watches every step and resumes with the run. `online` finds the rate on the way, rolls back the
+    steps that broke, and resumes as well; pass `online.follow(schedule)` as the schedule.
     `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
     `on_epoch` sees that line, `on_progress(done, total)` every step.
 
@@ -131,7 +131,7 @@ def train(
     if recorder and ranks.world > 1:
         recorder.join(ranks.average, keeps=ranks.first)
     if online and ranks.world > 1:
-        raise InputError("A rate that is found during the training is found by one process; train with one.")
+        online.keep()  # the first process's weights, which all have now
     scheduler = attach(optimizer, schedule)
     this = identity(
         objective,
@@ -180,7 +180,7 @@ def train(
                 losses.append(loss)
                 run.position.step += 1
                 if online:
-                    run.take_back(online.after_step(loss), losses)
+                    run.take_back(online.after_step(ranks.average(loss)), losses)
                 elif run.position.step % STEPS_BETWEEN_LOOKS == 0:
                     run.check(ranks.average(loss).item())
                 if on_progress:

@@ -127,7 +127,8 @@ class ResumableRun:
         self.check_weights()
         if not self.folder:
             return
-        _, *others = self.ranks.gather(checkpoints.own_state(self.model))
+        own = _named(self.online.own_state(), checkpoints.EXTRA) if self.online else {}
+        _, *others = self.ranks.gather(checkpoints.own_state(self.model) | own)
         if self.ranks.first:
             weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
             facts = {
@@ -140,7 +141,7 @@ class ResumableRun:
             extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
             if self.online:
                 kept, facts["online"] = self.online.state()
-                extra = extra | {f"{ONLINE}{name}": tensor for name, tensor in kept.items()}
+                extra = extra | _named(kept)
             checkpoints.save(weights, self.model, self.optimizer, facts, extra, others=others)
         self.ranks.gather(None)
 
@@ -225,6 +226,10 @@ class ResumableRun:
         reached = "after the last epoch" if over else f"in epoch {self.position.epoch + 1}"
         kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
         return InterruptedRunError(f"Stopped {reached}. {kept}", signal_number)
+
+
+def _named(kept: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    return {f"{prefix}{ONLINE}{name}": tensor for name, tensor in kept.items()}
 
 
 def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
