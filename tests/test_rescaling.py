@@ -10,7 +10,7 @@ from torch.optim import lr_scheduler as of_torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite import rescale_scheduler, schedules
-from excite.errors import InputError
+from excite.errors import InputError, UnidentifiedError
 from excite.lipschitz import LipschitzEstimate
 
 L = 8.0
@@ -142,12 +142,21 @@ def test_a_warm_up_is_not_told_to_look_away() -> None:
     assert "horizon" not in str(refused.value)
 
 
-def test_an_l_that_is_not_identified_is_used_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    vague = LipschitzEstimate(L, (0.0, L), "stated", False, "a guess")
+def test_an_l_that_is_not_identified_is_refused_unless_it_is_allowed() -> None:
+    vague = LipschitzEstimate(L, (0.0, L), "edge", False, "a guess")
     optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
-    rescale_scheduler(of_torch.StepLR(optimizer, 3), vague)
+    scheduler = of_torch.StepLR(optimizer, 3)
+    with pytest.raises(UnidentifiedError, match="allow_unidentified"):
+        rescale_scheduler(scheduler, vague)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    rescale_scheduler(scheduler, vague, allow_unidentified=True)
     assert optimizer.param_groups[0]["lr"] == 1 / L
-    assert caplog.messages == ["The schedule now starts at 0.125, though L is not identified: a guess."]
+
+
+def test_a_stated_l_is_used() -> None:
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    rescale_scheduler(of_torch.StepLR(optimizer, 3), LipschitzEstimate(L, (L, L), "stated", False, "a paper"))
+    assert optimizer.param_groups[0]["lr"] == 1 / L
 
 
 @pytest.mark.parametrize(

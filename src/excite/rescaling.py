@@ -1,7 +1,6 @@
 """Start a torch scheduler at 1/L or 2/L, keeping its shape: ηᵏ = η¹ · γᵏ/γ¹."""
 
 import copy
-import logging
 import math
 import warnings
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
 
-from excite.errors import InputError
+from excite.errors import InputError, UnidentifiedError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
 from excite.registry import named_options
@@ -20,12 +19,15 @@ from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates,
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
-logger = logging.getLogger(__name__)
-
 
 @named_options
 def rescale_scheduler(
-    scheduler: Scheduler, estimate: LipschitzEstimate, multiple: float = 1.0, *, horizon: int = 1000
+    scheduler: Scheduler,
+    estimate: LipschitzEstimate,
+    multiple: float = 1.0,
+    *,
+    horizon: int = 1000,
+    allow_unidentified: bool = False,
 ) -> Scheduler:
     """Rescale a scheduler of torch in place, so that it starts at η¹ = `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹.
 
@@ -36,7 +38,7 @@ def rescale_scheduler(
 
     With `multiple=1` the theorem asks that no rate is above 1/L. So a schedule that rises above its first rate within
     `horizon` steps (a warm-up) is refused, and so is one whose rates cannot be known before training. An L that is not
-    identified is a bound at most: it is used, with a warning.
+    identified is refused with an UnidentifiedError, unless `allow_unidentified` is set.
 
     Args:
         scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, LambdaLR, SequentialLR … before its first
@@ -45,6 +47,7 @@ def rescale_scheduler(
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
         horizon: how many steps of the schedule are looked at beforehand; no more than training takes, where it is made
             for these.
+        allow_unidentified: use an L even if it is not identified.
 
     Returns:
         The same scheduler.
@@ -62,11 +65,16 @@ def rescale_scheduler(
     check_kind(
         "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
     )
+    check_reliable(estimate, allow_unidentified=allow_unidentified)
     rate = estimate.learning_rate(multiple)
     scale_rates(scheduler.optimizer, [scheduler], rate / first_rate(scheduler, horizon=horizon))
-    if not estimate.identified:
-        logger.warning("The schedule now starts at %.3g, though L is not identified: %s.", rate, estimate.basis)
     return scheduler
+
+
+def check_reliable(estimate: LipschitzEstimate, *, allow_unidentified: bool) -> None:
+    """Refuse to train at an L that is not identified, unless that is allowed."""
+    if not estimate.reliable and not allow_unidentified:
+        raise UnidentifiedError(f"{estimate} To use it all the same, pass allow_unidentified=True.")
 
 
 def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:

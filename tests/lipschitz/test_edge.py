@@ -92,6 +92,11 @@ def test_it_says_for_which_optimizer_it_holds() -> None:
     assert "with SGD (momentum=0.9)" in str(estimate)
 
 
+def test_rates_for_an_adaptive_optimizer_are_called_upper_ends() -> None:
+    assert "upper ends" in str(find_edge(descent(4.0), budget=8 * STEPS, optimizer="AdamW"))
+    assert "upper ends" not in str(find_edge(descent(4.0), budget=8 * STEPS, optimizer="SGD"))
+
+
 def stops_improving(share: float) -> LossesAt:
     """A batch-norm network never blows up: past its edge, here 0.9, it only comes down by `share` of what it could."""
 

@@ -43,7 +43,12 @@ def test_learning_rates() -> None:
 
 
 def test_it_prints_its_conclusion() -> None:
-    assert str(ESTIMATE) == "L = 4 (3.5 to 5) by edge, p = 0.4; identified: 6 runs. 1/L = 0.25, 2/L = 0.5."
+    found = str(replace(ESTIMATE, method="local"))
+    assert found == "L = 4 (3.5 to 5) by local, p = 0.4; identified: 6 runs. 1/L = 0.25, 2/L = 0.5."
+
+
+def test_an_edge_of_an_earlier_version_says_which_definition_it_has() -> None:
+    assert "half" in str(ESTIMATE)
 
 
 CERTIFIED = LipschitzEstimate(8.0, (3.0, 8.0), "edge", True, "from 10 short runs", convergence=(0.999, 0.97))

@@ -21,7 +21,7 @@ from excite.integrations.extras import extra
 from excite.lipschitz import LipschitzEstimate, OnlineRate
 from excite.quantities import check_positive
 from excite.registry import with_named_options
-from excite.rescaling import first_rate, rescale_scheduler, scale_rates
+from excite.rescaling import check_reliable, first_rate, rescale_scheduler, scale_rates
 from excite.trace import Recorder, Trace
 
 with extra("lightning"):
@@ -54,6 +54,7 @@ class PoECallback(Callback):
         record: watch the training; costs a forward and a backward pass at `slopes_per_epoch` steps of an epoch.
         slopes_per_epoch: how many local slopes to measure; none where gradients are clipped or accumulated.
         find: options of `find_learning_rate`, for instance {"budget": 1000, "weights": "present"}.
+        allow_unidentified: train at L even if it is not identified.
 
     Attributes:
         estimate: L, once it is found.
@@ -74,8 +75,10 @@ class PoECallback(Callback):
         record: bool = True,
         slopes_per_epoch: int = 8,
         find: dict[str, Any] | None = None,
+        allow_unidentified: bool = False,
     ) -> None:
         self.multiple, self.update_attr, self.attr_name = multiple, update_attr, attr_name
+        self.allow_unidentified = allow_unidentified
         self.record, self.slopes_per_epoch, self.find = record, slopes_per_epoch, find or {}
         self.estimate: LipschitzEstimate | None = None
         self.recorder: Recorder | None = None
@@ -138,9 +141,10 @@ class PoECallback(Callback):
 
     def _set_rates(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         assert self.estimate is not None  # noqa: S101
+        check_reliable(self.estimate, allow_unidentified=self.allow_unidentified)
         rate = self.estimate.learning_rate(self.multiple)
         for config in trainer.lr_scheduler_configs:
-            rescale_scheduler(config.scheduler, self.estimate, self.multiple)
+            rescale_scheduler(config.scheduler, self.estimate, self.multiple, allow_unidentified=True)
         if not trainer.lr_scheduler_configs:
             factor = rate / max(group["lr"] for group in optimizer.param_groups)
             for group in optimizer.param_groups:

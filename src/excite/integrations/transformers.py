@@ -45,6 +45,7 @@ class PoETrainerCallback(TrainerCallback):
         find: options of `find_learning_rate`, for instance {"budget": 500}, or a "step" (model, batch) -> loss, which
             goes before every other loss.
         trainer: the Trainer, where its loss is not the model's own.
+        allow_unidentified: train at L even if it is not identified.
 
     Attributes:
         estimate: L, once it is found.
@@ -64,8 +65,10 @@ class PoETrainerCallback(TrainerCallback):
         record: bool = True,
         find: dict[str, Any] | None = None,
         trainer: Trainer | None = None,
+        allow_unidentified: bool = False,
     ) -> None:
         self.multiple, self.record, self.trainer = multiple, record, trainer
+        self.allow_unidentified = allow_unidentified
         self.find = {"weights": "present", **(find or {})}
         self.estimate: LipschitzEstimate | None = None
         self.recorder: Recorder | None = None
@@ -105,7 +108,7 @@ class PoETrainerCallback(TrainerCallback):
             }
             with _silent(self.trainer):
                 self.estimate = find_learning_rate(model, train_dataloader, optimizer=own, **options)
-            rescale_scheduler(scheduler, self.estimate, self.multiple)
+            rescale_scheduler(scheduler, self.estimate, self.multiple, allow_unidentified=self.allow_unidentified)
             logger.info("%s", self.estimate)
             _log(state, scalars.of_estimate(self.estimate))
         if self.record:

@@ -10,7 +10,7 @@ import numpy as np
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.brief_run import BriefRun, Yardstick, converged, train_briefly
 from excite.lipschitz.dose_response import DoseResponse
-from excite.lipschitz.optimizers import described
+from excite.lipschitz.optimizers import described, is_adaptive
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
 from excite.quantities import check_number, check_whole
 from excite.registry import named_options, with_named_options
@@ -299,6 +299,8 @@ class _Search:
             star, highest = min(star, max(curve.rates)), math.inf
         cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"
         source = f"{f'with {optimizer}, ' if optimizer else ''}from {self.draws} short runs ({cost})"
+        if is_adaptive(optimizer):
+            source += "; with an adaptive optimizer these are upper ends, so also try a quarter and a tenth of 1/L"
         cure = "" if not doubts else f"; {'; '.join(doubts)}: raise the budget (in an experiment lipschitz.limit)"
         at_inverse, at_twice = curve.survival([star / 2, star], spread=WHOLE)
         return LipschitzEstimate(

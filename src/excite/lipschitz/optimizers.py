@@ -1,6 +1,7 @@
 """What 1/L and 2/L mean for an optimizer: the largest rate at which it is stable on a quadratic."""
 
 import inspect
+import re
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
@@ -47,6 +48,15 @@ def largest_stable_rate(
         raise InputError("Nesterov's momentum takes no dampening; leave it out.")
     edge = 2 * (1 + momentum) / (1 + 2 * momentum if nesterov else 1 - dampening)
     return edge * preconditioner / (curvature + weight_decay)
+
+
+def is_adaptive(name: str) -> bool:
+    """Whether an optimizer of this name rescales each coordinate of the gradient.
+
+    >>> is_adaptive("AdamW (weight_decay=0.1)"), is_adaptive("SGD (momentum=0.9)")
+    (True, False)
+    """
+    return re.search("ada|rmsprop|lion|shampoo", name.lower()) is not None
 
 
 def described(optimizer: "Optimizer | str") -> str:

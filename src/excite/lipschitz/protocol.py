@@ -74,7 +74,9 @@ class LipschitzEstimate:
             return f"L = {self.constant:.3g}, stated by {self.basis}. {rates}"
         trust = "identified" if self.identified else "NOT identified"
         p_value = "" if self.p_value is None else f", p = {self.p_value:.2g}"
-        value = f"L = {self.constant:.3g} ({low:.3g} to {high:.3g}) by {self.method}{p_value}"
+        # As an earlier version stored it; today `edge` always gives a bound with its probabilities.
+        half = " (2 over the rate that half of the short runs survive)" if self.method == "edge" else ""
+        value = f"L = {self.constant:.3g} ({low:.3g} to {high:.3g}) by {self.method}{half}{p_value}"
         return f"{value}; {trust}: {self.basis}. {rates}"
 
     def _bound(self, convergence: tuple[float, float]) -> str:

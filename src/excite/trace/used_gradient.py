@@ -70,8 +70,8 @@ def caveat(optimizer: Optimizer) -> str | None:
         return None
     name = type(optimizer).__name__
     return (
-        f"L is that of the raw gradient and 1/L a rate for steps along it; {name} rescales the gradient, so 1/L is no "
-        f"rate for {name}. Train with SGD at 1/L, or look for {name}'s own edge with find_edge."
+        f"Recorded slopes are those of the raw gradient, which {name} rescales: an L from them gives rates for SGD. "
+        f"find_learning_rate and find_edge give rates for {name} itself."
     )
 
 

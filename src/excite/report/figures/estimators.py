@@ -70,7 +70,7 @@ def _draw(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
             edge.constant,
             color=style.INK,
             linewidth=1.6,
-            label=None if count else "edge (2/η of the η that half of all trainings survive)",
+            label=None if count else "edge",
         )
         axes.axhspan(*edge.interval, color=style.INK, alpha=0.12, linewidth=0)
     ends = np.array([rates[0] / 2, rates[-1] * 2])
