@@ -44,12 +44,18 @@ def add(**row: object) -> None:
 
 
 def estimate(network: Network, seed: int) -> LipschitzEstimate:
+    """With the default limit of one training; if that does not identify L, with three."""
+    found = limited(network, seed, 1)
+    return found if found.identified else limited(network, seed, 3)
+
+
+def limited(network: Network, seed: int, trainings: int) -> LipschitzEstimate:
     return find_edge(
         lambda rate, draw, steps: replace(network, steps=steps).losses(
             rate, 1000 * (seed + 1) + draw, schedule=network.schedule
         ),
         budget=round(0.15 * network.steps),
-        limit=network.steps,
+        limit=trainings * network.steps,
         whole=network.steps,
         start=network.start,
         say=print,
@@ -83,7 +89,10 @@ def judge(name: str) -> None:
                 runs=len(found.details["rates"]),
                 converging=found.convergence[1] if found.convergence else "",
             )
-    largest = float(rows(name, "estimate")[0]["rate"])
+    first = rows(name, "estimate")[0]
+    if first["identified"] != "True":
+        return  # nothing trains at such an L
+    largest = float(first["rate"])
     for draw in range(TRAININGS):
         train(name, "2/L", draw, largest)
         train(name, "1/L", draw, largest / 2)
@@ -123,7 +132,10 @@ def report() -> None:
     total, shares = {"1/L": [0, 0], "2/L": [0, 0]}, []
     for name, network in JUDGING.items():
         found = rows(name, "estimate")
-        if len(rows(name, "1/L")) < TRAININGS:
+        if found and len(rows(name, "1/L")) < TRAININGS:
+            print(f"| `{name}` | {', '.join(row['rate'] + '*' * (row['identified'] != 'True') for row in found)} |")
+            continue
+        if not found:
             continue
         rates = [float(row["rate"]) for row in found]
         ends, edge = outcomes(name), true_edge(name)
