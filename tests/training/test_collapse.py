@@ -4,6 +4,8 @@ import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from excite import data
-from excite.errors import DivergedError, InputError
+from excite import data, models
+from excite.errors import DivergedError, InputError, InterruptedRunError
+from excite.files import read_json, write_json
 from excite.objectives import standard_loss
 from excite.schedules import constant
-from excite.training import train
-from excite.training.collapse import diagnose, measured_by
+from excite.training import TrainingHistory, resumable, train
+from excite.training.collapse import diagnose, highest_by_chance, measured_by
 from excite.training.history import read
 from tests.training.stopped import StopAfter, same_weights
 
@@ -98,6 +101,51 @@ def test_what_a_first_batch_does_not_tell_guessing_does() -> None:
     assert measured_by(0.3, guessing, 1000)[0] == guessing
     assert measured_by(2.2, guessing, 8)[0] == guessing
     assert measured_by(2.5, guessing, 8)[0] == 2.5
+
+
+LOSSES = st.lists(st.floats(0.1, 10.0), min_size=2, max_size=16)
+
+
+def test_chance_allows_four_standard_errors_above_the_estimated_start() -> None:
+    unmoved = [2.0, 2.4, 2.5, 2.3]
+    allowed = 4 * stdev(unmoved) * math.sqrt(1 / 4 + 1 / 100)
+    assert highest_by_chance(unmoved, unmoved, 100) == pytest.approx(2.3 + allowed)
+    learned = [loss - 0.5 for loss in unmoved]
+    assert highest_by_chance(unmoved, learned, 100) == pytest.approx(2.3 + allowed)
+    assert highest_by_chance([2.0], unmoved, 100) == pytest.approx(2.3 + allowed)
+    assert highest_by_chance([-2.0, -1.6], [-2.0, -1.6], 1) == pytest.approx(-1.8 + 4 * stdev([2.0, 1.6]) * 1.5**0.5)
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        ([2.3, 2.3], [2.4, 2.3]),  # the first batch costs more
+        ([2.3, 2.3, 2.3], [2.3, 2.4, 2.4]),  # all of them together do
+        ([2.3, 2.9, 2.9], [2.3, 2.4, 2.5]),  # the steps after the first one did
+        ([2.3, 2.3], [2.3, math.inf]),
+        ([2.3, 2.3], [math.nan, 2.3]),
+        ([-2.3, -2.3], [-2.2, -2.3]),
+    ],
+)
+def test_chance_does_not_explain_a_loss_that_has_risen(first: list[float], again: list[float]) -> None:
+    assert highest_by_chance(first, again, 100) == -math.inf
+
+
+@given(LOSSES, st.integers(1, 1000))
+def test_a_network_that_has_not_moved_has_not_diverged(losses: list[float], steps: int) -> None:
+    by_chance = highest_by_chance(losses, losses, steps)
+    assert diagnose([fmean(losses)], losses[0], by_chance=by_chance + 1e-9) is None
+
+
+@given(LOSSES, st.floats(0.1, 10.0), st.floats(0.1, 10.0))
+def test_chance_only_removes_objections(losses: list[float], initial: float, by_chance: float) -> None:
+    assert diagnose(losses, initial, by_chance=by_chance) is None or diagnose(losses, initial) is not None
+
+
+def test_chance_does_not_explain_what_was_learned_and_lost() -> None:
+    assert "back at" in (diagnose([0.5, 2.3], 2.3, by_chance=2.5) or "")
+    assert "nan" in (diagnose([math.nan], 2.3, by_chance=2.5) or "")
+    assert "above" in (diagnose([2.6], 2.3, by_chance=2.5) or "")
 
 
 def test_not_a_number_stops_and_keeps_the_last_good_checkpoint(train_lenet: Train, tmp_path: Path) -> None:
@@ -220,3 +268,78 @@ def test_the_loss_of_an_objective_of_ones_own_is_measured_by_its_first_batch(tra
     calls: list[int] = []
     with pytest.raises(DivergedError, match=r"above its initial value 0\.02"):
         train_lenet(objective=small, rate=1e-4, steps=5, epochs=10)
+
+
+def wide(dropout: float = 0.0) -> nn.Module:
+    """An untrained network whose loss differs from batch to batch as much as a ResNet's."""
+    linear = nn.Linear(784, 10)
+    with torch.no_grad():
+        linear.weight.mul_(3)
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(784), nn.Dropout(dropout), linear)
+
+
+def train_slowly(model: nn.Module, split: data.Split, **options: Any) -> TrainingHistory:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    options = {"epochs": 2, "batch_size": 16} | options
+    return train(model, split, standard_loss, optimizer, constant(1e-9), **options)
+
+
+def looks_diverged(training: TrainingHistory) -> bool:
+    """Whether the first batch alone says so."""
+    return fmean(epoch.loss for epoch in training.epochs) > 1.02 * training.initial_loss
+
+
+def test_frozen_networks_have_not_diverged(digits: data.Split) -> None:
+    trainings = []
+    for seed in range(40):
+        torch.manual_seed(seed)
+        trainings.append(train_slowly(wide(), digits.subset(160, seed), seed=seed))
+    assert sum(map(looks_diverged, trainings)) > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_frozen_resnet_has_not_diverged(digits: data.Split, seed: int) -> None:
+    torch.manual_seed(seed)
+    train_slowly(models.create("resnet8", input_shape=(1, 28, 28)), digits.subset(64, seed), seed=seed)
+
+
+EASY = 8  # a seed whose first batch is an easy one
+
+
+def train_from_an_easy_batch(digits: data.Split, **options: Any) -> tuple[nn.Module, TrainingHistory]:
+    torch.manual_seed(EASY)
+    model = wide(dropout=0.1)
+    training = train_slowly(model, digits, batch_size=64, epochs=3, seed=EASY, **options)
+    return model, training
+
+
+def test_measuring_again_does_not_disturb_the_training(digits: data.Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, training = train_from_an_easy_batch(digits)
+    after = torch.rand(1)
+    assert looks_diverged(training)
+    monkeypatch.setattr(resumable, "diagnose", lambda *_args, **_options: None)
+    undisturbed, _ = train_from_an_easy_batch(digits)
+    assert same_weights(model, undisturbed)
+    assert torch.equal(torch.rand(1), after)
+
+
+@pytest.mark.parametrize("stop", [2, 5, 7, 12])
+@pytest.mark.parametrize("older", [False, True])
+def test_a_training_from_an_easy_batch_resumes_bit_identical(
+    digits: data.Split, tmp_path: Path, stop: int, older: bool
+) -> None:
+    whole, _ = train_from_an_easy_batch(digits, folder=tmp_path / "whole")
+    folder = tmp_path / "stopped"
+    with pytest.raises(InterruptedRunError):
+        train_from_an_easy_batch(digits, folder=folder, on_progress=StopAfter(stop, signal.SIGTERM))
+    if older:  # written before the first losses were kept
+        facts = read_json(folder / "checkpoint.json")
+        del facts["first_losses"]
+        write_json(folder / "checkpoint.json", facts)
+    resumed, training = train_from_an_easy_batch(digits, folder=folder)
+    assert same_weights(whole, resumed)
+    assert looks_diverged(training)
+    if not older or stop < 5:
+        kept = [read_json(path / "checkpoint.json")["first_losses"] for path in (folder, tmp_path / "whole")]
+        assert kept[0] == kept[1]
+        assert len(kept[0]) == 5

@@ -1,19 +1,20 @@
-"""When a training is lost: numbers that are none, or a loss that is back where guessing is, or above."""
+"""Detect a diverged training: non-finite values, or a loss that has risen to or above its initial value."""
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 LEARNED = 0.1  # of the initial value: an epoch this far below it has learned something
-MARGIN = 0.02  # of the initial value: what a single first batch may be off by
+MARGIN = 0.02  # of the initial value: a smaller rise is not a collapse
 TELLING = 64  # images: the loss of a first batch of fewer is luck
 STRETCH = 50  # steps that tell a collapse from a bad start,
 ENOUGH = 5000  # and images: small batches take more steps to get away from it
 HOPELESS = 9  # times the initial value above it: from there nothing comes back
+STANDARD_ERRORS = 4  # by which a mean loss may exceed the starting level by chance
 
 
 def measured_by(initial: float, guessing: float | None, batch_size: int) -> tuple[float, str]:
@@ -32,6 +33,33 @@ def measured_by(initial: float, guessing: float | None, batch_size: int) -> tupl
     return guessing, "the cost of guessing"
 
 
+def highest_by_chance(first: Sequence[float], again: Sequence[float], steps: int) -> float:
+    """Return the highest mean loss over `steps` batches that does not show a rise above the starting level.
+
+    `first` are the losses of the first steps of the training, `again` those of the same batches, and perhaps of further
+    ones, with the current weights. The very first loss is below the starting level if its batch is an easy one. How
+    easy it is shows in `again`, so the starting level is estimated as first[0] + mean(again) - again[0]. The result is
+    four standard errors above that. A network that has not moved is thus judged by the mean of `again`.
+
+    The result is -inf if the loss has risen for certain. It has not if no batch has moved, or if all of them have
+    fallen, the first one most because the longest time has passed since. A deviation of 2% is allowed.
+
+    >>> unmoved = [2.0, 2.4, 2.5, 2.3]
+    >>> round(highest_by_chance(unmoved, unmoved, steps=100), 2)  # 2.3 + 4 · 0.11
+    2.74
+    >>> highest_by_chance(unmoved, [2.0, 2.6, 2.7, 2.5], steps=100)
+    -inf
+    """
+    if not all(map(math.isfinite, again)):
+        return -math.inf
+    falls = [before - after for before, after in zip(first, again, strict=False)]
+    margin = MARGIN * abs(first[0])
+    if falls[0] < -margin or not -margin <= fmean(falls) <= falls[0] + margin:
+        return -math.inf
+    standard_error = stdev(again) * math.sqrt(1 / len(again) + 1 / max(steps, 1))
+    return first[0] + fmean(again) - again[0] + STANDARD_ERRORS * standard_error
+
+
 def diagnose(
     losses: Sequence[float],
     initial: float,
@@ -41,17 +69,25 @@ def diagnose(
     over: bool = False,
     ending: float | None = None,
     what: str = "its initial value",
+    by_chance: float = -math.inf,
 ) -> str | None:
-    """Say what went wrong, given the mean loss of each epoch so far, and that of the first batch.
+    """Describe the problem of a diverged training; return None if it has not diverged.
 
-    An epoch has so many `steps` and `images`. `what` names another loss that stands in the first batch's place, see
-    `measured_by`.
+    A training has collapsed if the mean loss over a stretch is more than 2% above `initial`, or back at `initial` after
+    an earlier stretch was 10% below it: a collapsed classifier guesses, and guessing costs about as much as an
+    untrained network. A stretch is one epoch, or as many as it takes to reach 50 steps and 5,000 images, because a
+    large rate often raises the loss for the first few steps only.
 
-    A collapse is a stretch clearly above the initial loss, or one that is back at it after an earlier one had learned:
-    a collapsed classifier guesses, and guessing costs about what an untrained network costs. A stretch is an epoch, or
-    where that is short as many as make up its steps and images: a rate that is large at first often costs some, no
-    more. One that is below the initial loss again by its `ending`, the later half of the last epoch, is on its way
-    down. A training that is `over` before is judged by what there is.
+    Args:
+        losses: mean loss of each epoch so far.
+        initial: loss of the first batch, or the loss that `measured_by` puts in its place.
+        steps: steps per epoch.
+        images: images per epoch.
+        over: whether the training ends here. If so, a stretch may be shorter.
+        ending: mean loss over the second half of the last epoch. If it is not above `initial`, the loss is on its way
+            down, and a stretch above `initial` is not a collapse.
+        what: name of `initial` in the message.
+        by_chance: a stretch whose mean is at most this is not above `initial`, see `highest_by_chance`.
 
     >>> diagnose([0.9, 0.5], initial=2.3) is None
     True
@@ -63,6 +99,8 @@ def diagnose(
     'the loss over 5 epochs was 2.6, above its initial value 2.3'
     >>> diagnose([2.6], initial=2.3, ending=2.1) is None
     True
+    >>> diagnose([2.6], initial=2.3, by_chance=2.7) is None
+    True
     """
     if not math.isfinite(losses[-1]):
         return f"the loss became {losses[-1]}"
@@ -72,7 +110,8 @@ def diagnose(
     means = [fmean(losses[end - together : end]) for end in range(len(losses), together - 1, -together)]
     last, *earlier = means or [initial]
     stretch = "an epoch" if together == 1 else f"{together} epochs"
-    if last > initial + MARGIN * size and (losses[-1] if ending is None else ending) > initial:
+    above = last > max(initial + MARGIN * size, by_chance)
+    if above and (losses[-1] if ending is None else ending) > initial:
         return f"the loss over {stretch} was {last:.3g}, above {what} {initial:.3g}"
     if earlier and min(earlier) < initial - LEARNED * size and last > initial - MARGIN * size:
         best = "the best epoch" if together == 1 else f"the best {together} epochs"

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
 
@@ -93,8 +94,9 @@ def train(
     `ranks` are the processes that train together, each calling `train` with the same arguments: `batch_size` counts
     what they do in one step together, the first one writes and calls `after_epoch`.
 
-    Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. SIGINT and SIGTERM
-    finish the step, save, and raise InterruptedRunError.
+    Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. If the loss seems to be
+    above its initial value, the objective is evaluated again on the first 16 batches, to tell a collapse from an easy
+    first batch. SIGINT and SIGTERM finish the step, save, and raise InterruptedRunError.
 
     Args:
         model: images in [0, 1] in, logits out.
@@ -158,22 +160,24 @@ def train(
         ranks=ranks,
     )
 
+    batches_of = partial(
+        epoch_batches,
+        data,
+        batch_size=batch_size,
+        seed=seed,
+        augment=augment,
+        device=next(model.parameters()).device,
+        memory_format=torch.channels_last,
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+    measure_again = partial(_measure_again, model, batches_of, objective, length=length, seed=seed, ranks=ranks)
+
     with stop_requests() as stop:
         while run.position.epoch < epochs:
             epoch, started, losses = run.position.epoch, time.perf_counter(), []
             model.train()
-            batches = epoch_batches(
-                data,
-                batch_size=batch_size,
-                seed=seed,
-                epoch=epoch,
-                augment=augment,
-                start=run.position.step,
-                device=next(model.parameters()).device,
-                memory_format=torch.channels_last,
-                rank=ranks.rank,
-                world=ranks.world,
-            )
+            batches = batches_of(epoch=epoch, start=run.position.step)
             rest = islice(batches, length - run.position.step)
             generators = step_generators(seed, epoch, start=run.position.step, rank=ranks.rank)
             for loss in descend(model, rest, objective, optimizer, recorder, generators=generators, ranks=ranks):
@@ -189,13 +193,39 @@ def train(
                     break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
-                metrics = run.finish_epoch(after_epoch, last=epoch + 1 == epochs)
+                metrics = run.finish_epoch(after_epoch, measure_again=measure_again, last=epoch + 1 == epochs)
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
             if signal_number := ranks.agreed(stop.signal_number):
                 raise run.interrupted(signal_number, over=run.position.epoch == epochs)
     return run.training
+
+
+def _measure_again(
+    model: nn.Module,
+    batches_of: Callable[..., Iterator[tuple[Tensor, Tensor]]],
+    objective: Objective,
+    n_batches: int,
+    *,
+    length: int,
+    seed: int,
+    ranks: Ranks,
+) -> list[float]:
+    """Losses of the first batches of a training in epochs of this length, with the current weights.
+
+    An objective that attacks draws what it drew at these steps. The training goes on as if nothing had been measured.
+    """
+    losses: list[Tensor] = []
+    with undisturbed(model, device_of(model)):
+        model.train()
+        for number in range(n_batches):
+            epoch, step = divmod(number, length)
+            x, y = next(batches_of(epoch=epoch, start=step))
+            generator = next(step_generators(seed, epoch, start=step, rank=ranks.rank))
+            losses.append(ranks.share(frozen(objective, model, x, y, generator), len(y))().detach())
+    averages: list[float] = ranks.average(torch.stack(losses)).tolist()
+    return averages
 
 
 def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:

@@ -20,11 +20,12 @@ from excite.lipschitz.online import OnlineRate
 from excite.schedules import ScheduledRate
 from excite.trace import Recorder
 from excite.training import checkpoints, history
-from excite.training.collapse import broken_number, diagnose, measured_by
+from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
 from excite.training.identity import Identity, another_rate, check_length, check_same, options
 
+KEPT = 16  # losses of the first epoch's first batches, which tell an easy first batch from a loss that has risen
 ONLINE = "online."  # what the names of its tensors begin with
 
 
@@ -64,6 +65,7 @@ class ResumableRun:
         self.batch_size, self.guessing = batch_size, guessing
         self.position = Position()
         self.initial_loss: float | None = None
+        self.first_losses: list[float] = []
         self.finished: list[EpochMetrics] = []
         if not folder:
             self._check_start()
@@ -81,6 +83,7 @@ class ResumableRun:
             with expected(folder / history.CHECKPOINT):
                 self.position = Position(**facts["position"])
                 self.initial_loss = facts["initial_loss"]
+                self.first_losses = list(facts.get("first_losses", []))  # older checkpoints have none
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
             with expected(folder / history.CHECKPOINT):
                 scheduler.load_state_dict(facts["scheduler"])
@@ -136,6 +139,7 @@ class ResumableRun:
                 "position": asdict(self.position),
                 "rates": [metrics.rate for metrics in self.finished] + [self.rate] * bool(self.position.step),
                 "initial_loss": self.initial_loss,
+                "first_losses": self.first_losses,
                 "scheduler": self.scheduler.state_dict(),
             }
             extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
@@ -153,6 +157,8 @@ class ResumableRun:
         self.position.seconds += seconds
         if self.initial_loss is None and losses:
             self.initial_loss = losses[0]
+        if self.position.epoch == 0:
+            self.first_losses = self.position.losses[:KEPT]
 
     def take_back(self, steps: int, losses: list[Tensor]) -> None:
         """Forget the losses of the last steps of this epoch, here and in `losses`: their weights were rolled back."""
@@ -171,17 +177,24 @@ class ResumableRun:
             raise self.diverged(problem or "another process's weights are no longer finite")
 
     def finish_epoch(
-        self, measure: Callable[[nn.Module], dict[str, float]] | None = None, *, last: bool = False
+        self,
+        measure: Callable[[nn.Module], dict[str, float]] | None = None,
+        *,
+        measure_again: Callable[[int], list[float]],
+        last: bool = False,
     ) -> EpochMetrics:
-        """Close the epoch, with what `measure` finds in the model; the `last` one is the end of the training."""
+        """Close the epoch, with what `measure` finds in the model; the `last` one is the end of the training.
+
+        `measure_again(n)` gives the losses of the first n batches of the training with the current weights. It is
+        called if the loss is above its initial value.
+        """
         self.check_weights()
         extra = self._measured(measure) if measure else {}
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
         loss = sum(losses) / len(losses)
-        problem = self._diagnosis(loss, last)
-        if problem and not self.online:  # which has an eye on that itself
-            raise self.diverged(problem)
+        if not self.online:  # which has an eye on that itself
+            self._check_collapse(loss, measure_again, last)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
         if self.folder and self.ranks.first:
@@ -202,13 +215,27 @@ class ResumableRun:
             self.save()
             raise
 
-    def _diagnosis(self, loss: float, last: bool) -> str | None:
+    def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]], last: bool) -> None:
+        """Raise DivergedError if the training has collapsed in an epoch of this mean loss."""
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
-        reference, what = measured_by(self.initial_loss or loss, self.guessing, self.batch_size)
+        initial = self.initial_loss or loss
+        reference, what = measured_by(initial, self.guessing, self.batch_size)
         taken = self.position.losses
-        ending = fmean(taken[len(taken) // 2 :]) if taken else None
-        images = steps * self.batch_size
-        return diagnose(losses, reference, steps=steps, images=images, over=last, ending=ending, what=what)
+        problem = partial(
+            diagnose,
+            losses,
+            reference,
+            steps=steps,
+            images=steps * self.batch_size,
+            over=last,
+            ending=fmean(taken[len(taken) // 2 :]) if taken else None,
+            what=what,
+        )
+        if not problem():
+            return
+        by_chance = highest_by_chance(self.first_losses or [initial], measure_again(KEPT), steps)
+        if found := problem(by_chance=by_chance):
+            raise self.diverged(found)
 
     def diverged(self, problem: str) -> DivergedError:
         kept = " The last good checkpoint is kept in the run folder." if self.folder else ""

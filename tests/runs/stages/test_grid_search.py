@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from excite.console import Console
@@ -14,7 +16,7 @@ from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.assemble import Parts, assemble
 from excite.runs.procedure import Run
-from excite.runs.stages.grid_search import grid, grid_search, hold_out, shrunk
+from excite.runs.stages.grid_search import GridSearch, Trial, grid, grid_search, hold_out, shrunk, winner_of
 from excite.schedules import step
 
 SHORT = ["lipschitz.steps=4"]
@@ -64,9 +66,41 @@ def test_the_budget_is_that_of_finding_the_poe_rate(parts: Parts, tmp_path: Path
     assert taken[-1] == (54, 60)
     assert search.held_out == 32
     assert search.attack == "PGD-3"
-    best = max(search.trials, key=lambda trial: (trial.robust_accuracy or 0, trial.clean_accuracy or 0))
-    assert search.winner == best.rate
+    assert search.winner == winner_of(search.trials).rate
     assert [trial.rate for trial in search.trials] == pytest.approx([0.05 / 8, 0.05, 0.4])
+
+
+DIVERGED = Trial(8.0, None, None, "diverged")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "winner"),
+    [
+        ([(0.10, 0.10), (0.95, 0.08)], 1),  # one class for every image, and a trained network
+        ([(0.95, 0.40), (0.93, 0.50)], 1),  # two points less clean accuracy are allowed
+        ([(0.95, 0.40), (0.92, 0.50)], 0),
+        ([(0.95, 0.40), (0.94, 0.41), (0.92, 0.60)], 1),
+        ([(0.94, 0.40), (0.95, 0.40)], 1),  # equally robust
+        ([(0.10, 0.10), (0.10, 0.10)], 0),
+    ],
+)
+def test_the_winner_is_the_most_robust_of_the_accurate(accuracies: list[tuple[float, float]], winner: int) -> None:
+    trials = [Trial(rate, clean, robust, None) for rate, (clean, robust) in enumerate(accuracies)]
+    assert winner_of([*trials, DIVERGED]).rate == winner
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 1000)), min_size=1))
+def test_no_accurate_trial_is_more_robust_than_the_winner(accuracies: list[tuple[int, int]]) -> None:
+    trials = [Trial(0.1, clean / 1000, robust / 1000, None) for clean, robust in accuracies]
+    winner = winner_of(trials)
+    best = max(clean for clean, _ in accuracies)
+    assert winner.robust_accuracy == max(robust for clean, robust in accuracies if clean >= best - 20) / 1000
+
+
+def test_the_summary_tells_clean_accuracies_too() -> None:
+    trials = (Trial(1.0, 0.1, 0.1, None), Trial(0.1, 0.95, 0.08, None), DIVERGED)
+    text = str(GridSearch(trials, winner=0.1, steps=20, budget=60, held_out=32, attack="PGD-3"))
+    assert all(part in text for part in ("0.1 is", "2 points", "95.0%", "8.0%", "8: diverged", "32", "PGD-3"))
 
 
 class StoppedError(Exception):
