@@ -140,7 +140,7 @@ class Silent:
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A real run of the whole procedure, in seconds; it is in no catalogue."""
-    values = load("mnist-sample").to_json() | {"name": "small"}
+    values = load("mnist-sample").to_json() | {"name": "small", "allow_unidentified": True}
     values["data"] |= {"train_examples": 320, "test_examples": 40}
     values["training"] |= {"epochs": 3, "batch_size": 32}
     values["record"] |= {"attacked_examples": 40}

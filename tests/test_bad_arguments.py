@@ -124,7 +124,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "autoattack seed=-1": (lambda: attacks.create("autoattack", eps=0.1, seed=-1), "seed"),
     # a search for the edge that cannot end or begin
     "ratio=0.8": (lambda: search(ratio=0.8), "no option of find_edge"),
-    "start=0": (lambda: search(start=0.0), "start=0.0 is no rate"),
+    "start=0": (lambda: search(start=0.0), "start"),
     "budget=0": (lambda: search(budget=0), "budget"),
     "budget=2e3": (lambda: search(budget=2e3), "budget is 2000.0; it must be a whole number"),
     "steps=30.0": (lambda: search(steps=30.0), "steps is 30.0; it must be a whole number"),

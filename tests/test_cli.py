@@ -22,7 +22,7 @@ SHORT = [
     *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
     *("--set", "lipschitz.steps=20"),
 ]
-SMALL = [*SHORT, "--set", "training.batch_size=32"]
+SMALL = ["mnist-sample", *SHORT, "--set", "training.batch_size=32", "--force"]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_reader_who_has_gone_is_no_error() -> None:
 
 def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:
     folder, stdout, stderr = finished
-    for text in ("baseline", "PoE-motivated, 1/L", "2/L", "L = ", "by edge", "train s", "attack s"):
+    for text in ("baseline", "PoE-motivated, 1/L", "2/L", "L ≤ ", "1/L", "train s", "attack s"):
         assert text in stdout
     assert "Report: runs/mnist-sample/report.html" in stdout
     assert "training at rate" in stderr

@@ -96,7 +96,7 @@ class ToyEstimator(Estimator[None]):
 
     def __call__(self, evidence: None = None) -> LipschitzEstimate:
         constant = 5.0 * self.factor
-        return LipschitzEstimate(constant, (constant, constant), "toy-estimator", False, basis="a guess")
+        return LipschitzEstimate(constant, (constant, constant), "toy-estimator", True, basis="a guess")
 
 
 @dataclass(frozen=True)

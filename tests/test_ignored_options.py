@@ -54,9 +54,9 @@ LOST = {
 }
 # By what it decides. --device: where work is done, if any is left to do; --json: how the answer is printed.
 USED = {
-    "run": "--arms --seeds --estimator --workers --tensorboard --out --set --device -q -v --json",
-    "sweep": "--arms --seeds --engine --shards --estimator --out --set --device -q -v --json",
-    "train": "--arm --out --set --device -q -v --json",
+    "run": "--arms --seeds --estimator --force --workers --tensorboard --out --set --device -q -v --json",
+    "sweep": "--arms --seeds --engine --shards --estimator --force --out --set --device -q -v --json",
+    "train": "--arm --force --out --set --device -q -v --json",
     "estimate": "--compare --train --json",
     "certify": "--arm --json",
     "batch-size": "--try --threshold --out --set --device -q -v --json",

@@ -21,11 +21,11 @@ recorder: clipped, accumulated, after_step before step, AdamW, Adadelta, sparse 
 recorder: LBFGS, another model's optimizer | LBFGS tries several points in one step | trace/test_slopes.py::test_what_cannot_be_watched_is_refused_with_the_cure
 recorder: backward() inside the closure | The closure of after_step must return the loss | trace/test_slopes.py::test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone
 train with another model's optimizer | model.parameters(), lr=… | training/test_loop.py::test_an_optimizer_of_another_model_is_refused
-1/L for AdamW and Adadelta | rescales the gradient, so 1/L is no | trace/test_used_gradient.py::test_sgd_has_no_caveat_and_others_are_named
+1/L for AdamW and Adadelta | which {name} rescales | trace/test_used_gradient.py::test_sgd_has_no_caveat_and_others_are_named
 schedules.attach with groups of 0.01 and 0.1 and a start of 0.4 | which of them does a | test_schedules.py::test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed
-find_edge(ratio=0.8), start=0 | is no rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
-find_edge with negative losses | abs(reference.best.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
-a search whose loss stayed flat | in an experiment lipschitz.steps | lipschitz/test_edge.py::test_runs_too_short_to_learn_are_said
+find_edge(ratio=0.8), start=0 | is no learning rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
+find_edge with negative losses | self.way_down / abs(self.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
+a search whose loss stayed flat | in an experiment lipschitz.limit | lipschitz/test_edge.py::test_runs_too_short_to_learn_are_said
 2/L identified, then trainings diverge at it | is in doubt: | report/test_verdict.py::test_many_that_are_lost_at_2_over_l_are_held_against_it
 a diverged arm in the exit code | 3 training diverged | test_cli.py::test_a_diverged_training_has_its_own_exit_code
 a second attack with another ε | digest.hexdigest() | runs/test_attacking.py::test_each_attack_keeps_its_verdicts_in_a_file_of_its_own

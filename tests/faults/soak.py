@@ -87,6 +87,7 @@ def once_around(folder: Path, number: int) -> None:
     values = EXPERIMENT | {
         "seed": number,
         "lipschitz": {"method": "edge", "steps": 4},
+        "allow_unidentified": True,
         "training": EXPERIMENT["training"] | {"objective": OBJECTIVES[number % len(OBJECTIVES)]},
         "attacks": EXPERIMENT["attacks"]
         | {"AutoAttack": {"kind": "autoattack", "eps": 0.1, "members": ["apgd-ce", "apgd-dlr"], "iterations": 5}},

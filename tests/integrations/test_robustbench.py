@@ -255,7 +255,7 @@ def test_the_card_has_the_l_of_its_arm(run: RunFolder, tmp_path: Path) -> None:
         estimate = LipschitzEstimate(constant, (constant, constant), name or "edge", True, "a test")
         write_json(copy.estimate_file(name), {"estimate": estimate.to_json(), "seconds": 0.0})
     card = (export(copy, "poe@stated", tmp_path / "model") / "README.md").read_text(encoding="utf-8")
-    assert "L = 7 (7 to 7) by stated" in card
+    assert "L = 7, stated" in card
     assert "L = 3" not in card
 
 

@@ -28,6 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
             "model": {"name": "lenet5"},
             "training": {"epochs": 4, "batch_size": 32, "schedule": {"kind": "constant", "rate": 0.1}},
             "lipschitz": {"method": "local"},
+            "allow_unidentified": True,
             "attacks": {"PGD": {"kind": "pgd", "eps": 0.1, "step": 0.05, "steps": 2}},
             "arms": ["baseline", "poe"],
         }

@@ -129,7 +129,9 @@ def smoothed(model: Any, batch: Any) -> Any:
 def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(tmp_path: Path, options: Any, step: Any) -> None:
     def losses(find: Any, *, hand_over: bool = False) -> Any:
         trainer = trainer_of(tmp_path, epochs=1, optim="sgd", max_grad_norm=0.0, **options)
-        callback = PoETrainerCallback(find=BRIEF | find, record=False, trainer=trainer if hand_over else None)
+        callback = PoETrainerCallback(
+            find=BRIEF | find, record=False, trainer=trainer if hand_over else None, allow_unidentified=True
+        )
         trainer.add_callback(callback)
         trainer.train()
         assert callback.estimate is not None
@@ -143,7 +145,7 @@ def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(tmp_path: Path, 
 
 def test_what_compute_loss_logs_in_the_search_is_not_logged(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, kind=Steeper, epochs=1)
-    trainer.add_callback(PoETrainerCallback(find=BRIEF, record=False, trainer=trainer))
+    trainer.add_callback(PoETrainerCallback(find=BRIEF, record=False, trainer=trainer, allow_unidentified=True))
     trainer.train()
     assert sum("computed" in entry for entry in trainer.state.log_history) == EXAMPLES // 16
 

@@ -190,7 +190,7 @@ def test_the_edge_of_short_trainings_keeps_its_budget_and_says_what_it_holds_for
     assert found.details["spent"] <= found.details["budget"] == 2000
     assert ESTIMATORS["edge"]().most_steps(10_000) == 10_000
     assert ESTIMATORS["edge"](limit=0.5).most_steps(10_000) == 5_000  # type: ignore[call-arg]
-    assert ESTIMATORS["edge"](steps=40, limit=0.01).most_steps(10_000) == 1_500  # type: ignore[call-arg]
+    assert ESTIMATORS["edge"](steps=40, limit=0.01).most_steps(10_000) == 400  # type: ignore[call-arg]
 
 
 def test_what_the_recorder_objected_to_is_part_of_the_conclusion(trace: Trace) -> None:

@@ -14,7 +14,7 @@ def test_it_is_the_number_that_was_given() -> None:
     assert (found.constant, found.interval) == (3.526, (3.526, 3.526))
     assert found.learning_rate(2) == pytest.approx(2 / 3.526)
     assert not found.identified
-    assert "the paper's Table 1 says so" in str(found)
+    assert "stated by the paper's Table 1" in str(found)
 
 
 @pytest.mark.parametrize("constant", [0.0, -1.0, math.nan, math.inf])

@@ -97,7 +97,7 @@ def test_many_that_are_lost_at_2_over_l_are_held_against_it(
     runs = [
         write_run(arms(40, 60, largest=one), estimate=EDGE, changes=[f"seed={seed}"]) for seed, one in enumerate(ended)
     ]
-    words = f"L is in doubt: {lost} of {of} trainings at 2/L were lost, half or more should end well."
+    words = f"L is in doubt: {lost} of {of} trainings at 2/L failed, where at least half should converge."
     study = study_table(by_seed(runs))
     assert (words in conclude(by_seed(runs)).cautions) == told
     assert any(words in note for note in study.notes) == told

@@ -40,7 +40,7 @@ PLENTY = 0.5  # of the initial loss: a run that has come this far down is good e
 class Edge(Estimator[ShortTrainings]):
     """The short runs cost `budget` trainings at first. If that does not identify L, they go on, up to `limit`.
 
-    `steps` fixes the length of a run. `budget` is then at least ten runs.
+    `steps` fixes the length of a run; ten of them are then the budget.
     """
 
     title: ClassVar[str] = "edge (largest convergent rate)"
@@ -60,17 +60,17 @@ class Edge(Estimator[ShortTrainings]):
         if self.steps is not None and self.steps < 1:
             raise InputError(f"steps={self.steps} is too few for a run; pass 1 or more, or leave it out.")
 
-    def first_steps(self, whole: int) -> int:
+    def usual_steps(self, whole: int) -> int:
         """What the short runs take if that identifies L."""
-        return max(10 * (self.steps or 0), round(self.budget * whole))
+        return 10 * self.steps if self.steps else round(self.budget * whole)
 
     def most_steps(self, whole: int) -> int:
-        return max(self.first_steps(whole), round(self.limit * whole))
+        return max(self.usual_steps(whole), round(self.limit * whole))
 
     def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
         return find_edge(
             evidence.losses_at,
-            budget=self.first_steps(evidence.whole),
+            budget=self.usual_steps(evidence.whole),
             limit=self.most_steps(evidence.whole),
             whole=evidence.whole,
             steps=self.steps,

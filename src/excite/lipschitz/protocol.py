@@ -161,3 +161,7 @@ class Estimator(ABC, Generic[Evidence_contra]):
     def most_steps(self, whole: int) -> int:  # noqa: ARG002
         """How many training steps it takes at most beyond the baseline's, where a whole training takes `whole`."""
         return 0
+
+    def usual_steps(self, whole: int) -> int:
+        """How many it takes if they are enough."""
+        return self.most_steps(whole)

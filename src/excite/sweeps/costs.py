@@ -59,13 +59,14 @@ def count_work(experiment: Experiment) -> Workload:
     one_training += looks * record.held_out_examples * first_attack
 
     def estimating(by: str) -> float:
-        steps = estimator_of(experiment, by).most_steps(training.epochs * sizes.steps)
+        steps = estimator_of(experiment, by).usual_steps(training.epochs * sizes.steps)
         return steps * sizes.batch * per_image
 
     wanted = {OWN} if is_wanted(experiment) else set()
     estimates = sum(map(estimating, wanted.union(arm.estimator for arm in arms if arm.estimator is not None)))
     held_out = min(HELD_OUT * sizes.train, MOST_HELD_OUT)
-    one_search = training.epochs * sizes.epoch * per_image + estimating(OWN)
+    most = estimator_of(experiment).most_steps(training.epochs * sizes.steps)
+    one_search = (training.epochs * sizes.epoch + most * sizes.batch) * per_image
     searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
     tests = 2 if looks else 1  # of the last weights, and of the best
     return Workload(
