@@ -45,7 +45,7 @@ ELSEWHERE = {
         "how its cells are written",
         "report/tables/records report/tables/study_columns",
     ),
-    "test_extensions.py": ("every stage, from the command to the page", "runs/procedure runs/stages/estimate"),
+    "test_extensions.py": ("every stage, from the command to the page", "runs/stages/estimate"),
     "sweeps/engines/test_engines.py": (
         "every engine gives the same: one table",
         "sweeps/engines/on_processes sweeps/engines/on_ray sweeps/engines/worker",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from excite.console import Console
 from excite.errors import InputError, UnidentifiedError
@@ -53,9 +54,14 @@ def test_a_budget_that_pays_for_no_run_is_refused(tiny: Path, tmp_path: Path) ->
 
 
 def test_the_number_of_threads_is_pinned_and_part_of_the_experiment(tiny: Path, tmp_path: Path) -> None:
-    Run(tmp_path / "run", load(str(tiny), overrides=["training.threads=1"]), console=Console())
+    before = torch.get_num_threads()
+    try:
+        Run(tmp_path / "run", load(str(tiny), overrides=["training.threads=3"]), console=Console())
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
     with pytest.raises(InputError, match="threads"):
-        Run(tmp_path / "run", load(str(tiny), overrides=["training.threads=2"]), console=Console())
+        Run(tmp_path / "run", load(str(tiny)), console=Console())
 
 
 def test_an_unidentified_l_of_one_arm_is_named_in_its_error(vague: Path, tmp_path: Path) -> None:
