@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
-from excite.runs.arms import OWN
+from excite.runs.arms import OWN, in_order
 from excite.runs.experiment import options_of
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 from excite.runs.stored import Certified
@@ -170,7 +170,7 @@ def unmet_premises(runs: Sequence[RunFolder]) -> list[str]:
                     f"The theorem's premise is not met at {arm.short_title}: recorded slopes of the gradient reach "
                     f"{slope:.3g}, above 1/η = {1 / arm.rate:.3g}."
                 )
-    return list(found.values())
+    return [found[name] for name in in_order(set(found))]
 
 
 @dataclass(frozen=True)
