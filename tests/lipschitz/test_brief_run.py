@@ -57,22 +57,11 @@ def test_if_no_loss_fell_those_that_rose_did_not_converge() -> None:
     assert converged([run(0.1, 2.3), run(0.2, 2.5)]) == [True, False]
 
 
-def test_only_faster_runs_are_stopped_half_way() -> None:
-    best = train_briefly((2.3 - n / 60 for n in count()), rate=0.2, steps=60)
-    flat = [2.3] * 60
-    assert len(train_briefly(flat, rate=0.3, steps=60, so_far=[best]).losses) < 45
-    assert len(train_briefly(flat, rate=0.1, steps=60, so_far=[best]).losses) == 60
-
-
-def test_no_run_is_stopped_while_the_best_one_was_on_a_plateau() -> None:
-    plateau = [2.3 - 0.01 * n / 40 if n < 40 else 2.3 - (n - 40) / 15 for n in range(60)]
-    best = train_briefly(plateau, rate=0.2, steps=60)
-    assert len(train_briefly([2.3] * 60, rate=2.0, steps=60, so_far=[best]).losses) > 40
-
-
-def test_no_run_is_stopped_because_of_a_longer_one() -> None:
-    longer = train_briefly((2.3 * math.exp(-n / 5) for n in count()), rate=0.1, steps=240)
-    assert len(train_briefly([2.3] * 60, rate=2.0, steps=60, so_far=[longer]).losses) == 60
+def test_a_run_that_falls_behind_may_recover() -> None:
+    """As networks with batch-norm do when a schedule decays after half of the run."""
+    best = train_briefly((2.3 * math.exp(-n / 10) for n in count()), rate=0.1, steps=60)
+    late = train_briefly([2.3] * 30 + [2.3 * math.exp(-n / 5) for n in range(30)], rate=0.4, steps=60, so_far=[best])
+    assert converged([best, late]) == [True, True]
 
 
 def test_if_the_first_loss_is_not_finite_no_rate_is_blamed() -> None:

@@ -176,16 +176,6 @@ def test_runs_become_longer_until_a_plateau_is_left_behind() -> None:
     assert edge_of(estimate) == pytest.approx(0.4, rel=0.3)
 
 
-def test_a_run_that_is_left_far_behind_is_not_trained_to_its_end() -> None:
-    def dies(rate: float, _draw: int, _steps: int) -> Iterator[float]:
-        for number in count():
-            yield 2.3 * math.exp(-number / 30) if rate < 0.5 else 2.3
-
-    details = find_edge(dies, budget=10 * STEPS, steps=STEPS).details
-    stopped = [taken for taken, well in zip(details["taken"], details["converged"], strict=True) if not well]
-    assert set(stopped) == {STEPS // 2}
-
-
 def test_a_start_that_learns_enough_sends_no_run_below_it() -> None:
     def falls(rate: float, _draw: int, _steps: int) -> Iterator[float]:
         for number in count():

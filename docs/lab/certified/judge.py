@@ -3,6 +3,8 @@
     OMP_NUM_THREADS=1 python docs/lab/certified/judge.py NETWORK…   # adds the rows that are missing
     python docs/lab/certified/judge.py report                       # the tables of README.md
 
+Rows of kind "earlier" are whole trainings at rates of an earlier rule; they count for η* alone.
+
 For each network: three independent estimates; ten whole trainings at 1/L and ten at 2/L of the first estimate; and
 three at larger rates, a factor 1.4 apart, until all of them fail at two rates in a row.
 """
@@ -109,20 +111,24 @@ def judge(name: str) -> None:
 
 def outcomes(name: str) -> dict[str, list[bool]]:
     """Whether each training converged, by what it was trained for."""
-    kinds = ["1/L", "2/L", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
+    kinds = ["1/L", "2/L", "earlier", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
     trained = {kind: rows(name, kind) for kind in kinds if rows(name, kind)}
     initial = statistics.fmean(float(row["initial"]) for kind in trained.values() for row in kind)
     ways = {kind: [initial - float(row["final"]) for row in own] for kind, own in trained.items()}
-    best = max(statistics.median(way) for way in ways.values())
+    best = max(statistics.median(ways[kind]) for kind in ways if kind != "earlier")
     return {kind: [way >= AS_FAR * best for way in own] for kind, own in ways.items()}
 
 
 def true_edge(name: str) -> float:
     """η*: the 95% point of a logistic curve through all whole trainings."""
     ends = outcomes(name)
-    rates = {kind: float(rows(name, kind)[0]["rate"]) for kind in ends}
-    pairs = [(rates[kind], well) for kind, own in ends.items() for well in own]
-    curve = DoseResponse(rates["2/L"], [rate for rate, _ in pairs], [well for _, well in pairs])
+    pairs = [
+        (float(row["rate"]), well)
+        for kind, own in ends.items()
+        for row, well in zip(rows(name, kind), own, strict=True)
+    ]
+    first = float(rows(name, "2/L")[0]["rate"])
+    curve = DoseResponse(first, [rate for rate, _ in pairs], [well for _, well in pairs])
     return curve.rate_for(0.95)
 
 

@@ -28,7 +28,6 @@ ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (brief_run, "SLOWER", (0.25, 0.9)),
     (brief_run, "RISEN", (0.0, 0.2)),
     (brief_run, "NOISE", (0.0, 2.0)),
-    (brief_run, "LEFT_BEHIND", (0.0, 0.75)),
     (edge, "RUNS", (4, 16)),
     (edge, "FEWEST_STEPS", (20, 100)),
     (edge, "WHOLE", (0.2, 0.5)),

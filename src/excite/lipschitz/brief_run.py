@@ -13,7 +13,6 @@ AS_FAR = 0.9  # of the way down that the best run has come: the same as for whol
 SLOWER = 0.5  # times the best run's rate: below it a run only needs a loss that has not risen
 RISEN = 0.05  # of the best run's way down (before there is one: of the initial loss)
 NOISE = 1.0  # standard errors of a final loss: a run that is behind by no more is not judged by it
-LEFT_BEHIND = 0.5  # of the best run's way down at the same step: such a run is stopped in its second half
 BLOWN_UP = 100.0  # times the initial loss, or the best run's way down
 
 
@@ -98,10 +97,9 @@ def converged(runs: Sequence[BriefRun]) -> list[bool]:
 
 
 def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: Sequence[BriefRun] = ()) -> BriefRun:
-    """Take `steps` losses, numbers or tensors of one element, or fewer if the run blows up or falls far behind.
+    """Take `steps` losses, numbers or tensors of one element, or fewer if the run blows up.
 
-    A run is far behind if, in the second half of its steps, it has come less than half as far as the best run of
-    `so_far` had at the same step.
+    A run that only falls behind the best one is not stopped: it may recover once its schedule decays.
 
     Raises InputError if there are too few losses, or if the first one is not finite: no rate has been used by then.
     """
@@ -110,8 +108,7 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
             f"A short training gave a {type(losses).__name__} for its losses. Yield the loss of each step: "
             "`yield loss.item()` in the loop."
         )
-    yardstick = Yardstick.of([run for run in so_far if run.steps == steps])
-    window, taken = max(steps // 8, 1), list[float]()
+    yardstick, taken = Yardstick.of(so_far), list[float]()
     for given in islice(losses, steps):
         loss = _number(given)
         taken.append(loss)
@@ -122,9 +119,6 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
             )
         if _blown_up(loss, taken[0], yardstick):
             return BriefRun(rate, (*taken[:-1], math.inf), steps)
-        late = steps / 2 <= len(taken) < steps
-        if late and yardstick and rate > yardstick.best.rate and _left_behind(taken, yardstick, window):
-            return BriefRun(rate, tuple(taken), steps)
     if len(taken) < steps:
         raise InputError(
             f"At rate {rate:.3g} there came {len(taken)} losses, and a short training takes {steps} steps. "
@@ -143,9 +137,3 @@ def _number(loss: Any) -> float:
 def _blown_up(loss: float, initial: float, yardstick: Yardstick | None) -> bool:
     scale = max(abs(initial), yardstick.way_down if yardstick else 0.0) or math.inf  # a loss may begin at 0
     return not loss - initial < BLOWN_UP * scale
-
-
-def _left_behind(taken: Sequence[float], yardstick: Yardstick, window: int) -> bool:
-    mark = yardstick.initial - yardstick.best.loss_at(len(taken), window)
-    way_down = yardstick.initial - fmean(taken[-window:])
-    return yardstick.way_down / 2 < mark and way_down < LEFT_BEHIND * mark
