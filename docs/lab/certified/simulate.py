@@ -22,7 +22,7 @@ from networks import TUNING, constant
 from excite.errors import ExciteError
 from excite.lipschitz import LipschitzEstimate, brief_run, dose_response, edge
 
-SEEDS = 4
+SEEDS = 3
 ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (brief_run, "AS_FAR", (0.75, 0.95)),
     (brief_run, "SLOWER", (0.25, 0.9)),
