@@ -35,7 +35,7 @@ def _draw_runs(axes: "Axes", details: dict[str, Any]) -> None:
     """Every short run at its rate, at 1 if it converged and at 0 if not, and the probability to converge."""
     rates, chances = zip(*details["curve"], strict=True)
     axes.plot(rates, chances, color=CURVE, lw=1.5, label="P(training converges)")
-    verdicts = details["converged"] if "converged" in details else details["ended_well"]  # as before version 0.4
+    verdicts = details["converged"] if "converged" in details else details["ended_well"]  # of earlier versions
     for well, colour, label in ((True, WELL, "converged"), (False, ILL, "did not")):
         own = [rate for rate, verdict in zip(details["rates"], verdicts, strict=True) if verdict is well]
         axes.plot(own, [float(well)] * len(own), "o", color=colour, ms=5, alpha=0.8, label=label)
