@@ -3,10 +3,8 @@
     OMP_NUM_THREADS=1 python docs/lab/certified/judge.py NETWORK…   # adds the rows that are missing
     python docs/lab/certified/judge.py report                       # the tables of README.md
 
-Rows of kind "earlier" are whole trainings at rates of an earlier rule; they count for η* alone.
-
-For each network: three independent estimates; ten whole trainings at 1/L and ten at 2/L of the first estimate; and
-three at larger rates, a factor 1.4 apart, until all of them fail at two rates in a row.
+For each network: three independent estimates; ten whole trainings at 1/L and ten at 2/L of the first estimate that is
+identified; ten with OnlineRate; and three at larger rates, a factor 1.4 apart, until all fail at two rates in a row.
 """
 
 import csv
@@ -19,8 +17,11 @@ from pathlib import Path
 import torch
 from networks import JUDGING, Network
 
-from excite.lipschitz import LipschitzEstimate, find_edge
+from excite.lipschitz import Edge, LipschitzEstimate, find_edge
 from excite.lipschitz.dose_response import DoseResponse
+
+sys.path.append(str(Path(__file__).parents[1] / "online"))
+from measure import train as train_online
 
 RESULTS = Path(__file__).with_name("judged.csv")
 COLUMNS = ["network", "what", "draw", "rate", "initial", "final", "identified", "L", "spent", "runs", "converging"]
@@ -46,18 +47,13 @@ def add(**row: object) -> None:
 
 
 def estimate(network: Network, seed: int) -> LipschitzEstimate:
-    """With the default limit of one training; if that does not identify L, with three."""
-    found = limited(network, seed, 1)
-    return found if found.identified else limited(network, seed, 3)
-
-
-def limited(network: Network, seed: int, trainings: int) -> LipschitzEstimate:
+    """With the budget and the limit of `excite run`."""
     return find_edge(
         lambda rate, draw, steps: replace(network, steps=steps).losses(
             rate, 1000 * (seed + 1) + draw, schedule=network.schedule
         ),
-        budget=round(0.15 * network.steps),
-        limit=trainings * network.steps,
+        budget=Edge().usual_steps(network.steps),
+        limit=Edge().most_steps(network.steps),
         whole=network.steps,
         start=network.start,
         say=print,
@@ -68,9 +64,14 @@ def train(name: str, what: str, draw: int, rate: float) -> None:
     if any(int(row["draw"]) == draw for row in rows(name, what)):
         return
     network = JUDGING[name]
-    losses = network.whole(rate, draw)
+    if what == "online":
+        online, losses = train_online(network, draw, multiple=1.0)
+        rate, finished = online.rate, math.isfinite(losses[-1])
+    else:
+        losses = network.whole(rate, draw)
+        finished = len(losses) == network.steps
     last = losses[-max(network.steps // 10, 1) :]
-    final = math.fsum(last) / len(last) if len(losses) == network.steps else math.inf
+    final = math.fsum(last) / len(last) if finished else math.inf
     add(network=name, what=what, draw=draw, rate=rate, initial=losses[0], final=final)
 
 
@@ -91,10 +92,10 @@ def judge(name: str) -> None:
                 runs=len(found.details["rates"]),
                 converging=found.convergence[1] if found.convergence else "",
             )
-    first = rows(name, "estimate")[0]
-    if first["identified"] != "True":
+    identified = [float(row["rate"]) for row in rows(name, "estimate") if row["identified"] == "True"]
+    if not identified:
         return  # nothing trains at such an L
-    largest = float(first["rate"])
+    largest = identified[0]
     for draw in range(TRAININGS):
         train(name, "2/L", draw, largest)
         train(name, "1/L", draw, largest / 2)
@@ -106,16 +107,18 @@ def judge(name: str) -> None:
         ends = outcomes(name)
         failed = failed + 1 if not any(ends[what]) else 0
         if failed == 2:
-            return
+            break
+    for draw in range(TRAININGS):
+        train(name, "online", draw, 0.0)
 
 
 def outcomes(name: str) -> dict[str, list[bool]]:
     """Whether each training converged, by what it was trained for."""
-    kinds = ["1/L", "2/L", "earlier", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
+    kinds = ["1/L", "2/L", "online", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
     trained = {kind: rows(name, kind) for kind in kinds if rows(name, kind)}
     initial = statistics.fmean(float(row["initial"]) for kind in trained.values() for row in kind)
     ways = {kind: [initial - float(row["final"]) for row in own] for kind, own in trained.items()}
-    best = max(statistics.median(ways[kind]) for kind in ways if kind != "earlier")
+    best = max(statistics.median(ways[kind]) for kind in ways if kind != "online")
     return {kind: [way >= AS_FAR * best for way in own] for kind, own in ways.items()}
 
 
@@ -125,6 +128,7 @@ def true_edge(name: str) -> float:
     pairs = [
         (float(row["rate"]), well)
         for kind, own in ends.items()
+        if kind != "online"
         for row, well in zip(rows(name, kind), own, strict=True)
     ]
     first = float(rows(name, "2/L")[0]["rate"])
@@ -133,9 +137,9 @@ def true_edge(name: str) -> float:
 
 
 def report() -> None:
-    print("| network | 2/L of three estimates | largest / smallest | spent | at 1/L | at 2/L | η* | 2/L over η* |")
-    print("|---|---|---|---|---|---|---|---|")
-    total, shares = {"1/L": [0, 0], "2/L": [0, 0]}, []
+    print("| network | 2/L of three estimates | spread | spent | at 1/L | at 2/L | online | η* | 2/L over η* |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    total, shares = {"1/L": [0, 0], "2/L": [0, 0], "online": [0, 0]}, []
     for name, network in JUDGING.items():
         found = rows(name, "estimate")
         if found and len(rows(name, "1/L")) < TRAININGS:
@@ -146,14 +150,14 @@ def report() -> None:
         rates = [float(row["rate"]) for row in found]
         ends, edge = outcomes(name), true_edge(name)
         for kind, counts in total.items():
-            counts[0] += sum(ends[kind])
-            counts[1] += len(ends[kind])
+            counts[0] += sum(ends.get(kind, []))
+            counts[1] += len(ends.get(kind, []))
         shares += [rate / edge for rate in rates]
         each = ", ".join(
             f"{rate:.3g}{'' if row['identified'] == 'True' else '*'}" for rate, row in zip(rates, found, strict=True)
         )
         spent = statistics.fmean(float(row["spent"]) for row in found) / network.steps
-        counted = " | ".join(f"{sum(ends[kind])} of {len(ends[kind])}" for kind in total)
+        counted = " | ".join(f"{sum(ends.get(kind, []))} of {len(ends.get(kind, []))}" for kind in total)
         ratios = ", ".join(f"{rate / edge:.2f}" for rate in rates)
         spread = max(rates) / min(rates)
         print(f"| `{name}` | {each} | ×{spread:.2f} | {spent:.0%} | {counted} | {edge:.3g} | {ratios} |")

@@ -22,22 +22,21 @@ from networks import TUNING, constant
 from excite.errors import ExciteError
 from excite.lipschitz import LipschitzEstimate, brief_run, dose_response, edge
 
-SEEDS = 3
+SEEDS = 6
 ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (brief_run, "AS_FAR", (0.75, 0.95)),
     (brief_run, "SLOWER", (0.25, 0.9)),
     (brief_run, "RISEN", (0.0, 0.2)),
-    (brief_run, "NOISE", (0.0, 2.0)),
     (edge, "RUNS", (4, 16)),
     (edge, "FEWEST_STEPS", (20, 100)),
-    (edge, "WHOLE", (0.2, 0.5)),
+    (edge, "TRANSFER", (0.2, 0.5)),
+    (edge, "MUCH_SHORTER", (1.01, 20.0)),
     (edge, "NARROW", (1.2, 2.0)),
     (edge, "IDENTIFIED", (1.5, 3.0)),
     (edge, "LEARNED", (0.05, 0.3)),
-    (edge, "HARDLY", (0.02, 0.1)),
+    (edge, "FEWEST_RUNS", (3, 8)),
     (edge, "LEAP", (2.0, 8.0)),
     (edge, "PLENTY", (0.3, 0.8)),
-    (edge, "LOOKS", (2, 4)),
     (dose_response, "USUAL_SLOPE", (0.05, 0.2)),
     (dose_response, "SLOPE_FACTOR", (1.2, 2.0)),
     (dose_response, "MISJUDGED", (0.001, 0.05)),
@@ -92,7 +91,7 @@ class Recorded:
         return edge.find_edge(
             losses_at,
             budget=max(round(0.15 * network.steps), edge.SHORTEST),
-            limit=network.steps,
+            limit=max(network.steps, edge.FEWEST_IN_ALL),
             whole=network.steps,
             start=network.start,
         )

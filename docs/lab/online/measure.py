@@ -45,8 +45,6 @@ def best_fixed(folder: Path, network: Network) -> tuple[float, float, int]:
 
 def train(network: Network, draw: int, multiple: float) -> tuple[OnlineRate, list[float]]:
     """One training, and the losses of the steps that were not rolled back."""
-    if network.augment:
-        raise SystemExit("Choose a network without augmentation.")
     torch.manual_seed(derive_seed(20261118, draw))
     x, y = network.data()
     model = network.model().train()

@@ -25,22 +25,24 @@ CERTAINTY = 0.95  # that 2/L is no more than η*
 RUNS = 8  # of full length that the first budget pays for
 FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
 SHORTEST = 20  # steps; a run shorter than this is refused
-WHOLE = 0.35  # e-folds, a standard deviation: how far the threshold of whole trainings is off that of short runs
+FEWEST_IN_ALL = 3000  # steps that all runs together may take by default, if a training is shorter than that
+TRANSFER = 0.35  # e-folds, a standard deviation: how far the threshold of whole trainings is off that of short runs
+MUCH_SHORTER = 8.0  # times: runs that are longer than a training divided by this transfer better
 NARROW = 1.5  # a factor: once short runs know their threshold this well, the search is over
 IDENTIFIED = 2.0  # a factor: above it their threshold is not known
-LEARNED = 0.15  # of the initial loss: if no run has come this far down, the runs are too short
-HARDLY = 0.05  # of the initial loss: if no run has come this far down, nothing is known about any rate
+LEARNED = 0.1  # of the initial loss: if no run has come this far down, the runs are too short
+FEWEST_RUNS = 5  # that the limit must still pay for when runs are made longer
 LEAP = 4.0  # a factor: how far away to look for better rates, and how much longer to train if nothing was learned
-LOOKS = 3  # rates at which nothing was learned, before runs become longer
 PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
 
 
 @with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
-    """The short runs cost `budget` trainings at first. If that does not identify L, they go on, up to `limit`.
+    """The short runs cost `budget` trainings at first. If that does not identify L, they continue, up to `limit`.
 
-    `steps` fixes the length of a run; ten of them are then the budget.
+    The default limit is one training, or 3,000 steps if a training is shorter. `steps` fixes the length of a run; the
+    budget is then ten runs.
     """
 
     title: ClassVar[str] = "edge (largest convergent rate)"
@@ -50,12 +52,12 @@ class Edge(Estimator[ShortTrainings]):
     needs: ClassVar[Needs] = "short trainings"
 
     budget: float = 0.15
-    limit: float = 1.0
+    limit: float | None = None
     steps: int | None = None
 
     def __post_init__(self) -> None:
         for name, share in (("budget", self.budget), ("limit", self.limit)):
-            if not 0 < share < float("inf"):
+            if share is not None and not 0 < share < float("inf"):
                 raise InputError(f"{name}={share:g} leaves no step to train; pass more than 0, for instance 0.15.")
         if self.steps is not None and self.steps < 1:
             raise InputError(f"steps={self.steps} is too few for a run; pass 1 or more, or leave it out.")
@@ -65,7 +67,8 @@ class Edge(Estimator[ShortTrainings]):
         return 10 * self.steps if self.steps else round(self.budget * whole)
 
     def most_steps(self, whole: int) -> int:
-        return max(self.usual_steps(whole), round(self.limit * whole))
+        limit = max(whole, FEWEST_IN_ALL) if self.limit is None else round(self.limit * whole)
+        return max(self.usual_steps(whole), limit)
 
     def __call__(self, evidence: ShortTrainings) -> LipschitzEstimate:
         return find_edge(
@@ -101,14 +104,16 @@ def find_edge(
     1. Train briefly at the rate that is most informative about the curve. The first run uses `start`.
     2. Judge all runs so far by the best of them (`excite.lipschitz.brief_run.converged`).
     3. Stop when the threshold of the short runs is known within a factor 1.5, or the budget is spent.
-    4. If that does not identify L, continue: with longer runs if no run has learned enough, else with more runs.
+    4. If that does not identify L, continue with more runs, up to the limit.
+
+    Runs become longer, up to a whole training, while none of them has learned anything.
 
     The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
     covers the luck of the runs, and the difference between short and whole trainings, which has a standard deviation
-    of 0.35 in log η (docs/lab/certified).
+    of 0.35 in log η if a training is at least 8 times as long as the runs (docs/lab/certified).
 
     L is identified if the threshold of short runs is known within a factor 2, some run failed, and the best run's
-    loss fell by 15%. This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not
+    loss fell by 10%. This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not
     the smoothness constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and
     λ/(1 + β) with momentum β (`largest_stable_rate`).
 
@@ -118,7 +123,7 @@ def find_edge(
             of it in these steps; the rate is its largest.
         budget: steps that all runs together take at first; 15% of a training is a good choice.
         limit: steps that all runs together take at most, if the budget does not identify L. By default the budget.
-        whole: steps of a whole training; the estimate then says which share of it was spent.
+        whole: steps of a whole training. Runs of this length need no margin for being shorter than a training.
         steps: the length of a run. By default the budget pays for 8 of them, and they are at least 60 steps long. Runs
             of a given length are not made longer.
         start: the first rate to try, for instance your present one.
@@ -141,9 +146,8 @@ def find_edge(
     """
     limit = budget if limit is None else limit
     steps_of_run = _check(budget, limit, steps, start)
-    search = _Search(
-        losses_at, start, steps_of_run, max(budget, steps_of_run), limit, fixed=steps is not None, say=say or _ignore
-    )
+    longest = steps or whole or limit
+    search = _Search(losses_at, start, steps_of_run, max(budget, steps_of_run), limit, longest, say=say or _ignore)
     search.run()
     return search.conclude(budget, whole, described(optimizer))
 
@@ -182,7 +186,7 @@ class _Search:
     steps: int  # of a run
     budget: int  # steps of all runs together; it grows
     limit: int  # beyond which it does not
-    fixed: bool  # runs are not made longer
+    longest: int  # steps that a run may take
     say: Callable[[str], None]
     runs: list[BriefRun] = field(default_factory=list)  # of the present length, and shorter ones that blew up
     draws: int = 0
@@ -198,12 +202,6 @@ class _Search:
             if self._is_narrow and not self.doubts:
                 return
             rate = self._next_rate()
-            if self._nothing_learned:
-                untried = self._untried()
-                if untried is None or len(self._live) >= LOOKS:
-                    self._lengthen(round(LEAP))
-                    untried = self._untried()
-                rate = untried or rate
 
     def _may_go_on(self) -> bool:
         """Whether there are steps left for a run; as long as L is not identified, the budget grows up to the limit."""
@@ -213,24 +211,17 @@ class _Search:
             return False
         self.budget = min(2 * max(self.budget, self.spent), self.limit)
         self.say(f"L is not identified yet ({self.doubts[0]}); the short runs may now take {self.budget:,} steps.")
-        if self._too_short:
-            self._lengthen(2)
         return True
 
-    def _lengthen(self, factor: int) -> bool:
+    def _lengthen(self) -> None:
         """Make runs longer, as far as the limit allows; earlier ones no longer count, unless they blew up."""
-        longer = min(factor * self.steps, (self.limit - self.spent) // 2)
-        if self.fixed or longer <= self.steps:
-            return False
+        longer = min(round(LEAP) * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest)
+        if longer <= self.steps:
+            return
         self.say(
             f"No run has learned enough to compare rates; runs now take {longer:,} steps instead of {self.steps:,}."
         )
         self.steps, self.runs = longer, [run for run in self.runs if run.blew_up]
-        return True
-
-    @property
-    def _live(self) -> list[BriefRun]:
-        return [run for run in self.runs if not run.blew_up]
 
     @property
     def curve(self) -> DoseResponse:
@@ -241,30 +232,28 @@ class _Search:
         low, high = self.curve.interval()
         return high <= NARROW * low
 
-    def _learned(self, share: float) -> bool:
+    @property
+    def _learned(self) -> bool:
         yardstick = Yardstick.of(self.runs)
-        return yardstick is not None and yardstick.share >= share
-
-    @property
-    def _too_short(self) -> bool:
-        return not self._learned(LEARNED)
-
-    @property
-    def _nothing_learned(self) -> bool:
-        return not self._learned(HARDLY)
+        return yardstick is not None and yardstick.share >= LEARNED
 
     def _next_rate(self) -> float:
-        """The most informative rate, unless a lower one may be better: all runs are judged by the best one."""
+        """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
+        if not self._learned:
+            if self._untried is None:
+                self._lengthen()
+            return self._untried or self.curve.most_informative_rate()
         yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
-        if yardstick and HARDLY <= yardstick.share < PLENTY and yardstick.best.rate == lowest:
+        if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
             return lowest / LEAP
         return self.curve.most_informative_rate()
 
+    @property
     def _untried(self) -> float | None:
-        """While no run has learned: a rate above or below the start at which one might."""
+        """While no run has learned: a rate near the start at which one might."""
         tried = [run.rate for run in self.runs]
         blew_up = [run.rate for run in self.runs if run.blew_up]
-        for rate in (self.start * factor for factor in (1.0, LEAP, 1 / LEAP, 1 / LEAP**2)):
+        for rate in (self.start, self.start * LEAP, self.start / LEAP):
             if rate < min(blew_up, default=math.inf) and not any(math.isclose(rate, other) for other in tried):
                 return rate
         return None
@@ -275,7 +264,7 @@ class _Search:
         if not self.runs:
             return ["no run of this length is over yet"]
         found, yardstick = [], Yardstick.of(self.runs)
-        if self._too_short:
+        if not self._learned:
             share = yardstick.share if yardstick else 0.0
             found.append(f"the loss of the best run fell by only {share:.0%}, so the runs are too short")
         low, high = self.curve.interval()
@@ -292,9 +281,9 @@ class _Search:
                 f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
                 "rate, or raise the budget (in an experiment lipschitz.limit)."
             )
-        curve, doubts = self.curve, self.doubts
-        star = curve.rate_for(RELIABLE, 1 - CERTAINTY, spread=WHOLE)
-        highest = curve.rate_for(RELIABLE, CERTAINTY, spread=WHOLE)
+        curve, doubts, spread = self.curve, self.doubts, _transfer(self.steps, whole)
+        star = curve.rate_for(RELIABLE, 1 - CERTAINTY, spread=spread)
+        highest = curve.rate_for(RELIABLE, CERTAINTY, spread=spread)
         if all(curve.survived):  # no rate was seen to fail
             star, highest = min(star, max(curve.rates)), math.inf
         cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"
@@ -302,7 +291,7 @@ class _Search:
         if is_adaptive(optimizer):
             source += "; with an adaptive optimizer these are upper ends, so also try a quarter and a tenth of 1/L"
         cure = "" if not doubts else f"; {'; '.join(doubts)}: raise the budget (in an experiment lipschitz.limit)"
-        at_inverse, at_twice = curve.survival([star / 2, star], spread=WHOLE)
+        at_inverse, at_twice = curve.survival([star / 2, star], spread=spread)
         return LipschitzEstimate(
             constant=2 / star,
             interval=(2 / highest, 2 / star),
@@ -310,7 +299,7 @@ class _Search:
             identified=not doubts,
             basis=f"{source}{cure}",
             convergence=(at_inverse, at_twice),
-            details=_details(self.runs, curve)
+            details=_details(self.runs, curve, spread)
             | {
                 "threshold": curve.threshold(),
                 "steps": self.steps,
@@ -322,7 +311,17 @@ class _Search:
         )
 
 
-def _details(runs: Sequence[BriefRun], curve: DoseResponse) -> dict[str, Any]:
+def _transfer(steps: int, whole: int | None) -> float:
+    """How far the log threshold of whole trainings is off that of runs of `steps` steps, a standard deviation.
+
+    Runs as long as a whole training are whole trainings.
+    """
+    if whole is None:
+        return TRANSFER
+    return TRANSFER * min(max(math.log(whole / steps), 0.0) / math.log(MUCH_SHORTER), 1.0)
+
+
+def _details(runs: Sequence[BriefRun], curve: DoseResponse, spread: float) -> dict[str, Any]:
     rates = list(curve.rates)
     shown = np.geomspace(min(rates) / 2, max(rates) * 2, 61).tolist()
     return {
@@ -331,5 +330,5 @@ def _details(runs: Sequence[BriefRun], curve: DoseResponse) -> dict[str, Any]:
         "initial": [run.initial for run in runs],
         "final": [run.final if math.isfinite(run.final) else None for run in runs],
         "taken": [len(run.losses) for run in runs],
-        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, spread=WHOLE), strict=True)],
+        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, spread=spread), strict=True)],
     }
