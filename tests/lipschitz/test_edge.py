@@ -235,14 +235,33 @@ def test_runs_too_short_to_learn_are_said() -> None:
     assert "too short" in str(estimate)
 
 
-@pytest.mark.parametrize("down", [0.2, 0.3])
-def test_l_is_identified_only_if_some_run_came_10_percent_down(down: float) -> None:
+@pytest.mark.parametrize("down", [0.6, 0.8])
+def test_l_is_identified_only_if_some_run_came_30_percent_down(down: float) -> None:
     def falls(rate: float, _draw: int, _steps: int) -> Iterator[float]:
         for number in count():
             yield (2.4 - down * min(number / (0.75 * STEPS), 1)) if rate <= 0.3 else 2.4
 
     estimate = find_edge(falls, budget=20 * STEPS, steps=STEPS)
-    assert estimate.identified == (down / 2.4 > 0.1)
+    assert estimate.identified == (down / 2.4 > 0.3)
+    assert find_edge(falls, budget=20 * STEPS, steps=STEPS, whole=STEPS).identified  # a training goes no further down
+
+
+def test_runs_become_longer_where_luck_decides() -> None:
+    def plateau(rate: float, draw: int, steps: int) -> Iterator[float]:
+        leaves = np.random.default_rng(draw).integers(0, 200)  # the step at which the loss begins to fall: luck
+        for number in range(steps):
+            yield 2.3 if rate > 0.5 or number < leaves else 0.3
+
+    told: list[str] = []
+    estimate = find_edge(plateau, budget=480, limit=5000, whole=1000, say=told.append)
+    assert estimate.details["steps"] > 60
+    assert any("too short" in message for message in told)
+
+
+def test_runs_as_long_as_a_training_need_no_margin() -> None:
+    short, whole = (find_edge(descent(4.0), budget=8 * STEPS, steps=STEPS, whole=k * STEPS) for k in (8, 1))
+    assert whole.learning_rate(2) > 1.3 * short.learning_rate(2)
+    assert whole.learning_rate(2) < 0.5  # the largest stable rate
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (edge, "LEARNED", (0.05, 0.3)),
     (edge, "FEWEST_RUNS", (3, 8)),
     (edge, "LEAP", (2.0, 8.0)),
+    (edge, "CONTRADICTION", (1.2, 2.0)),
     (edge, "PLENTY", (0.3, 0.8)),
     (dose_response, "USUAL_SLOPE", (0.05, 0.2)),
     (dose_response, "SLOPE_FACTOR", (1.2, 2.0)),

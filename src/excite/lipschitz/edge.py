@@ -25,14 +25,15 @@ CERTAINTY = 0.95  # that 2/L is no more than η*
 RUNS = 8  # of full length that the first budget pays for
 FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
 SHORTEST = 20  # steps; a run shorter than this is refused
-FEWEST_IN_ALL = 3000  # steps that all runs together may take by default, if a training is shorter than that
+FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
 TRANSFER = 0.35  # e-folds, a standard deviation: how far the threshold of whole trainings is off that of short runs
 MUCH_SHORTER = 8.0  # times: runs that are longer than a training divided by this transfer better
 NARROW = 1.5  # a factor: once short runs know their threshold this well, the search is over
 IDENTIFIED = 2.0  # a factor: above it their threshold is not known
-LEARNED = 0.1  # of the initial loss: if no run has come this far down, the runs are too short
-FEWEST_RUNS = 5  # that the limit must still pay for when runs are made longer
-LEAP = 4.0  # a factor: how far away to look for better rates, and how much longer to train if nothing was learned
+LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short
+FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
+LEAP = 4.0  # a factor: how far away to look for better rates
+CONTRADICTION = 1.5  # a factor: how far below a rate that converged another one must not fail
 PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
 
 
@@ -41,7 +42,7 @@ PLENTY = 0.5  # of the initial loss: a run that has come this far down is good e
 class Edge(Estimator[ShortTrainings]):
     """The short runs cost `budget` trainings at first. If that does not identify L, they continue, up to `limit`.
 
-    The default limit is one training, or 3,000 steps if a training is shorter. `steps` fixes the length of a run; the
+    The default limit is one training, or 5,000 steps if a training is shorter. `steps` fixes the length of a run; the
     budget is then ten runs.
     """
 
@@ -106,16 +107,17 @@ def find_edge(
     3. Stop when the threshold of the short runs is known within a factor 1.5, or the budget is spent.
     4. If that does not identify L, continue with more runs, up to the limit.
 
-    Runs become longer, up to a whole training, while none of them has learned anything.
+    Runs become twice as long, up to a whole training, while none of them has learned enough or luck decides.
 
     The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
     covers the luck of the runs, and the difference between short and whole trainings, which has a standard deviation
     of 0.35 in log η if a training is at least 8 times as long as the runs (docs/lab/certified).
 
-    L is identified if the threshold of short runs is known within a factor 2, some run failed, and the best run's
-    loss fell by 10%. This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not
-    the smoothness constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and
-    λ/(1 + β) with momentum β (`largest_stable_rate`).
+    L is identified if the threshold of short runs is known within a factor 2, some run failed, no run failed far below
+    a rate at which another converged, and the best run's loss fell by 30% or runs are whole trainings. This L is an
+    *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness constant of the
+    loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum β
+    (`largest_stable_rate`).
 
     Args:
         losses_at: `losses_at(rate, draw, steps)` trains for `steps` steps and yields the loss of each. Another draw
@@ -147,7 +149,7 @@ def find_edge(
     limit = budget if limit is None else limit
     steps_of_run = _check(budget, limit, steps, start)
     longest = steps or whole or limit
-    search = _Search(losses_at, start, steps_of_run, max(budget, steps_of_run), limit, longest, say=say or _ignore)
+    search = _Search(losses_at, start, steps_of_run, max(budget, steps_of_run), limit, longest, whole, say or _ignore)
     search.run()
     return search.conclude(budget, whole, described(optimizer))
 
@@ -187,6 +189,7 @@ class _Search:
     budget: int  # steps of all runs together; it grows
     limit: int  # beyond which it does not
     longest: int  # steps that a run may take
+    whole: int | None  # steps of a whole training
     say: Callable[[str], None]
     runs: list[BriefRun] = field(default_factory=list)  # of the present length, and shorter ones that blew up
     draws: int = 0
@@ -214,13 +217,11 @@ class _Search:
         return True
 
     def _lengthen(self) -> None:
-        """Make runs longer, as far as the limit allows; earlier ones no longer count, unless they blew up."""
-        longer = min(round(LEAP) * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest)
+        """Make runs twice as long, if the limit allows; earlier ones no longer count, unless they blew up."""
+        longer = min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest)
         if longer <= self.steps:
             return
-        self.say(
-            f"No run has learned enough to compare rates; runs now take {longer:,} steps instead of {self.steps:,}."
-        )
+        self.say(f"Runs of {self.steps:,} steps are too short to compare rates; they now take {longer:,} steps.")
         self.steps, self.runs = longer, [run for run in self.runs if run.blew_up]
 
     @property
@@ -234,14 +235,22 @@ class _Search:
 
     @property
     def _learned(self) -> bool:
+        """Whether some run came far enough down to judge others by; a whole training has come as far as it can."""
         yardstick = Yardstick.of(self.runs)
-        return yardstick is not None and yardstick.share >= LEARNED
+        return yardstick is not None and (yardstick.share >= LEARNED or self.steps == self.whole)
+
+    @property
+    def _contradictory(self) -> bool:
+        """Whether a run failed well below a rate at which another converged: luck decides, because runs are short."""
+        verdicts = [(run.rate, well) for run, well in zip(self.runs, converged(self.runs), strict=True)]
+        lowest_failed = min((rate for rate, well in verdicts if not well), default=math.inf)
+        return any(well and rate > CONTRADICTION * lowest_failed for rate, well in verdicts)
 
     def _next_rate(self) -> float:
         """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
+        if (not self._learned and self._untried is None) or self._contradictory:
+            self._lengthen()
         if not self._learned:
-            if self._untried is None:
-                self._lengthen()
             return self._untried or self.curve.most_informative_rate()
         yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
         if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
@@ -270,6 +279,8 @@ class _Search:
         low, high = self.curve.interval()
         if high > IDENTIFIED * low:
             found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
+        if self._contradictory:
+            found.append("runs failed at lower rates than others converged at, so the runs are too short")
         if all(converged(self.runs)):
             found.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
         return found
