@@ -1,9 +1,9 @@
 """Who picks the better learning rate with the same number of steps: ours, or the packages that people use?
 
     python -m benchmarks.rates run [NETWORK …] [--minutes 10]   # adds what results/rates/*.csv do not hold yet
-    python -m benchmarks.rates report                            # tables and figure of docs/rates.md
+    python -m benchmarks.rates report                            # tables and figure of docs/lab/rates.md
 
-It needs the `bench` extra. The design is in docs/rates.md.
+It needs the `bench` extra. The design is in docs/lab/rates.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tables and figure of docs/rates.md, from the trainings that results/rates holds."""
+"""Tables and figure of docs/lab/rates.md, from the trainings that results/rates holds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from excite.report.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "rates.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "lab" / "rates.md"
 MEASURES = {"clean": "clean", "robust": "PGD"}
 OURS = ("1/L (certified)", "2/L (certified)", "1/L", "2/L", "careful", ONLINE)  # without a word: L as it was before
 METHODS = (*OURS, "torch-lr-finder", "Lightning lr_find", "grid of five", "customary 0.1", *BY_ITSELF)

@@ -1,9 +1,9 @@
-"""Write the tables of docs/results.md from the runs in results/: no figure in them is typed.
+"""Write the tables of results in docs/lab from the runs in results/, so that none is typed by hand.
 
     python tools/results_tables.py
 
-A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made again from the runs in that folder, under
-the attack that decides. `<!-- results/NAME: ARM against the others -->` begins one of what an arm gains on each other.
+A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made from the runs in that folder, under the
+attack that decides. After `<!-- results/NAME: ARM against the others -->` it shows what the arm gains on each other arm.
 """
 
 import re
@@ -19,7 +19,7 @@ from excite.report.trainings import Confounders, mean_of
 from excite.runs.collection import Group, by_seed, collect
 
 HOME = Path(__file__).parents[1]
-PAGE = HOME / "docs/results.md"
+PAGES = sorted((HOME / "docs/lab").glob("*-length.md"))
 BLOCK = re.compile(r"(<!-- (results/[\w./-]+)(?:: (\S+) against the others)? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -86,4 +86,5 @@ def _mean(arm: StudyArm, of: Callable[[Confounders], float | None], words: str) 
 
 
 if __name__ == "__main__":
-    write_text(PAGE, page(PAGE.read_text(encoding="utf-8")))
+    for file in PAGES:
+        write_text(file, page(file.read_text(encoding="utf-8")))

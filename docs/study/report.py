@@ -1,4 +1,4 @@
-"""Tables and figures of docs/baselines.md from the CSV files and traces: seconds, no training.
+"""Tables and figures of docs/lab/baselines.md from the CSV files and traces: seconds, no training.
 
 python docs/study/report.py
 """
@@ -18,7 +18,7 @@ from excite.files import write_text
 from excite.trace import Trace
 
 GOAL = 1.5
-DOCUMENT = HERE.parent / "baselines.md"
+DOCUMENT = HERE.parent / "lab" / "baselines.md"
 
 # Okabe and Ito's palette; markers say the same in black and white.
 BLUE, VERMILION, GREEN, ORANGE, PINK, SKY, BLACK = (
