@@ -3,7 +3,7 @@
     python tools/results_tables.py
 
 A table stands between `<!-- results/NAME -->` and `<!-- end -->`. It is made from the runs in that folder, under the
-attack that decides. After `<!-- results/NAME: ARM against the others -->` it shows what the arm gains on each other arm.
+attack that decides. After `<!-- results/NAME: ARM against the others -->` it shows what ARM gains on each other arm.
 """
 
 import re

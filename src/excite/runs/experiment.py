@@ -30,30 +30,30 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Data(Section, frozen=True):
-    name: str
-    train_examples: Count | None = None  # a seeded subset; all of them where left out
-    test_examples: Count | None = None
-    augment: str = "none"
-    unlabelled: str | None = None  # a data set with hidden labels, or a file: see excite.data.self_training.unlabelled
-    epoch_samples: Count = 50_000  # of labelled and pseudo-labelled images, where there are any of the latter
+    name: str  # data set: see `excite data list`
+    train_examples: Count | None = None  # number of training images, chosen by the seed; default: all
+    test_examples: Count | None = None  # number of test images; default: all
+    augment: str = "none"  # augmentation of training images
+    unlabelled: str | None = None  # images for RST: a data set with hidden labels, or a file
+    epoch_samples: Count = 50_000  # images per epoch, if there are pseudo-labelled ones
 
 
 class Model(Section, frozen=True):
-    name: str
-    normalize: bool = False  # put the training images' mean and deviation inside the model
-    options: Options = {}
+    name: str  # network, for instance `resnet20`
+    normalize: bool = False  # normalize by the training images' mean and deviation, inside the model
+    options: Options = {}  # the network's own options
 
 
 class Training(Section, frozen=True):
-    epochs: Count
-    batch_size: Count
-    schedule: Options  # kind, rate, and what that kind takes: the baseline's γᵏ
-    objective: str | Options = STANDARD  # a name, or kind and what that kind takes
-    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    weight_decay: Share = 0.0
-    nesterov: bool = False
-    steps: Count | None = None  # per epoch; all of them where left out
-    threads: Count | None = None  # of a CPU; another number changes the last digits. By default torch decides
+    epochs: Count  # number of epochs
+    batch_size: Count  # images per step
+    schedule: Options  # the baseline's learning rates γᵏ: kind, rate and options
+    objective: str | Options = STANDARD  # the loss: its kind, or kind and options
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # momentum of SGD
+    weight_decay: Share = 0.0  # weight decay of SGD
+    nesterov: bool = False  # use Nesterov's momentum
+    steps: Count | None = None  # steps per epoch; default: all batches
+    threads: Count | None = None  # CPU threads; another number changes the last digits. Default: torch decides
 
 
 class Teacher(Section, frozen=True):
@@ -62,42 +62,42 @@ class Teacher(Section, frozen=True):
     Of its labels it keeps those of at least the confidence `threshold`, with `balance` equally many of each class.
     """
 
-    model: Model | None = None
-    training: Training | None = None
-    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    balance: bool = False
+    model: Model | None = None  # keys as in [model]; default: the arms' model
+    training: Training | None = None  # keys as in [training]; default: the arms' training, standard objective
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # smallest confidence of a label that is kept
+    balance: bool = False  # keep equally many labels per class
 
 
 class Record(Section, frozen=True):
     """What a recorder notes of every training: local slopes, and curvatures on a probe of training images."""
 
-    slopes_per_epoch: Natural = 8
-    curvature_every: Natural = 0  # epochs; 0: never
-    probe_examples: Count = 512
-    gradient: Literal["epoch_mean", "probe"] = "epoch_mean"
-    input_gradients: bool = False  # the released code's too, with respect to the probe's pixels
-    test_examples: Count = 1000  # that are classified after every epoch, the first ones; all where there are no more
-    attacked_examples: Natural = 0  # test images that meet the first attack after every epoch
-    best_every: Natural = 0  # epochs between looks for the best weights under the first attack; 0: only the last count
-    held_out_examples: Count = 500  # training images kept out of training, on which the best is chosen
+    slopes_per_epoch: Natural = 8  # steps per epoch at which a local slope is measured
+    curvature_every: Natural = 0  # epochs between measurements of the curvature; 0: never
+    probe_examples: Count = 512  # training images on which curvatures and probe gradients are measured
+    gradient: Literal["epoch_mean", "probe"] = "epoch_mean"  # gradient stored per epoch
+    input_gradients: bool = False  # also store gradients with respect to pixels, as the released code does
+    test_examples: Count = 1000  # test images classified after every epoch
+    attacked_examples: Natural = 0  # test images attacked after every epoch, by the first attack
+    best_every: Natural = 0  # epochs between searches for the best weights under the first attack; 0: never
+    held_out_examples: Count = 500  # training images held out, on which the best weights are chosen
 
 
 class Experiment(Section, frozen=True):
-    name: str
+    name: str  # name of the experiment and of its run folder
     data: Data
     model: Model
     training: Training
-    attacks: dict[str, Options]  # by the name the table shows: kind, and what that kind takes
-    decides: str = ""  # the attack that the verdict is under; the first where none is named
-    summary: str = ""
-    seed: int = 0
+    attacks: dict[str, Options]  # attacks by the name that tables show: kind and options
+    decides: str = ""  # name of the attack that the verdict uses; default: the first
+    summary: str = ""  # one sentence for `excite list`
+    seed: int = 0  # random seed of initial weights, data order and subsets
     teacher: Teacher | None = None
     record: Record = Record()
-    lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # see `estimator_of`
-    estimators: dict[str, Options] = {}  # other ways to, by the name that --estimator and arms such as poe@stated take
+    lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # how to find L: method and options
+    estimators: dict[str, Options] = {}  # more ways to find L, by name: `--estimator NAME`, arms such as `poe@NAME`
     allow_unidentified: bool = False  # train at 1/L and 2/L even if L is not identified
-    arms: tuple[str, ...] = ("baseline", "poe", "largest")
-    sweep: dict[str, list[Any]] = {}  # by dotted key, the values that `excite sweep` tries, in every combination
+    arms: tuple[str, ...] = ("baseline", "poe", "largest")  # arms to train
+    sweep: dict[str, list[Any]] = {}  # values that `excite sweep` tries, by dotted key, in every combination
 
     @property
     def network(self) -> str:
