@@ -17,7 +17,8 @@ autodoc_default_options = {"members": True, "show-inheritance": False}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 default_role = "code"  # docstrings write `name` as Markdown does
-exclude_patterns = ["_build", "lab", "study"]
+smartquotes = False  # commands must be copied as they are: no en dash for --
+exclude_patterns = ["_build", "study"]
 html_theme = "furo"
 html_title = f"excite {release}"
 html_static_path: list[str] = []
@@ -39,5 +40,23 @@ def fences_to_literal_blocks(
     lines[:] = result
 
 
+def returns_to_field(_app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """Write `Returns:` as a field, because napoleon would take the words before a colon for a type."""
+    result, inside = [], False
+    for line in lines:
+        if line.strip() == "Returns:":
+            inside, prefix = True, ":returns: "
+        elif inside and line.strip() and not line.startswith("    "):
+            inside = False
+            result.append(line)
+        elif inside and line.strip():
+            result.append(f"{prefix}{line.strip()}")
+            prefix = "    "
+        else:
+            result.append(line)
+    lines[:] = result
+
+
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", returns_to_field, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", fences_to_literal_blocks)

@@ -32,14 +32,6 @@ loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch
 """What the pages take for granted: a model, its optimizer and scheduler, a loss, a loader, and one batch."""
 
 MORE = {
-    "README.md": """
-fresh = Net()
-def losses_at(rate, draw, steps):
-    theta = 1.0
-    for _ in range(steps):
-        yield 2 * theta**2
-        theta -= rate * 4 * theta
-""",
     "attacks.md": (
         "same = {'pgd': excite.attacks.create('pgd', eps=8 / 255, step=2 / 255, restarts=3),"
         " 'autoattack': excite.attacks.create('autoattack', eps=8 / 255)}\n"
@@ -92,6 +84,17 @@ def test_a_script_runs_with_at_most_eight_added_lines(name: str, needs: str | No
     assert "epoch 3: loss" in printed
 
 
+def test_the_paper_in_one_file() -> None:
+    lines = script("minimal.py")
+    assert len(lines) <= 200
+    assert [line for line in lines if "excite" in line and "import" in line] == ["from excite.data import load"]
+    command = [sys.executable, str(ROOT / "examples" / "minimal.py"), "--seeds", "1", "--epochs", "1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    rows = {line.split()[0]: line.split() for line in printed.splitlines() if line.strip()}
+    assert float(rows["2/L"][1]) == pytest.approx(2 * float(rows["1/L"][1]), abs=0.002)
+    assert all(float(accuracy) <= 100 for arm in ("baseline", "1/L", "2/L") for accuracy in rows[arm][2:4])
+
+
 @pytest.mark.slow
 def test_without_the_added_lines_it_is_a_plain_script(tmp_path: Path) -> None:
     lines = [line for line in script("mnist_script.py") if not line.endswith("# +")]
@@ -112,18 +115,8 @@ def test_the_page_shows_the_lines_of_the_script() -> None:
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "--keep-going",
-        "-q",
-        "-b",
-        "html",
-        str(ROOT / "docs"),
-        str(tmp_path),
-    ]
+    options = ["-W", "--keep-going", "-q", "-b", "html"]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(tmp_path)]
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert process.returncode == 0, process.stderr
     assert (tmp_path / "your-own-loop.html").exists()
