@@ -1,8 +1,8 @@
-"""What every estimator makes of every baseline: estimates.csv, one row each.
+"""Run every estimator on every baseline: estimates.csv, one row each.
 
     OMP_NUM_THREADS=1 python docs/study/estimates.py [NETWORK …]
 
-Traces come from grid.py. The rows of `edge` are those of the bisection that `edge` was before; edge.py has the new one.
+Traces come from grid.py. The rows of `edge` come from an earlier `edge`, a bisection.
 """
 
 import sys

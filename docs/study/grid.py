@@ -1,10 +1,10 @@
-"""The truth of the study: train each network over a grid of rates, attack it, and keep what the estimators need.
+"""Train each network of the study over a grid of rates, attack it, and store what the estimators need.
 
     OMP_NUM_THREADS=1 python docs/study/grid.py [--seed 1] [NETWORK …]
 
 Rows are appended to runs.csv (accuracies; `robust` is the worst case over the losses that PGD climbs), losses.csv (the
-first losses, for the short runs of the edge) and traces/. A row that is there is not computed again, so an interrupted
-study goes on where it stopped.
+first losses, for the short runs of `edge`) and traces/. Existing rows are not computed again, so an interrupted study
+continues where it stopped.
 """
 
 import argparse

@@ -158,15 +158,15 @@ def summary_table(names: Iterable[str]) -> str:
         "| method | best PGD rate met | a rate within one s.e. of it met | worst miss | spread of L over baselines |",
         "|---|---|---|---|---|",
     ]
-    found = {name: truth(name) for name in names}
+    truths = {name: truth(name) for name in names}
     for method in METHODS:
         one_over = {
             name: [float(row["one_over_L"]) for baseline in BASELINES if (row := _estimate(name, method, baseline))]
-            for name in found
+            for name in truths
         }
-        strict = [miss(one, found[name].best_robust) for name, ones in one_over.items() for one in ones]
+        strict = [miss(one, truths[name].best_robust) for name, ones in one_over.items() for one in ones]
         loose = [
-            min(miss(one, rate) for rate in found[name].near_best(found[name].robust))
+            min(miss(one, rate) for rate in truths[name].near_best(truths[name].robust))
             for name, ones in one_over.items()
             for one in ones
         ]
@@ -182,26 +182,26 @@ def seeds_table(names: Iterable[str]) -> str:
     """The edge over initial weights and data orders."""
     lines = ["| network | L by edge, a seed each | largest / smallest |", "|---|---|---|"]
     for name in names:
-        found = {
+        edges = {
             row["seed"]: float(row["L"])
             for row in rows(ESTIMATES)
             if (row["network"], row["method"], row["baseline"]) == (name, "edge", f"{BASELINES[-1]:g}")
         }
-        if len(found) > 1:
-            edges = ", ".join(f"{found[seed]:.3g}" for seed in sorted(found))
-            lines.append(f"| {SHORT[name]} | {edges} | {max(found.values()) / min(found.values()):.2f} |")
+        if len(edges) > 1:
+            listed = ", ".join(f"{edges[seed]:.3g}" for seed in sorted(edges))
+            lines.append(f"| {SHORT[name]} | {listed} | {max(edges.values()) / min(edges.values()):.2f} |")
     return "\n".join(lines)
 
 
 def slopes_times_rates(name: str) -> list[tuple[float, np.ndarray]]:
     """Local slope × rate in the second half of the steps at the initial rate, per run that lasted that long."""
-    found = []
+    products = []
     for rate in truth(name).rates:
         trace = Trace.load(trace_path(name, 0, rate))
         at_rate = np.isclose(trace.slope_learning_rates, rate)
         late = trace.slope_steps > trace.slope_steps[at_rate].max() / 2
-        found.append((rate, trace.slopes[at_rate & late] * rate))
-    return found
+        products.append((rate, trace.slopes[at_rate & late] * rate))
+    return products
 
 
 def law_figure(names: list[str]) -> Figure:

@@ -1,9 +1,8 @@
-"""How much does the scoring of the released code give away? `python docs/study/saved_pictures.py RUNS --out FILE`
+"""How much accuracy does the scoring of the released code add? `python docs/study/saved_pictures.py RUNS --out FILE`
 
-It saves the last point of PGD as an 8-bit picture by cutting off, reads it back, and scores that: part of a level up is
-lost, part of a level down becomes a whole one. Here each trained arm of the runs is scored so and as it is, on the same
-images with the same attack; a line of the CSV per run and arm, and a figure of the same name. Arms that FILE has
-already are not scored again.
+The released code saves the last point of PGD as an 8-bit picture by truncation, reads it back, and scores that. Here
+each trained arm of the runs is scored both ways, on the same images with the same attack. FILE gets a line per run and
+arm, and a figure of the same name. Arms that are already in FILE are not scored again.
 """
 
 import argparse
@@ -56,8 +55,8 @@ def scores(run: Run, arm: str, *, examples: int | None) -> list[str]:
         "last": last_point,
         "saved": saved_last_point,
     }
-    found = evaluate(model, images.floats(), images.labels, ways, checks=False)
-    measured = [trained.rate, len(images), found.clean.value, *(found.robust[way].value for way in ways)]
+    evaluation = evaluate(model, images.floats(), images.labels, ways, checks=False)
+    measured = [trained.rate, len(images), evaluation.clean.value, *(evaluation.robust[way].value for way in ways)]
     return [run.folder.name, arm, *map(str, measured)]
 
 
@@ -85,12 +84,12 @@ def main() -> None:
     parser.add_argument("--examples", type=int, help="of the experiment's test images; all of them where left out")
     options = parser.parse_args()
     lines = _read(options.out) if options.out.exists() else []
-    for found in run_folders_in(options.runs):
-        run = Run.open(found.path, console=Console())
-        for arm in (arm for arm in found.arms if not arm.problem):
+    for folder in run_folders_in(options.runs):
+        run = Run.open(folder.path, console=Console())
+        for arm in (arm for arm in folder.arms if not arm.problem):
             number = str(options.examples or len(run.parts.test))
-            if not any((line[0], line[1], line[3]) == (found.path.name, arm.name, number) for line in lines):
-                lines = [line for line in lines if line[:2] != [found.path.name, arm.name]]  # of other images
+            if not any((line[0], line[1], line[3]) == (folder.path.name, arm.name, number) for line in lines):
+                lines = [line for line in lines if line[:2] != [folder.path.name, arm.name]]  # of other images
                 lines.append(scores(run, arm.name, examples=options.examples))
                 order = in_order({name for _, name, *_ in lines})
                 lines.sort(key=lambda line: (line[0], order.index(line[1])))
