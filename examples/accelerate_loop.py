@@ -1,4 +1,4 @@
-"""A loop under Hugging Face's accelerate; the lines that end in `# +` are all that excite adds.
+"""A loop under Hugging Face's accelerate; excite adds only the lines that end in `# +`.
 
 pip install "excite[transformers]"; python examples/accelerate_loop.py
 """

@@ -1,4 +1,4 @@
-"""A training script as people write them; the lines that end in `# +` are all that excite adds.
+"""An ordinary training script; excite adds only the lines that end in `# +`.
 
 python examples/mnist_script.py --epochs 3
 """

@@ -1,4 +1,4 @@
-"""A stranger's own loop: find the edge of any model, loss and data, then train at 1/L.
+"""Any training loop: find L for any model, loss and data, then train at 1/L.
 
 python examples/own_loop.py
 """
@@ -21,7 +21,7 @@ def new_model(draw: int = 0) -> nn.Module:
 
 
 def losses_at(rate: float, draw: int, steps: int, model: nn.Module | None = None) -> Iterator[float]:
-    """Your own loop, which yields the loss of each step; another draw has other weights and another data order."""
+    """Your own loop, which yields the loss of each step. Each draw has its own initial weights and data order."""
     model = model or new_model(draw)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     order = torch.Generator().manual_seed(draw)
