@@ -130,7 +130,7 @@ def pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     with torch.no_grad():
-        return 100 * (model(x).argmax(1) == y).float().mean().item()
+        return 100 * float((model(x).argmax(1) == y).float().mean())
 
 
 # --- 4. The comparison ------------------------------------------------------------------------------------------------
