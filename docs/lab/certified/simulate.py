@@ -34,6 +34,8 @@ ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (edge, "NARROW", (1.2, 2.0)),
     (edge, "IDENTIFIED", (1.5, 3.0)),
     (edge, "LEARNED", (0.05, 0.3)),
+    (edge, "LEAST", (0.05, 0.2)),
+    (edge, "LEVEL", (1.0, 1.5)),
     (edge, "FEWEST_RUNS", (3, 8)),
     (edge, "LEAP", (2.0, 8.0)),
     (edge, "CONTRADICTION", (1.2, 2.0)),

@@ -11,7 +11,7 @@ from excite.lipschitz.epochs import Epochs
 from excite.lipschitz.local import Local
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
-from excite.registry import build, named_options
+from excite.registry import build
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -45,13 +45,11 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 }
 
 
-@named_options
 def estimator(method: str, **options: Any) -> Estimator[Any]:
     """The estimator of this name with these options; a wrong name or option is an InputError with the nearest one."""
     return build("estimator", ESTIMATORS, method, options)
 
 
-@named_options
 def estimate_lipschitz(
     evidence: Trace | ShortTrainings | None, method: str = "local", **options: Any
 ) -> LipschitzEstimate:

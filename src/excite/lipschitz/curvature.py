@@ -7,11 +7,9 @@ import numpy as np
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, Recording
-from excite.registry import with_named_options
 from excite.trace import Trace
 
 
-@with_named_options
 @dataclass(frozen=True, kw_only=True)
 class PathCurvature(Estimator[Trace]):
     """The `quantile` (1: the largest) of the curvatures measured after the first `transient` share of the steps.

@@ -13,7 +13,6 @@ from excite.lipschitz.dose_response import DoseResponse
 from excite.lipschitz.optimizers import described, is_adaptive
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
 from excite.quantities import check_number, check_whole
-from excite.registry import named_options, with_named_options
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -30,14 +29,14 @@ TRANSFER = 0.35  # e-folds, a standard deviation: how far the threshold of whole
 MUCH_SHORTER = 8.0  # times: runs that are longer than a training divided by this transfer better
 NARROW = 1.5  # a factor: once short runs know their threshold this well, the search is over
 IDENTIFIED = 2.0  # a factor: above it their threshold is not known
-LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short
+LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
+LEAST, LEVEL = 0.1, 1.25  # it fell by this share, and by less than this factor more than in runs of half the length
 FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
 LEAP = 4.0  # a factor: how far away to look for better rates
 CONTRADICTION = 1.5  # a factor: how far below a rate that converged another one must not fail
 PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
 
 
-@with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Edge(Estimator[ShortTrainings]):
     """The short runs cost `budget` trainings at first. If that does not identify L, they continue, up to `limit`.
@@ -84,7 +83,6 @@ class Edge(Estimator[ShortTrainings]):
         )
 
 
-@named_options
 def find_edge(
     losses_at: LossesAt,
     *,
@@ -114,10 +112,9 @@ def find_edge(
     of 0.35 in log η if a training is at least 8 times as long as the runs (docs/lab/certified).
 
     L is identified if the threshold of short runs is known within a factor 2, some run failed, no run failed far below
-    a rate at which another converged, and the best run's loss fell by 30% or runs are whole trainings. This L is an
-    *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness constant of the
-    loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum β
-    (`largest_stable_rate`).
+    a rate at which another converged, and the best run's loss fell by 30% or has levelled off. This L is an *effective*
+    one: it holds for this optimizer, batch size and schedule, and is not the smoothness constant of the loss. On a
+    quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum β (`largest_stable_rate`).
 
     Args:
         losses_at: `losses_at(rate, draw, steps)` trains for `steps` steps and yields the loss of each. Another draw
@@ -192,6 +189,7 @@ class _Search:
     whole: int | None  # steps of a whole training
     say: Callable[[str], None]
     runs: list[BriefRun] = field(default_factory=list)  # of the present length, and shorter ones that blew up
+    share_before: float = 0.0  # of the initial loss that shorter runs lost at most
     draws: int = 0
     spent: int = 0
 
@@ -222,6 +220,8 @@ class _Search:
         if longer <= self.steps:
             return
         self.say(f"Runs of {self.steps:,} steps are too short to compare rates; they now take {longer:,} steps.")
+        yardstick = Yardstick.of(self.runs)
+        self.share_before = yardstick.share if yardstick else 0.0
         self.steps, self.runs = longer, [run for run in self.runs if run.blew_up]
 
     @property
@@ -235,9 +235,14 @@ class _Search:
 
     @property
     def _learned(self) -> bool:
-        """Whether some run came far enough down to judge others by; a whole training has come as far as it can."""
+        """Whether some run came far enough down to judge others by.
+
+        That is by 30%; less, if runs of half the length came nearly as far, or if the run is a whole training.
+        """
         yardstick = Yardstick.of(self.runs)
-        return yardstick is not None and (yardstick.share >= LEARNED or self.steps == self.whole)
+        share = yardstick.share if yardstick else 0.0
+        levelled_off = LEAST < share < LEVEL * self.share_before
+        return share >= LEARNED or levelled_off or (share > 0 and self.steps == self.whole)
 
     @property
     def _contradictory(self) -> bool:

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
-from excite.registry import check_choice, with_named_options
+from excite.registry import check_choice
 from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
 PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
 
 
-@with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Epochs(Algorithm1):
     """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ between two epochs; N epochs, paired at random, are a block.

@@ -7,13 +7,11 @@ from typing import ClassVar
 from excite.errors import InputError
 from excite.lipschitz.extremes.algorithm_1 import Algorithm1, local_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
-from excite.registry import with_named_options
 from excite.trace import Trace
 
 BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # in shares of the slopes: M blocks this small are not all the same
 
 
-@with_named_options
 @dataclass(frozen=True, kw_only=True)
 class Local(Algorithm1):
     """‖g_B(θᵏ⁺¹) − g_B(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖ at sampled steps, each a true secant of one batch's loss; N/2 per block."""

@@ -18,7 +18,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
-from excite.registry import with_named_options
 from excite.schedules import Schedule, scale_base_rates
 
 GROWTH = math.sqrt(2)  # from rung to rung
@@ -124,7 +123,6 @@ class Climb:
         self.rate = self.multiple / 2 * max(self.good)
 
 
-@with_named_options
 class OnlineRate:
     """Finds the learning rate of `optimizer` while it trains `model`, and settles at `multiple`/L.
 

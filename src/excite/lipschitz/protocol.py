@@ -13,7 +13,6 @@ import numpy as np
 
 from excite.errors import InputError
 from excite.quantities import check_positive
-from excite.registry import with_named_options
 from excite.trace import Trace
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 Needs = Literal["trace", "short trainings", "nothing"]
 
 
-@with_named_options
 @dataclass(frozen=True)
 class LipschitzEstimate:
     """L, the Lipschitz constant of the loss gradient, as one method estimates it.
@@ -107,7 +105,6 @@ class LipschitzEstimate:
         return cls(**value | pairs)
 
 
-@with_named_options
 @dataclass(frozen=True)
 class ShortTrainings:
     """Short trainings of one experiment, and how long a whole one is.
@@ -123,7 +120,6 @@ class ShortTrainings:
     say: Callable[[str], None] | None = None  # told when the search continues beyond its budget
 
 
-@with_named_options
 @dataclass(frozen=True)
 class Recording:
     """What a run records, known before it trains, or what a trace holds: how much there is to estimate from."""

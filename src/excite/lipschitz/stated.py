@@ -6,10 +6,8 @@ from typing import ClassVar
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
-from excite.registry import with_named_options
 
 
-@with_named_options
 @dataclass(frozen=True)
 class Stated(Estimator[None]):
     """`constant` is L; `source` says whose it is.
