@@ -274,5 +274,5 @@ def test_a_step_of_trades_is_ten_gradients_an_answer_to_differ_from_and_two_loss
 @pytest.mark.parametrize("kind", ADVERSARIAL)
 def test_whole_numbers_for_pixels_are_refused_with_the_cure(kind: str) -> None:
     x, y = examples(0)
-    with pytest.raises(InputError, match=r"pass x\.float\(\) / 255"):
+    with pytest.raises(InputError, match="255"):
         objective_of(kind)(dropout_network(), (255 * x).byte(), y)

@@ -89,5 +89,5 @@ def test_stays_in_the_ball_and_is_no_better_than_the_start(
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(InputError, match="eps ≥ 0"):
+    with pytest.raises(InputError, match="eps"):
         PGDAT(eps=-0.1)

@@ -1,4 +1,4 @@
-"""TRADES against its definition written out, and no NaN where logits are extreme."""
+"""TRADES and RST equal their definitions written out; extreme logits give finite losses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from excite.attacks.protocol import distance
 from excite.errors import InputError
-from excite.objectives import Trades, trades_loss
+from excite.objectives import RST, Trades, rst_loss, trades_loss
 
 
 def divergence(natural: Tensor, adversarial: Tensor) -> Tensor:
@@ -85,6 +86,38 @@ def test_stays_in_the_ball(*, seed: int, eps: float, ratio: float, steps: int) -
 
 
 @pytest.mark.parametrize("beta", [-1.0, float("inf"), float("nan")])
-def test_a_beta_that_is_none_is_refused(beta: float) -> None:
-    with pytest.raises(InputError, match=r"released code has 6\.0"):
+def test_a_negative_or_non_finite_beta_is_refused(beta: float) -> None:
+    with pytest.raises(InputError, match="beta"):
         Trades(beta=beta)
+
+
+def test_rst_at_weight_one_is_trades(
+    new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor], assert_same_step: Any
+) -> None:
+    model, twin = new_network(), new_network()
+    loss = rst_loss(model, *batch, generator=torch.Generator().manual_seed(3))
+    assert_same_step(model, loss, twin, trades_loss(twin, *batch, generator=torch.Generator().manual_seed(3)))
+
+
+@pytest.mark.parametrize("size", [10, 9])
+@pytest.mark.parametrize("weight", [0.0, 0.3, 2.5])
+def test_rst_equals_the_weighted_mean_written_out(
+    new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor], assert_same_step: Any, weight: float, size: int
+) -> None:
+    model, twin = new_network(), new_network()
+    x, y = batch[0][:size], batch[1][:size]
+    loss = rst_loss(model, x, y, unlabelled_weight=weight, beta=2.0, generator=torch.Generator().manual_seed(3))
+    x_adv = Trades().perturb(twin, x, y, torch.Generator().manual_seed(3))
+    natural, adversarial = twin(x), twin(x_adv)
+    total = torch.zeros((), dtype=torch.float64)
+    labelled = 5
+    for i in range(size):
+        p, q = natural[i].softmax(0), adversarial[i].softmax(0)
+        share = cross_entropy(natural[i], y[i]) + 2.0 * (p * (p.log() - q.log())).sum()
+        total = total + (share if i < labelled else weight * share)
+    assert_same_step(model, loss, twin, total / (labelled + weight * (size - labelled)))
+
+
+def test_a_negative_rst_weight_is_refused() -> None:
+    with pytest.raises(InputError, match="unlabelled_weight"):
+        RST(unlabelled_weight=-1.0)

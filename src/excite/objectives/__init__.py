@@ -1,8 +1,9 @@
-"""What a training step minimises: pure functions (model, x, y) -> loss, usable in any loop.
+"""Training losses: standard, PGD adversarial training, TRADES, robust self-training and AWP.
 
-Each adversarial one is also an object with its options set, which `OBJECTIVES` makes for experiment files: it attacks
-in `perturb`, and its `loss_at` what that found is a function of the parameters alone (`frozen`).
-What others need to know is on the object: its title, the passes of a step, whether it needs pseudo-labels.
+Each is a pure function (model, x, y) -> loss for any training loop, and a class that holds its options, for experiment
+files (`OBJECTIVES`). An adversarial one works in two stages: `perturb` attacks, `loss_at` computes the loss there.
+`frozen` runs the attack once and returns the remaining loss as a function of the parameters.
+
 To add one: a file, a line in `OBJECTIVES`, a row in tests/objectives/test_every_objective.py.
 """
 
@@ -10,10 +11,8 @@ from collections.abc import Callable
 
 from excite.objectives.awp import AWP, awp_loss
 from excite.objectives.pgd_at import PGDAT, pgd_at_loss
-from excite.objectives.protocol import NamedObjective, Objective, frozen
-from excite.objectives.rst import RST, rst_loss
-from excite.objectives.standard import Standard, standard_loss
-from excite.objectives.trades import Trades, trades_loss
+from excite.objectives.protocol import NamedObjective, Objective, Standard, frozen, standard_loss
+from excite.objectives.trades import RST, Trades, rst_loss, trades_loss
 
 __all__ = [
     "AWP",

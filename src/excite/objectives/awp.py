@@ -1,8 +1,7 @@
-"""Adversarial weight perturbation (Wu et al. 2020): minimise the adversarial loss at the worst weights close by.
+"""Adversarial weight perturbation (AWP, Wu et al. 2020): minimize the adversarial loss at the worst nearby weights.
 
-Why AWP and not MART, as the objective beyond the paper's: AWP goes on top of any adversarial objective, so the paper's
-own TRADES and PGD-AT rows can be repeated with and without it; it flattens the loss around θ, which is where a larger
-learning rate is said to act too; and it became a part of most strong recipes. MART replaces the loss instead.
+AWP works on top of any adversarial objective, so the paper's TRADES and PGD-AT experiments can be repeated with and
+without it.
 """
 
 import math
@@ -18,12 +17,11 @@ from excite.errors import InputError
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial
 from excite.quantities import check_number
 from excite.randomness import undisturbed
-from excite.registry import build, named_options, with_named_options
+from excite.registry import build
 
 GAMMA = 0.005
 
 
-@named_options
 def awp_loss(
     model: nn.Module,
     x: Tensor,
@@ -37,33 +35,32 @@ def awp_loss(
     steps: int = STEPS,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """The loss of `on`, an adversarial objective, at (x′, θ + v); its gradient arrives at θ. `beta` is that of TRADES.
+    """Loss of the adversarial objective `on` at (x′, θ + v), differentiated with respect to θ.
 
-    x′ is what the attack of `on` finds at θ. v is one step up the loss at x′, of length gamma · ‖w‖ for every trained
-    weight tensor w of two dimensions or more (biases and batch-norm scales stay). The step up sees the loss as training
-    does, same mode, same dropout masks, and leaves no sign of it: batch-norm statistics are updated by the forward
-    passes at θ + v alone. Where several processes share a batch, each goes up along its own share.
+    x′ is the adversarial example that `on` finds at θ. v is one step up the gradient of the loss at x′. It moves every
+    trained weight tensor w with two or more dimensions by gamma · ‖w‖; biases and batch-norm scales are not moved. The
+    step up uses the same mode and dropout masks as training. Only the forward passes at θ + v update batch-norm
+    statistics. If several processes share a batch, each computes v from its part. `beta` is passed to TRADES.
     """
     return AWP(on, gamma, beta, eps, step, steps)(model, x, y, generator)
 
 
 class WeightPerturbation(NamedTuple):
-    """Adversarial images, and what is added to the weights of these names."""
+    """Adversarial images, and what to add to each named weight."""
 
     x_adv: Tensor
     weights: dict[str, Tensor]
 
 
-@with_named_options
 @dataclass(frozen=True)
 class AWP(Adversarial[WeightPerturbation]):
-    """`awp_loss` with its options set."""
+    """`awp_loss` with fixed options."""
 
     title: ClassVar[str] = "adversarial weight perturbation"
 
     on: str = "trades"
     gamma: float = GAMMA
-    beta: float | None = None  # the customary one, where `on` has any
+    beta: float | None = None  # None: the default of `on`
     eps: float = EPS
     step: float = STEP
     steps: int = STEPS
@@ -72,15 +69,15 @@ class AWP(Adversarial[WeightPerturbation]):
         check_number("gamma", self.gamma)
         if not 0 <= self.gamma < math.inf:
             raise InputError(
-                f"gamma={self.gamma} must be finite and 0 or more; 0.005 moves each weight tensor by half a percent."
+                f"gamma={self.gamma} must be finite and not negative; 0.005 moves each weight tensor by half a percent."
             )
-        _ = self._inner
+        _ = self._inner  # checks `on` and its options
 
     @cached_property
     def _inner(self) -> Adversarial[Tensor]:
-        from excite.objectives import OBJECTIVES  # which has a line for this one
+        from excite.objectives import OBJECTIVES  # imported here because it lists AWP too
 
-        inner = {name: kind for name, kind in OBJECTIVES.items() if _has_images(kind)}
+        inner = {name: kind for name, kind in OBJECTIVES.items() if _perturbs_images(kind)}
         options = {"eps": self.eps, "step": self.step, "steps": self.steps}
         if self.beta is not None:
             options["beta"] = self.beta
@@ -88,7 +85,7 @@ class AWP(Adversarial[WeightPerturbation]):
 
     @property
     def losses(self) -> int:
-        return 2 * self._inner.losses  # once more, to find the weights
+        return 2 * self._inner.losses  # the step up needs each loss once more
 
     def perturb(
         self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
@@ -111,10 +108,10 @@ class AWP(Adversarial[WeightPerturbation]):
 
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: WeightPerturbation, y: Tensor) -> Tensor:
         weights = {name: model.get_parameter(name) + by for name, by in perturbation.weights.items()}
-        moved: Any = partial(functional_call, model, weights)  # the model, with other weights
+        moved: Any = partial(functional_call, model, weights)  # the model with other weights
         return self._inner.loss_at(moved, x, perturbation.x_adv, y)
 
 
-def _has_images(kind: object) -> TypeGuard[type[Adversarial[Tensor]]]:
-    """Whether what it attacks is images alone, and all of them labelled."""
+def _perturbs_images(kind: object) -> TypeGuard[type[Adversarial[Tensor]]]:
+    """Whether it perturbs images only, and needs no pseudo-labels."""
     return isinstance(kind, type) and issubclass(kind, Adversarial) and kind is not AWP and not kind.needs_pseudo_labels

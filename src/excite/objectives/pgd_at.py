@@ -10,11 +10,9 @@ from torch.nn.functional import cross_entropy
 from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.attacks.protocol import check_inputs
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
-from excite.registry import named_options, with_named_options
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, follow_input
 
 
-@named_options
 def pgd_at_loss(
     model: nn.Module,
     x: Tensor,
@@ -26,10 +24,10 @@ def pgd_at_loss(
     random_start: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """max over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, by PGD; differentiable in the parameters.
+    """Maximum over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, found by PGD; differentiable in the parameters.
 
-    Of the iterates, each example's one of largest loss counts, the start included. In a loop, `PGDAT(...)` made once
-    and called as often saves tracing the model anew at every step.
+    For each example the iterate with the largest loss counts, including the starting point. In a training loop, create
+    `PGDAT(...)` once and call that: it traces the model once instead of at every step.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
@@ -39,10 +37,9 @@ def pgd_at_loss(
     return PGDAT(eps, step, steps, random_start)(model, x, y, generator)
 
 
-@with_named_options
 @dataclass(frozen=True)
 class PGDAT(Adversarial[Tensor]):
-    """`pgd_at_loss` with its options set."""
+    """`pgd_at_loss` with fixed options."""
 
     title: ClassVar[str] = "PGD adversarial training"
     losses: ClassVar[int] = 1
@@ -71,4 +68,4 @@ class PGDAT(Adversarial[Tensor]):
         )
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
-        return cross_entropy(full_precision(model(carried(perturbation, x))), y)
+        return cross_entropy(full_precision(model(follow_input(perturbation, x))), y)

@@ -1,94 +1,71 @@
-"""What an objective is, plain or adversarial, and how to look at one step's loss again.
+"""What an objective is: the standard loss, the base class of adversarial ones, and how to evaluate a loss again.
 
-An adversarial objective has two stages, an attack and a loss at what the attack found. Whoever compares the loss at two
-sets of parameters, or differentiates it twice, must not attack in between: it would compare two functions. So the
-perturbation is found once and held, and what is left depends on the parameters alone.
+The recorder compares the loss of one batch at two sets of parameters, and differentiates it twice. An attack in between
+would change the loss itself. So `frozen` attacks once and keeps the perturbation.
 """
 
 import abc
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
-from excite.registry import named_options
 
-Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> one number or one per example
+Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> a scalar or one loss per example
 Forward = Callable[[Tensor], Tensor]  # a model, or a model with other weights
 Perturbation = TypeVar("Perturbation")
 
-TRAINING_PASSES = 3  # of a forward pass: a backward pass, to the images and to the weights, does the work of two
-EPS, STEP, STEPS = 8 / 255, 0.007, 10  # of an attack in training, unless others are given
+TRAINING_PASSES = 3  # a forward pass, and a backward pass that costs two
+EPS, STEP, STEPS = 8 / 255, 0.007, 10  # default attack during training
 
 
 class NamedObjective(Protocol):
-    """What `OBJECTIVES` makes: an objective that says what others need to know of it."""
+    """An objective of `OBJECTIVES`, with what the rest of the package needs to know about it."""
 
     @property
     def title(self) -> str: ...
 
     @property
     def passes(self) -> int:
-        """The work of one step, per image, in forward passes."""
+        """Cost of one training step per image, in forward passes."""
         ...
 
     @property
     def needs_pseudo_labels(self) -> bool:
-        """Whether the second half of every batch must be labelled by a teacher."""
+        """Whether a teacher must label the second half of every batch."""
         ...
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, /) -> Tensor: ...
 
 
-@runtime_checkable
-class TwoStage(Protocol[Perturbation]):
-    """An objective whose loss is `loss_at` what `perturb` finds: adversarial images, and whatever else it moves."""
-
-    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, /) -> Perturbation: ...
-
-    def loss_at(self, model: nn.Module, x: Tensor, perturbation: Perturbation, y: Tensor, /) -> Tensor: ...
+def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Mean cross-entropy on clean images."""
+    return cross_entropy(model(x), y)
 
 
-@named_options
-def frozen(
-    objective: Objective, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
-) -> Callable[[], Tensor]:
-    """The loss on (x, y) as a function of the model's parameters alone; an attack, where there is one, runs now.
+@dataclass(frozen=True)
+class Standard:
+    """`standard_loss` as a class; it has no options."""
 
-    The attack draws from `generator`; without one from torch's global generator.
+    title: ClassVar[str] = "standard training"
+    passes: ClassVar[int] = TRAINING_PASSES
+    needs_pseudo_labels: ClassVar[bool] = False
 
-    ```
-    closure = frozen(objective, model, x, y)
-    closure().backward()
-    optimizer.step()
-    recorder.after_step(closure)
-    ```
-    """
-    attacking: object = objective
-    if isinstance(attacking, TwoStage):
-        return partial(attacking.loss_at, model, x, attacking.perturb(model, x, y, generator), y)
-    if "generator" in inspect.signature(objective).parameters:
-        raise InputError(
-            f"{_name(objective)} draws, and attacks, anew whenever it is called, so that it cannot be frozen. Pass the "
-            "objective with its options set, such as excite.objectives.Trades(beta=6.0)."
-        )
-    return partial(objective, model, x, y)
-
-
-def _name(objective: Objective) -> str:
-    function = objective.func if isinstance(objective, partial) else objective
-    return str(getattr(function, "__name__", function))
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return standard_loss(model, x, y)
 
 
 class Adversarial(abc.ABC, Generic[Perturbation]):
     """loss(model, x, y) = loss_at(model, x, perturb(model, x, y), y).
 
-    `perturb` sees the model in eval mode and leaves modes, batch-norm statistics and `.grad` as they are. It draws
-    from `generator`, or from torch's global one.
+    `perturb` attacks the model in eval mode. It does not change modes, batch-norm statistics or `.grad`. Random
+    numbers come from `generator`, or from torch's global generator if that is None.
     """
 
     title: ClassVar[str]
@@ -97,12 +74,12 @@ class Adversarial(abc.ABC, Generic[Perturbation]):
 
     @property
     def losses(self) -> int:
-        """How many forward passes of an image a step differentiates to learn from."""
+        """Number of forward passes per image that a training step differentiates."""
         raise NotImplementedError
 
     @property
     def passes(self) -> int:
-        """A gradient for each step of the attack, the answer it starts from or ends at, and the losses."""
+        """One gradient (two passes) per attack step, one further forward pass of the attack, and the losses."""
         return 2 * self.steps + 1 + self.losses * TRAINING_PASSES
 
     @abc.abstractmethod
@@ -117,6 +94,42 @@ class Adversarial(abc.ABC, Generic[Perturbation]):
         return self.loss_at(model, x, self.perturb(model, x, y, generator), y)
 
 
-def carried(x_adv: Tensor, x: Tensor) -> Tensor:
-    """`x_adv`, its distance from `x` held: a derivative with respect to pixels, where one is asked for, reaches `x`."""
+@runtime_checkable
+class TwoStage(Protocol[Perturbation]):
+    """Any object with the two stages of `Adversarial`, whether or not it derives from it."""
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, /) -> Perturbation: ...
+
+    def loss_at(self, model: nn.Module, x: Tensor, perturbation: Perturbation, y: Tensor, /) -> Tensor: ...
+
+
+def frozen(
+    objective: Objective, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
+) -> Callable[[], Tensor]:
+    """Attack now, if the objective is adversarial, and return the loss at that perturbation as a closure.
+
+    The closure depends on the model's parameters alone. The attack draws from `generator`, or from torch's global
+    generator if that is None.
+
+    ```
+    closure = frozen(objective, model, x, y)
+    closure().backward()
+    optimizer.step()
+    recorder.after_step(closure)
+    ```
+    """
+    candidate: object = objective
+    if isinstance(candidate, TwoStage):
+        return partial(candidate.loss_at, model, x, candidate.perturb(model, x, y, generator), y)
+    if "generator" in inspect.signature(objective).parameters:
+        function = objective.func if isinstance(objective, partial) else objective
+        raise InputError(
+            f"{getattr(function, '__name__', function)} attacks again at every call, so its loss cannot be frozen. "
+            "Pass the objective as an object, for example excite.objectives.Trades(beta=6.0)."
+        )
+    return partial(objective, model, x, y)
+
+
+def follow_input(x_adv: Tensor, x: Tensor) -> Tensor:
+    """`x_adv`, moving with `x` at a constant distance, so that derivatives with respect to `x` pass through it."""
     return x_adv + (x - x.detach()) if x.requires_grad else x_adv

@@ -1,4 +1,7 @@
-"""TRADES (Zhang et al. 2019): be right on the image, and answer alike all around it."""
+"""TRADES (Zhang et al. 2019): classify the image correctly and predict the same around it.
+
+Robust self-training (RST, Carmon et al. 2019) is TRADES on batches whose second half is labelled by a teacher.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -12,15 +15,13 @@ from excite.attacks.fast_model import Refolded
 from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
 from excite.attacks.protocol import check_inputs
 from excite.errors import InputError
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, carried
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, follow_input
 from excite.quantities import check_number
-from excite.registry import named_options, with_named_options
 
 BETA = 6.0
-NOISE = 0.001  # where the attack starts: KL is flat at the image itself
+NOISE = 0.001  # the attack starts beside the image, because the gradient of the KL divergence is zero at the image
 
 
-@named_options
 def trades_loss(
     model: nn.Module,
     x: Tensor,
@@ -34,11 +35,10 @@ def trades_loss(
 ) -> Tensor:
     """Mean over the batch of cross-entropy(p(x), y) + beta · KL(p(x) ‖ p(x′)); differentiable in the parameters.
 
-    The direction is that of the TRADES authors' code, natural to adversarial: Σ p(x) (log p(x) − log p(x′)), torch's
-    kl_div with the adversarial log-probabilities as input and the natural ones as target; the paper's formula has the
-    two the other way round. Gradients flow through both.
-    x′ is the last point of PGD on that KL, in eval mode, from x + N(0, 0.001²). In a loop, `Trades(...)` made once and
-    called as often saves tracing the model anew at every step.
+    The divergence is Σ p(x) (log p(x) − log p(x′)), as in the TRADES authors' code; the formula in the paper has its
+    arguments swapped. Gradients flow through both. x′ is the last iterate of PGD on this divergence, in eval mode,
+    started at x + N(0, 0.001²). In a training loop, create `Trades(...)` once and call that: it traces the model once
+    instead of at every step.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
@@ -48,10 +48,9 @@ def trades_loss(
     return Trades(beta, eps, step, steps)(model, x, y, generator)
 
 
-@with_named_options
 @dataclass(frozen=True)
 class Trades(Adversarial[Tensor]):
-    """`trades_loss` with its options set."""
+    """`trades_loss` with fixed options."""
 
     title: ClassVar[str] = "TRADES"
     losses: ClassVar[int] = 2
@@ -67,9 +66,7 @@ class Trades(Adversarial[Tensor]):
         check_number("beta", self.beta)
         if not 0 <= self.beta < math.inf:
             raise InputError(
-                f"beta={self.beta} must be finite, and 0 or more: below, it would reward answers that differ. "
-                "The released code has 6.0, where "
-                "the paper's text says 0.6."
+                f"beta={self.beta} must be finite and not negative. The released code uses 6.0; the paper says 0.6."
             )
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -92,9 +89,54 @@ class Trades(Adversarial[Tensor]):
         return self.losses_at(model, x, perturbation, y).mean()
 
     def losses_at(self, model: Forward, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
-        """One loss per example; two forward passes, because batch-norm sees each kind of image by itself."""
+        """One loss per example. Clean and adversarial images get separate forward passes, because of batch norm."""
         logits = full_precision(model(x))
         natural = log_softmax(logits, dim=1)
-        adversarial = log_softmax(full_precision(model(carried(x_adv, x))), dim=1)
+        adversarial = log_softmax(full_precision(model(follow_input(x_adv, x))), dim=1)
         divergence = kl_div(adversarial, natural, reduction="none", log_target=True).sum(1)
         return cross_entropy(logits, y, reduction="none") + self.beta * divergence
+
+
+def rst_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    unlabelled_weight: float = 1.0,
+    beta: float = BETA,
+    eps: float = EPS,
+    step: float = STEP,
+    steps: int = STEPS,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Weighted mean of TRADES losses: weight 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
+
+    Labelled examples must come first, pseudo-labelled ones second. At weight 1 this is `trades_loss` of the batch. At
+    weight 0 the second half only contributes to the batch-norm statistics.
+    """
+    return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
+
+
+@dataclass(frozen=True)
+class RST(Trades):
+    """`rst_loss` with fixed options."""
+
+    title: ClassVar[str] = "robust self-training"
+    needs_pseudo_labels: ClassVar[bool] = True
+
+    unlabelled_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("unlabelled_weight", self.unlabelled_weight)
+        if not 0 <= self.unlabelled_weight < math.inf:
+            raise InputError(
+                f"unlabelled_weight={self.unlabelled_weight} must be finite and not negative; 1 weights both halves "
+                "equally."
+            )
+
+    def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        losses = self.losses_at(model, x, perturbation, y)
+        weights = torch.ones_like(losses)
+        weights[(len(losses) + 1) // 2 :] = self.unlabelled_weight
+        return (weights * losses).sum() / weights.sum()
