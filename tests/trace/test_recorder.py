@@ -1,4 +1,4 @@
-"""The recorder sees what it should and leaves no sign of having looked."""
+"""The recorder records the right values and does not change the run."""
 
 import copy
 import json
@@ -55,7 +55,7 @@ def test_of_several_processes_one_keeps_the_trace() -> None:
     recorder.after_step(closure)
     recorder.record()
     assert len(averaged) == 2  # the first sampled step is looked at from both ends
-    with pytest.raises(InputError, match="first rank"):
+    with pytest.raises(InputError, match="rank 0"):
         _ = recorder.trace
 
 
@@ -167,8 +167,7 @@ def test_distances_equal_those_of_vectors_gathered_by_hand() -> None:
     d = torch.stack(parameters)[STEPS - 1 :: STEPS] - theta_0
     np.testing.assert_allclose(trace.gradient_distances, torch.cdist(g, g).numpy(), rtol=1e-5, atol=1e-12)
     np.testing.assert_allclose(trace.parameter_distances, torch.cdist(d, d).numpy(), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(trace.gradient_gram, (g @ g.T).numpy(), rtol=1e-5, atol=1e-9)
-    np.testing.assert_allclose(trace.displacement_gram, (d @ d.T).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(trace.gradient_norms, g.norm(dim=1).numpy(), rtol=1e-5)
     assert trace.steps.tolist() == [6, 12, 18, 24]
     assert trace.learning_rates.tolist() == [0.1] * 4
 
@@ -249,7 +248,7 @@ def test_moments_of_single_steps_need_a_probe(gradient: Any) -> None:
         np.testing.assert_allclose(secants(recorder.trace)[np.triu_indices(3, 1)], 4.0, rtol=1e-5)
         assert recorder.problems == ()
     else:
-        assert ['Use gradient="probe"' in problem for problem in recorder.problems] == [True]
+        assert [*recorder.state()[1]["problems"]] == ["single steps"]
 
 
 @pytest.mark.parametrize("where", ["in the checkpoint", "in a folder", "sketched"])
@@ -294,7 +293,7 @@ def test_a_folder_keeps_the_vectors_out_of_the_state_and_notices_damage(tmp_path
 def test_a_state_of_other_settings_is_refused() -> None:
     states: list[Any] = []
     run(lambda m, o: Recorder(m, o, storage="exact"), states=states)
-    with pytest.raises(InputError, match="same settings"):
+    with pytest.raises(InputError, match="settings"):
         run(lambda m, o: Recorder(m, o, storage="sketch"), states=states)
 
 
@@ -313,7 +312,7 @@ def test_auto_keeps_small_models_whole_and_sketches_large_ones() -> None:
     small = Recorder(nn.Linear(3, 3), probe=(torch.zeros(1, 3), torch.zeros(1).long()), gradient="probe")
     large = Recorder(nn.Linear(1500, 1500), probe=(torch.zeros(1, 1500), torch.zeros(1).long()), gradient="probe")
     assert "exact" in small.trace.facts["storage"]
-    assert "sketch of 8,192 entries" in large.trace.facts["storage"]
+    assert "sketch" in large.trace.facts["storage"]
 
 
 @pytest.mark.parametrize("how", ["unfrozen", "added to the optimizer"])
@@ -337,8 +336,8 @@ def test_layers_that_begin_to_move_unwatched_are_said(how: str) -> None:
         optimizer.add_param_group({"params": model[0].parameters()})
     epoch()
     epoch()
-    (problem,) = recorder.trace.facts["problems"]
-    assert "Make a new Recorder where layers are unfrozen" in problem
+    assert [*recorder.state()[1]["problems"]] == ["unfrozen"]
+    assert recorder.trace.facts["problems"] == list(recorder.problems)
 
 
 def test_a_closed_recorder_watches_no_more() -> None:
@@ -366,18 +365,18 @@ def test_input_gradients_carry_the_released_code_s_extra_division() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "keyword"),
     [
-        ({"optimizer": None}, "pass it, or use gradient"),
+        ({"optimizer": None}, "optimizer"),
         ({"gradient": "probe"}, r"probe=\(x, y\)"),
         ({"input_gradients": True}, r"probe=\(x, y\)"),
         ({"curvature_every": 3}, r"probe=\(x, y\)"),
-        ({"gradient": "nonsense"}, "gradient is one of"),
-        ({"storage": "nonsense"}, "storage one of"),
+        ({"gradient": "nonsense"}, "epoch_mean"),
+        ({"storage": "nonsense"}, "sketch"),
     ],
 )
-def test_what_is_missing_is_said(arguments: dict[str, Any], message: str) -> None:
+def test_what_is_missing_is_said(arguments: dict[str, Any], keyword: str) -> None:
     model = network()
     settings = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)} | arguments
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=keyword):
         Recorder(model, **settings)

@@ -1,6 +1,6 @@
-"""The recorder in other people's loops: the slopes are right, or it says in a sentence why not and what to do.
+"""The recorder in other people's loops: the slopes are right, or it warns and says what to do.
 
-Each row of the table in docs/recorder.md is one of ROWS, and says what its loop's recorder answers here.
+Each row of the table in docs/recorder.md is one of ROWS.
 """
 
 import contextlib
@@ -116,9 +116,9 @@ def one_process() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Loop:
-    """One way to train; `says` is what the recorder objects to (part of it), None where it has nothing to say."""
+    """One way to train; `warning` is the kind of warning that the recorder gives, None if it gives no warning."""
 
-    says: str | None = None
+    warning: str | None = None
     model: Callable[[], nn.Module] = classifier
     wrap: Callable[[nn.Module], nn.Module] = lambda model: model
     optimizer: Optimizers = sgd
@@ -137,12 +137,12 @@ class Loop:
 
 ROWS: dict[str, Loop] = {
     "plain SGD, momentum, weight decay": Loop(),
-    "gradient accumulation": Loop("gradients of 2 backward passes", accumulate=2),
-    "gradient clipping": Loop("clipped or scaled", clip=0.05),
+    "gradient accumulation": Loop("accumulated", accumulate=2),
+    "gradient clipping": Loop("scaled", clip=0.05),
     "clipping that does not bite": Loop(clip=1e6),
     "several parameter groups": Loop(optimizer=in_groups),
-    "AdamW": Loop("rates for AdamW", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
-    "Adadelta": Loop("rates for Adadelta", optimizer=lambda model: torch.optim.Adadelta(model.parameters())),
+    "AdamW": Loop("optimizer", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
+    "Adadelta": Loop("optimizer", optimizer=lambda model: torch.optim.Adadelta(model.parameters())),
     "frozen layers": Loop(model=frozen, optimizer=of_those_that_train),
     "a layer that is frozen on the way": Loop(freeze_at=3),
     "an optimizer of some layers": Loop(optimizer=of_the_last_layer),
@@ -172,12 +172,12 @@ ROWS: dict[str, Loop] = {
         batch=lambda step: ((vectors(step)[0], vectors(step)[1]), vectors(step)[1]),
         loss=lambda model, x, y: binary_cross_entropy_with_logits(model(*x)[:, 0], (y > 0).float()),
     ),
-    "after_step before step": Loop("called before optimizer.step()", early=True),
+    "after_step before step": Loop("early", early=True),
 }
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said(name: str) -> None:
+def test_slopes_are_true_secants_of_one_loss_and_misuse_gives_a_warning(name: str) -> None:
     loop = ROWS[name]
     torch.manual_seed(0)
     with loop.around():
@@ -189,13 +189,14 @@ def test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said(name: str) 
     trace = recorder.trace
     assert len(trace.slopes) == len(expected) > 0
     np.testing.assert_allclose(trace.slopes, expected, rtol=loop.tolerance)
-    if loop.says is None:
-        assert recorder.problems == ()
+    kinds = [*recorder.state()[1]["problems"]]
+    if loop.warning is None:
+        assert kinds == []
         assert "problems" not in trace.facts
     else:
-        assert sum(loop.says in problem for problem in recorder.problems) == 1  # once, however often it happens
+        assert kinds == [loop.warning]
         assert trace.facts["problems"] == list(recorder.problems)
-        assert loop.says in str(trace)
+        assert str(trace).endswith(recorder.problems[0])
 
 
 def train(loop: Loop, model: nn.Module, optimizer: torch.optim.Optimizer, recorder: Recorder) -> list[float]:
@@ -259,21 +260,21 @@ def plain_slope(
 
 
 REFUSED: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], str]] = {
-    "LBFGS": (lambda model: torch.optim.LBFGS(model.parameters()), r'gradient="probe" and slopes_per_epoch=0'),
-    "an optimizer of another model": (lambda _: sgd(classifier()), r"none of this model's parameters"),
+    "LBFGS": (lambda model: torch.optim.LBFGS(model.parameters()), "slopes_per_epoch=0"),
+    "an optimizer of another model": (lambda _: sgd(classifier()), r"model\.parameters"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_watched_is_refused_with_the_cure(name: str) -> None:
-    optimizer, message = REFUSED[name]
+    optimizer, keyword = REFUSED[name]
     model = classifier()
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=keyword):
         Recorder(model, optimizer(model))
 
 
 @pytest.mark.parametrize("parts", [False, True])
-def test_rounding_of_autocast_is_no_slope_whoever_calls_the_layers(parts: bool) -> None:
+def test_rounding_of_autocast_gives_no_slope(parts: bool) -> None:
     """Lightning's training_step calls parts of the module, whose own forward never runs."""
     torch.manual_seed(0)
     model = TakesDict()
@@ -314,15 +315,15 @@ def test_lbfgs_can_be_recorded_on_a_probe() -> None:
 
 
 CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
-    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "calls backward"),
-    "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "not float"),
-    "a closure that returns nothing": (lambda _: None, "not NoneType"),
-    "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), r"shape \(16,\)"),
+    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "backward"),
+    "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "float"),
+    "a closure that returns nothing": (lambda _: None, "NoneType"),
+    "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), "16"),
     "checkpointed layers, use_reentrant=True": (
         lambda model: checkpointed(model, *vectors(0), reentrant=True),
         "use_reentrant=False",
     ),
-    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "has no gradient"),
+    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "no_grad"),
 }
 
 
@@ -337,7 +338,7 @@ def backwards(loss: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", CLOSURES)
 def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) -> None:
-    wrong, message = CLOSURES[name]
+    wrong, keyword = CLOSURES[name]
     model = classifier()
     optimizer = sgd(model)
     recorder = Recorder(model, optimizer)
@@ -345,7 +346,7 @@ def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) ->
     optimizer.step()
     before = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     values = weights(model)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=keyword):
         recorder.after_step(lambda: wrong(model))
     after = [parameter.grad for parameter in model.parameters()]
     assert all(a is not None and torch.equal(a, b) for a, b in zip(after, before, strict=True))

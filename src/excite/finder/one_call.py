@@ -24,7 +24,7 @@ from excite.quantities import OnProgress, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import named_options
 from excite.rescaling import shape_of
-from excite.trace.used_gradient import check_optimizer, trainable
+from excite.trace.misuse import check_optimizer, trainable
 
 Step = Callable[[nn.Module, Any], Tensor]
 

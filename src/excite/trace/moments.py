@@ -1,11 +1,11 @@
-"""The moments of a run as vectors, whole or sketched, and their distances: each new one is compared with all before.
+"""Distances between the moments of a run: each new vector, exact or sketched, is compared with all before it.
 
-A sketch is linear, so sums, means and differences of sketches are sketches of them, and its squared length is right
-on average with a relative standard error of √(2/entries): 1.6% for 8,192 entries, 0.8% for a length. A cosine near 0
-has one of 1/√entries, 0.011.
+A sketch is linear, so sums, means and differences of sketches are sketches of the sums, means and differences. Its
+squared length is unbiased, with a relative standard error of √(2/entries): 1.6% for 8,192 entries, or 0.8% for a
+length. A cosine near 0 has a standard error of 1/√entries, 0.011.
 
-Squared distances are taken from differences, entry by entry in float64. The textbook way, from inner products,
-loses half of the digits where two moments nearly coincide.
+Squared distances are summed from differences, entry by entry in float64. Computing them from inner products would lose
+half of the digits when two moments nearly coincide.
 """
 
 import math
@@ -14,7 +14,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,33 +23,19 @@ from torch import Tensor
 
 from excite.errors import CorruptFileError
 from excite.files import atomic, sha256
-from excite.trace.used_gradient import check_seen
+from excite.trace.misuse import check_visible
 
 Storage = Literal["auto", "exact", "sketch"]
+Floats = NDArray[np.float64]
 
 SKETCH_ENTRIES = 8192
-EXACT_LIMIT = 2_000_000  # parameters; larger models are sketched under storage="auto"
-Floats = NDArray[np.float64]
+EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
+MEMORY_LIMIT = 512 * 2**20  # bytes of vectors; further vectors are stored on disk
 _CHUNK = 2**20
-MEMORY_LIMIT = 512 * 2**20  # bytes of vectors; more of them go to disk
-
-
-class Projection(Protocol):
-    """Adds tensors, one per parameter, into a vector."""
-
-    entries: int
-    description: str
-    cosine_error: float  # the standard error of a cosine near 0
-
-    def zeros(self) -> Tensor: ...
-
-    def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
-        """Add the tensor that belongs to parameter number `index`."""
-        ...
 
 
 class Whole:
-    """Every entry, in float32 (float64 where the model has it)."""
+    """Stores every entry, in float32 (float64 if the model has float64 parameters)."""
 
     cosine_error = 0.0
 
@@ -66,21 +52,22 @@ class Whole:
         return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
 
     def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
+        """Add the tensor of parameter number `index` to `vector`."""
         shape, offset = self._shapes[index], self._offsets[index]
         vector[offset : offset + shape.numel()].view(shape).add_(tensor)
 
 
 class CountSketch:
-    """`entries` sums of entries with random signs; memory: one byte per parameter for the signs.
+    """`entries` sums of entries with random signs; the signs take one byte per parameter.
 
-    The entries of a parameter fall into blocks of the sketch's length; each block is shifted by a random amount, so
-    that two entries of different blocks meet in one sum with probability 1/entries.
+    The entries of a parameter are split into blocks of the sketch's length, and each block is rotated by a random
+    amount. Two entries of different blocks then fall into the same sum with probability 1/entries.
     """
 
     def __init__(self, shapes: Sequence[Tensor], *, entries: int = SKETCH_ENTRIES, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.entries = entries
-        self.cosine_error = 1 / math.sqrt(entries)
+        self.cosine_error = 1 / math.sqrt(entries)  # standard error of a cosine near 0
         self._device = shapes[0].device
         self._dtype = torch.float32 if self._device.type == "mps" else torch.float64
         self._signs: list[Tensor] = []
@@ -97,6 +84,7 @@ class CountSketch:
         return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
 
     def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
+        """Add the tensor of parameter number `index` to `vector`."""
         flat, signs = tensor.reshape(-1), self._signs[index]
         unrolled = torch.zeros(2 * self.entries, dtype=self._dtype, device=self._device)
         for block, shift in enumerate(self._shifts[index]):
@@ -106,8 +94,10 @@ class CountSketch:
         vector += unrolled[: self.entries] + unrolled[self.entries :]
 
 
+Projection = Whole | CountSketch  # adds tensors, one per parameter, into a vector
+
+
 def projection_of(parameters: Sequence[Tensor], storage: Storage, entries: int, seed: int) -> Projection:
-    """The one that `storage` asks for."""
     size = sum(parameter.numel() for parameter in parameters)
     if storage == "sketch" or (storage == "auto" and size > EXACT_LIMIT):
         return CountSketch(parameters, entries=entries, seed=seed)
@@ -115,7 +105,7 @@ def projection_of(parameters: Sequence[Tensor], storage: Storage, entries: int, 
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The same tensor with its zeros: embeddings may give sparse gradients."""
+    """Embeddings may have sparse gradients; this adds their zeros."""
     return tensor.to_dense() if tensor.is_sparse else tensor
 
 
@@ -132,29 +122,29 @@ def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
 def project_gradient(
     projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor], vector: Tensor | None = None
 ) -> Tensor:
-    """Add the gradient of `loss()` to `vector`, one parameter at a time: `.grad` stays as it is, no copy is kept.
+    """Add the gradient of `loss()` to `vector`, one parameter at a time, without touching `.grad` or keeping a copy.
 
-    Parameters that require no gradient, such as those frozen on the way, count as zeros.
+    Parameters that do not require a gradient, such as layers frozen during training, count as zeros.
     """
     total = projection.zeros() if vector is None else vector
 
-    def take(index: int) -> Callable[[Tensor], Tensor]:
+    def adder(index: int) -> Callable[[Tensor], Tensor]:
         def hook(gradient: Tensor) -> Tensor:
             with torch.no_grad():
                 projection.add(total, index, dense(gradient))
-            return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # lets go of it
+            return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
 
         return hook
 
-    wanted = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
+    trained = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
     handles = [
-        parameter.register_hook(take(index))  # type: ignore[no-untyped-call]
-        for index, parameter in wanted.items()
+        parameter.register_hook(adder(index))  # type: ignore[no-untyped-call]
+        for index, parameter in trained.items()
     ]
     try:
         with torch.enable_grad():
             value = loss()
-            check_seen(value, torch.autograd.grad(value, list(wanted.values()), allow_unused=True))
+            check_visible(value, torch.autograd.grad(value, list(trained.values()), allow_unused=True))
     finally:
         for handle in handles:
             handle.remove()
@@ -162,10 +152,10 @@ def project_gradient(
 
 
 class Moments:
-    """Squared distances between an origin (index 0; None: zero) and the vectors appended so far.
+    """Squared distances between an origin (index 0; None means zero) and the vectors appended so far.
 
-    Vectors stay in memory up to `memory_limit` bytes, then go to memory-mapped files that vanish with this object.
-    With a `folder` they are files there from the first one on, and `state` only names them.
+    Vectors stay in memory up to `memory_limit` bytes. Further ones go to memory-mapped temporary files, deleted with
+    this object. With a `folder`, all vectors are files in it, and `state` contains only their hashes.
     """
 
     def __init__(
@@ -190,7 +180,7 @@ class Moments:
         grown[:-1, :-1] = self.squared
         grown[-1, :-1] = grown[:-1, -1] = row
         self.squared = grown
-        self._vectors.append(self._kept(new))
+        self._vectors.append(self._store(new))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         arrays: dict[str, NDArray[Any]] = {"squared": self.squared.copy()}
@@ -207,17 +197,18 @@ class Moments:
         if self._origin is not None:
             self._origin = _array(tensors[f"{self._name}.origin"])
         for vector in tensors.get(f"{self._name}.vectors", ()):
-            self._vectors.append(self._kept(_array(vector)))
+            self._vectors.append(self._store(_array(vector)))
         for digest in facts["sha256"]:
             path = self._path(len(self._vectors))
             if not path.exists() or sha256(path) != digest:
                 raise CorruptFileError(
-                    f"{path} is missing or not as it was recorded. Put it back, or delete the run to start it again."
+                    f"{path} is missing or was changed since it was recorded. Restore it, or delete the run to start "
+                    "again."
                 )
             self._vectors.append(np.load(path, mmap_mode="r"))
             self._digests.append(digest)
 
-    def _kept(self, vector: NDArray[Any]) -> NDArray[Any]:
+    def _store(self, vector: NDArray[Any]) -> NDArray[Any]:
         if self._folder is None and (len(self._vectors) + 1) * vector.nbytes <= self._memory_limit:
             return vector
         path = self._path(len(self._vectors))
@@ -229,16 +220,15 @@ class Moments:
         return mapped
 
     def _path(self, index: int) -> Path:
-        if self._folder is not None:
-            return self._folder / f"{self._name}-{index:04d}.npy"
-        if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="excite-trace-"))
-            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
-        return self._temporary / f"{self._name}-{index:04d}.npy"
+        folder = self._folder or self._temporary
+        if folder is None:
+            folder = self._temporary = Path(tempfile.mkdtemp(prefix="excite-trace-"))
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder / f"{self._name}-{index:04d}.npy"
 
 
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
-    """‖a − b‖² in float64, a chunk at a time; None is zero."""
+    """‖a − b‖² in float64, computed in chunks; None counts as zero."""
     total = 0.0
     for start in range(0, len(a), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -250,5 +240,5 @@ def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
 
 
 def _array(vector: Tensor) -> NDArray[Any]:
-    """A copy of its own, in memory."""
+    """A copy in memory."""
     return np.array(vector.detach().cpu().numpy())

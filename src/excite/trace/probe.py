@@ -1,14 +1,16 @@
-"""A fixed set of examples on which the same loss can be looked at again and again, as training sees it.
+"""Fixed examples on which the training loss is evaluated again and again, and the curvature of that loss.
 
-The model is evaluated in train mode, in equal batches of about the training batch size: batch-norm then uses batch
-statistics, which is the function that SGD descends. Random parts (dropout) are the same at every evaluation. Under an
-adversarial objective a look begins by finding the perturbations, and every evaluation is at those.
+The model is evaluated in train mode, in equal batches of about the training batch size. Batch norm then uses batch
+statistics, as it does in training. Dropout masks are the same at every evaluation. An adversarial objective attacks
+once per batch, and all evaluations use those perturbations.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -16,20 +18,19 @@ from torch.nn.functional import cross_entropy
 from excite.errors import InputError
 from excite.objectives.protocol import Objective, frozen
 from excite.randomness import seed_all, undisturbed
-from excite.registry import with_named_options
+from excite.trace.misuse import check_visible
 
-__all__ = ["Loss", "Objective", "Probe", "input_gradient"]
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> a scalar or one loss per example
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> one number or one per example
+MIN_ITERATIONS = 6  # a small residual means that an eigenvalue is near; a few more steps find the largest one
 
 
-@with_named_options
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Examples `x` with targets `y` (labels or soft labels) and what is minimised on them.
+    """Examples `x` with targets `y` (labels or soft labels), and the loss on them.
 
-    `objective(model, x, y)`, where given, replaces `loss(model(x), y)`: for adversarial training. The batches are
-    as many as make them nearest to `batch_size` and differ by one example at most; every example counts alike.
+    `objective(model, x, y)`, if given, replaces `loss(model(x), y)`, for example for adversarial training. The number
+    of batches is chosen so that their size is closest to `batch_size`. Every example has the same weight.
     """
 
     x: Tensor
@@ -42,8 +43,8 @@ class Probe:
     def __post_init__(self) -> None:
         if len(self.x) == 0 or len(self.x) != len(self.y) or self.batch_size < 1:
             raise InputError(
-                f"A probe needs as many targets as examples and a positive batch size, not {len(self.y)} for "
-                f"{len(self.x)} in batches of {self.batch_size}."
+                f"A probe needs one target per example and a positive batch size; got {len(self.x)} examples, "
+                f"{len(self.y)} targets and batch_size={self.batch_size}."
             )
 
     @property
@@ -52,12 +53,12 @@ class Probe:
         return list(zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True))
 
     def evaluations(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """The examples of each batch and a function that gives their share of the mean loss, for one look."""
+        """For each batch its examples and a function that returns its share of the mean loss, in train mode."""
         with as_in_training(model):
             yield from self._shares(model)
 
     def held(self, model: nn.Module) -> list[Callable[[], Tensor]]:
-        """Each batch's share of the mean loss, at perturbations found now, to be called `as_in_training`."""
+        """One function per batch that returns its share of the mean loss; call them inside `as_in_training`."""
         with as_in_training(model):
             return [share for _, share in self._shares(model)]
 
@@ -69,10 +70,10 @@ class Probe:
             loss = frozen(self.objective or self._plain, model, inputs, targets)
 
             def share(
-                index: int = index, loss: Callable[[], Tensor] = loss, part: float = len(x) / len(self.x)
+                index: int = index, loss: Callable[[], Tensor] = loss, weight: float = len(x) / len(self.x)
             ) -> Tensor:
                 seed_all(self.seed + index, device)
-                return part * loss().mean()
+                return weight * loss().mean()
 
             yield inputs, share
 
@@ -82,7 +83,7 @@ class Probe:
 
 @contextlib.contextmanager
 def as_in_training(model: nn.Module) -> Iterator[None]:
-    """Train mode inside, but for layers that a loop keeps in eval mode; afterwards everything is as it was."""
+    """Inside, the model is in train mode, except layers that the loop keeps in eval mode; then all is restored."""
     with undisturbed(model, next(model.parameters()).device):
         if not model.training:
             model.train()
@@ -90,7 +91,7 @@ def as_in_training(model: nn.Module) -> Iterator[None]:
 
 
 def input_gradient(model: nn.Module, probe: Probe) -> Tensor:
-    """The released code's gradient: with respect to pixels, averaged over a batch whose loss is an average already."""
+    """Gradient with respect to the pixels, averaged over the batch once more than the loss is: the released code's."""
     total = torch.zeros(probe.x[0].numel())
     for inputs, loss in probe.evaluations(model):
         inputs.requires_grad_(True)
@@ -98,3 +99,91 @@ def input_gradient(model: nn.Module, probe: Probe) -> Tensor:
             (gradient,) = torch.autograd.grad(loss(), inputs)
         total += gradient.mean(0).reshape(-1).cpu()
     return total
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """`value` ≥ 0 is within `residual` of the absolute value of an eigenvalue; NaN if the loss is not finite."""
+
+    value: float
+    residual: float
+    iterations: int
+
+
+def largest_curvature(
+    model: nn.Module,
+    probe: Probe,
+    *,
+    parameters: Sequence[Tensor] | None = None,
+    iterations: int = 20,
+    tolerance: float = 0.01,
+    seed: int = 0,
+) -> Curvature:
+    """Largest absolute eigenvalue λ of the Hessian H of the probe's loss, by Lanczos iteration.
+
+    For some unit vector v, ‖H v − λ v‖ ≤ residual. The iteration stops when the residual is below `tolerance` × λ; the
+    error of λ is of the order of its square. H is taken with respect to `parameters`, by default all parameters of the
+    model that require gradients. Memory: three vectors of the model's size and the graph of one batch. For ½ θᵀAθ the
+    value is the largest |eigenvalue| of A.
+    """
+    parameters = [p for p in (model.parameters() if parameters is None else parameters) if p.requires_grad]
+    device, dtype = parameters[0].device, parameters[0].dtype
+    losses = probe.held(model)
+    generator = torch.Generator().manual_seed(seed)
+    size = sum(parameter.numel() for parameter in parameters)
+    vector = torch.randn(size, generator=generator, dtype=dtype).to(device)
+    vector /= vector.norm()
+    previous, beta = torch.zeros_like(vector), 0.0
+    diagonal: list[float] = []
+    off_diagonal: list[float] = []
+    result = Curvature(0.0, 0.0, 0)
+    for iteration in range(1, min(iterations, size) + 1):
+        image = hessian_vector_product(model, parameters, losses, vector)
+        alpha = float(torch.dot(image, vector))
+        image -= alpha * vector + beta * previous
+        beta = float(image.norm())
+        if not (math.isfinite(alpha) and math.isfinite(beta)):
+            return Curvature(math.nan, math.nan, iteration)
+        diagonal.append(alpha)
+        result = _ritz(diagonal, off_diagonal, beta, iteration)
+        exhausted = beta <= 1e-7 * (abs(alpha) + sum(off_diagonal[-1:]))
+        if exhausted or (iteration >= MIN_ITERATIONS and result.residual <= tolerance * result.value):
+            break
+        off_diagonal.append(beta)
+        previous, vector = vector, image / beta
+    return result
+
+
+def hessian_vector_product(
+    model: nn.Module, parameters: Sequence[Tensor], losses: Sequence[Callable[[], Tensor]], vector: Tensor
+) -> Tensor:
+    """H v, where H is the Hessian of the sum of `losses`."""
+    product = torch.zeros_like(vector)
+    sizes = [parameter.numel() for parameter in parameters]
+    pieces = [piece.view(p.shape) for piece, p in zip(torch.split_with_sizes(vector, sizes), parameters, strict=True)]
+    with torch.enable_grad(), as_in_training(model):
+        for loss in losses:
+            value = loss()
+            gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
+            check_visible(value, gradients)
+            curved = [
+                (gradient, piece)
+                for gradient, piece in zip(gradients, pieces, strict=True)
+                if gradient is not None and gradient.requires_grad
+            ]
+            if not curved:
+                continue
+            images = torch.autograd.grad(
+                [gradient for gradient, _ in curved], parameters, [piece for _, piece in curved], allow_unused=True
+            )
+            for target, image in zip(torch.split_with_sizes(product, sizes), images, strict=True):
+                if image is not None:
+                    target.add_(image.reshape(-1))
+    return product
+
+
+def _ritz(diagonal: list[float], off_diagonal: list[float], beta: float, iteration: int) -> Curvature:
+    tridiagonal = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    values, vectors = np.linalg.eigh(tridiagonal)
+    best = int(np.abs(values).argmax())
+    return Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])), iteration)

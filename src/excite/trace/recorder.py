@@ -1,10 +1,10 @@
-"""Watch any training loop and keep what the estimators of L need; the run goes on as if nobody had looked."""
+"""Watch any training loop and keep what the estimators of L need, without changing the run."""
 
 import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,40 +13,21 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_whole
-from excite.registry import with_named_options
-from excite.trace.hessian import largest_curvature
-from excite.trace.moments import (
-    SKETCH_ENTRIES,
-    Moments,
-    Storage,
-    dense,
-    project,
-    project_gradient,
-    projection_of,
-)
-from excite.trace.probe import Loss, Objective, Probe, input_gradient
-from excite.trace.slopes import LocalSlopes
+from excite.registry import check_choice
+from excite.trace.misuse import WARNINGS, check_optimizer, held_by, refuse, rescales_gradients, trainable
+from excite.trace.moments import SKETCH_ENTRIES, Moments, Storage, dense, project, project_gradient, projection_of
+from excite.trace.probe import Loss, Objective, Probe, input_gradient, largest_curvature
+from excite.trace.slopes import LocalSlopes, UsedGradients
 from excite.trace.trace import Trace
-from excite.trace.used_gradient import (
-    SINGLE_STEP,
-    UNFROZEN,
-    UsedGradients,
-    caveat,
-    check_optimizer,
-    held_by,
-    trainable,
-)
 
 Gradient = Literal["epoch_mean", "probe"]
 
 logger = logging.getLogger(__name__)
 
 
-@with_named_options
 class Recorder:
-    """Fills a Trace from any loop; leaves weights, gradients, optimizer, buffers, modes and random state alone.
+    """Fills a Trace from any loop. Weights, gradients, optimizer, buffers, modes and random state do not change.
 
     ```
     recorder = Recorder(model, optimizer)
@@ -60,23 +41,26 @@ class Recorder:
     ```
 
     Args:
-        model: its parameters that require gradients now are the ones observed, and of them those that the optimizer
-            holds: nobody else clears the others' gradients.
+        model: its parameters that require gradients now are recorded, if the optimizer updates them.
         optimizer: needed for epoch means, local slopes and learning rates.
-        probe: (x, y), fixed examples for `gradient="probe"`, `input_gradients` and for curvatures.
-        loss: (logits, targets) -> loss on the probe; `objective`, (model, x, y) -> loss, replaces it.
-        gradient: what a moment's gradient is: "epoch_mean", the mean of the gradients that the epoch's steps used, each
-            where its step began; "probe", the gradient on the probe where the moment's parameters stand, as it must be
-            where an epoch is a single step.
-        input_gradients: note beside it the released code's gradient, with respect to the probe's pixels, averaged over
-            the batch once more than the loss already does.
-        slopes_per_epoch: local slopes per epoch, at steps drawn from (seed, epoch). One costs a forward and a
-            backward pass. Without `steps_per_epoch` the first epoch samples its steps 1, 2, 4, 8, ….
-        storage: "exact" vectors, a "sketch" of them, or "auto", exact up to 2 million parameters. Of a sketch, lengths
-            are known within 2% and cosines within 0.02 (two standard errors of 8,192 `sketch_entries`).
-        batch_size: of training; probes are evaluated in batches of this size.
-        curvature_every: measure the curvature on the probe at every so many-th moment; 0: never.
-        folder: keeps exact vectors in files there, so that checkpoints stay small.
+        probe: (x, y), fixed examples for `gradient="probe"`, `input_gradients` and curvatures.
+        loss: (logits, targets) -> loss on the probe.
+        objective: (model, x, y) -> loss on the probe; replaces `loss`.
+        gradient: the gradient of a moment. "epoch_mean" is the mean of the gradients that the steps of the epoch used.
+            "probe" is the gradient on the probe at the moment's parameters; use it if an epoch is a single step.
+        input_gradients: also record the released code's gradient: with respect to the probe's pixels, averaged over the
+            batch once more than the loss is.
+        slopes_per_epoch: number of local slopes per epoch, at steps drawn from (seed, epoch). Each costs a forward and
+            a backward pass.
+        steps_per_epoch: number of steps in an epoch. If None, the first epoch samples its steps 1, 2, 4, 8, …. storage:
+        "exact" stores vectors, "sketch" compresses them, "auto" is exact up to 2 million parameters. Lengths of
+            a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
+        sketch_entries: length of a sketch.
+        batch_size: the training batch size; probes are evaluated in batches of this size.
+        curvature_every: measure the curvature on the probe at every n-th moment; 0 means never.
+        curvature_iterations: largest number of Lanczos iterations per curvature.
+        seed: for sampled steps, sketches and random parts of the loss.
+        folder: store exact vectors in files there, which keeps checkpoints small.
 
     >>> net = nn.Linear(2, 2)
     >>> sgd = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -111,8 +95,8 @@ class Recorder:
         folder: Path | str | None = None,
     ) -> None:
         check_kind("model", model, "parameters", MODULE)
-        if optimizer is not None:
-            check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
+        check_choice("gradient", Gradient, gradient)
+        check_choice("storage", Storage, storage)
         for name, count, least in (
             ("slopes_per_epoch", slopes_per_epoch, 0),
             ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
@@ -123,36 +107,45 @@ class Recorder:
             ("seed", seed, 0),
         ):
             check_whole(name, count, least=least)
-        folder = None if folder is None else Path(folder)
         self._model = model
         self._parameters = trainable(model)
-        self._check(optimizer, gradient, storage, slopes_per_epoch)
         if optimizer is not None:
+            check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
+            watches_steps = slopes_per_epoch > 0 or gradient == "epoch_mean"
+            check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
             self._parameters = held_by(optimizer, self._parameters)
+        elif gradient == "epoch_mean":
+            refuse("no optimizer")
         self._probe: Probe | None = None
         if probe is not None:
             if not (isinstance(probe, tuple | list) and [isinstance(part, Tensor) for part in probe] == [True, True]):
-                raise InputError("A probe is (x, y): a tensor of examples and one of their targets.")
+                refuse("probe")
             self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
-        if gradient != "epoch_mean" or input_gradients or curvature_every:
+        if gradient == "probe" or input_gradients or curvature_every:
             self._needed_probe()
         self._gradient = gradient
         self._curvature_every = curvature_every
         self._curvature_iterations = curvature_iterations
         self._seed = seed
         self._projection = projection_of(self._parameters, storage, sketch_entries, seed)
-        initial = project(self._projection, self._parameters)
-        self._parameter_moments = Moments("parameters", initial, folder=folder)
-        self._gradient_moments = Moments("gradients", None, folder=folder)
-        self._input_moments = Moments("input_gradients", None, folder=folder) if input_gradients else None
+        if storage == "auto":
+            logger.info("storage=auto keeps %s", self._projection.description)
+        folder = None if folder is None else Path(folder)
+        start = project(self._projection, self._parameters)
+        self._vectors = {
+            "gradients": Moments("gradients", None, folder=folder),
+            "parameters": Moments("parameters", start, folder=folder),
+        }
+        if input_gradients:
+            self._vectors["input_gradients"] = Moments("input_gradients", None, folder=folder)
         self._gradient_sum = self._projection.zeros()
         self._steps_summed = 0
         self._step = 0
         self._rate = math.nan
-        self._moments: list[tuple[int, float]] = []
-        self._curvatures: list[tuple[float, float, int]] = []
-        self._problems: dict[str, str] = {}  # by their kind
-        self._keeps = True
+        self._moments: list[tuple[int, float]] = []  # step, learning rate
+        self._curvatures: list[tuple[float, float, int]] = []  # value, residual, step
+        self._problems: dict[str, str] = {}  # by kind
+        self._keeps_trace = True
         self._slopes = LocalSlopes(
             model,
             self._parameters,
@@ -160,7 +153,7 @@ class Recorder:
             per_epoch=slopes_per_epoch if optimizer is not None else 0,
             steps_per_epoch=steps_per_epoch,
             seed=seed,
-            complain=self._complain,
+            warn=self._warn,
         )
         self._facts = {
             "gradient": gradient,
@@ -170,12 +163,10 @@ class Recorder:
             "batch_size": batch_size,
             "seed": seed,
         } | ({"input_gradients": True} if input_gradients else {})
-        if optimizer is not None and (warning := caveat(optimizer)):
-            self._complain("optimizer", warning)
-        if storage == "auto":
-            logger.info("storage=auto keeps %s", self._projection.description)
         self._handles: list[RemovableHandle] = []
         if optimizer is not None:
+            if rescales_gradients(optimizer):
+                self._warn("optimizer", name=type(optimizer).__name__)
             self._used = UsedGradients(optimizer, self._parameters)
             self._handles = [
                 *self._used.handles,
@@ -185,27 +176,27 @@ class Recorder:
         self._slopes.expect_step()
 
     def join(self, average: Callable[[Tensor], Tensor], *, keeps: bool) -> None:
-        """This is one of several processes that train one model (DistributedDataParallel), each with a Recorder.
+        """Record one of several processes that train one model (DistributedDataParallel), each with a Recorder.
 
-        `average` gives the mean of a tensor over them, at a call in each: the closures of `after_step` see a part of
-        the batch only. The one that `keeps` has the trace in the end; the others help to measure it.
+        `average` returns the mean of a tensor over all processes and is called in each of them. It is needed because
+        the closures of `after_step` see only part of the batch. Only the process with `keeps=True` has the trace.
         """
-        self._slopes.average, self._keeps = average, keeps
+        self._slopes.average, self._keeps_trace = average, keeps
 
     def after_step(self, closure: Callable[[], Tensor]) -> None:
-        """At a sampled step, measure how much the gradient changed per length of the step; else return at once.
+        """At a sampled step, measure the change of the gradient per length of the step; otherwise return at once.
 
-        `closure` recomputes the loss that the step descended (same batch, same mode) and returns it, without a
-        backward pass. The gradient before the step is the one in `.grad` when the step was taken. At the first sampled
-        step, and wherever something else than one backward pass wrote to `.grad` (clipping, accumulation), the closure
-        is evaluated there too, which costs a pass more: if the two differ, the closure's is used, and `problems` says
-        what was done and what to do. A change of the gradient that is lost in rounding gives no slope.
+        `closure` recomputes the loss that the step minimized (same batch, same mode) and returns it, without a backward
+        pass. The gradient before the step is the one in `.grad` at the time of the step. At the first sampled step, and
+        whenever clipping or accumulation changed `.grad`, the closure is evaluated at the old parameters too, which
+        costs one more pass. If the two gradients differ, the closure's is used, and `problems` explains what happened
+        and what to do. A change of the gradient below rounding error gives no slope.
         """
         self._slopes.measure(closure, self._step, self._rate)
 
     def record(self) -> None:
-        """Mark a moment, such as the end of an epoch."""
-        if self._keeps:
+        """Record a moment, such as the end of an epoch."""
+        if self._keeps_trace:
             self._keep_moment(len(self._moments) + 1)
         self._moments.append((self._step, self._rate))
         self._gradient_sum.zero_()
@@ -214,75 +205,68 @@ class Recorder:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What stands between this loop and an L to be trusted, and what to do about it; each was logged too."""
+        """Reasons not to trust an L from this recording, and what to do about each. They were also logged."""
         return tuple(self._problems.values())
 
     @property
     def trace(self) -> Trace:
-        """What was recorded so far."""
-        if not self._keeps:
-            raise InputError("Another process keeps the trace of this training: ask the Recorder of the first rank.")
-        inputs = self._input_moments
+        """Everything recorded so far."""
+        if not self._keeps_trace:
+            refuse("another process")
+        steps, rates = _columns(self._moments, 2)
+        slopes, slope_steps, slope_rates = _columns(self._slopes.measured, 3)
+        curvatures, residuals, curvature_steps = _columns(self._curvatures, 3)
+        doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}
+        inputs = self._vectors.get("input_gradients")
         return Trace(
-            squared_gradient_distances=self._gradient_moments.squared,
-            squared_parameter_distances=self._parameter_moments.squared,
-            steps=np.array([step for step, _ in self._moments], dtype=np.int64),
-            learning_rates=np.array([rate for _, rate in self._moments]),
-            slopes=np.array([slope for slope, _, _ in self._slopes.measured]),
-            slope_steps=np.array([step for _, step, _ in self._slopes.measured], dtype=np.int64),
-            slope_learning_rates=np.array([rate for _, _, rate in self._slopes.measured]),
-            curvatures=np.array([value for value, _, _ in self._curvatures]),
-            curvature_residuals=np.array([residual for _, residual, _ in self._curvatures]),
-            curvature_steps=np.array([step for _, _, step in self._curvatures], dtype=np.int64),
-            facts=self._facts | self._doubts(),
+            squared_gradient_distances=self._vectors["gradients"].squared,
+            squared_parameter_distances=self._vectors["parameters"].squared,
+            steps=steps.astype(np.int64),
+            learning_rates=rates,
+            slopes=slopes,
+            slope_steps=slope_steps.astype(np.int64),
+            slope_learning_rates=slope_rates,
+            curvatures=curvatures,
+            curvature_residuals=residuals,
+            curvature_steps=curvature_steps.astype(np.int64),
+            facts=self._facts | {name: doubt for name, doubt in doubts.items() if doubt},
             squared_input_gradient_distances=np.zeros(0) if inputs is None else inputs.squared,
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Everything that `restore` needs to go on from here as if the run had not stopped."""
+        """The state from which `restore` continues as if the run had not stopped: tensors, and values for JSON."""
         tensors, moment_facts = {"gradient_sum": self._gradient_sum.clone()}, {}
-        for name, moments in self._kept_moments().items():
-            own, moment_facts[name] = moments.state()
-            tensors |= own
-        return tensors, moment_facts | {
+        for name, moments in self._vectors.items():
+            moment_tensors, moment_facts[name] = moments.state()
+            tensors |= moment_tensors
+        return tensors, moment_facts | self._slopes.facts() | {
             "trace": self._facts,
             "steps_summed": self._steps_summed,
             "step": self._step,
-            "step_of_epoch": self._slopes.step_of_epoch,
-            "epoch_length": self._slopes.epoch_length,
-            "rate": _json_number(self._rate),
-            "moments": [[step, _json_number(rate)] for step, rate in self._moments],
-            "slopes": [list(slope) for slope in self._slopes.measured],
-            "curvatures": [[_json_number(value), _json_number(error), step] for value, error, step in self._curvatures],
-            "both_ends": self._slopes.both_ends,
+            "rate": _to_json(self._rate),
+            "moments": [[step, _to_json(rate)] for step, rate in self._moments],
+            "curvatures": [[_to_json(value), _to_json(error), step] for value, error, step in self._curvatures],
             "problems": dict(self._problems),
         }
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Put back what `state` gave, into a recorder made with the same arguments."""
+        """Continue from a `state`, in a recorder created with the same arguments."""
         if facts["trace"] != self._facts:
-            raise InputError(
-                f"The saved trace was recorded with {facts['trace']}, this recorder is set to {self._facts}. "
-                "Use the same settings, or delete the run to start it again."
-            )
-        if self._keeps:
-            for name, moments in self._kept_moments().items():
+            refuse("other settings", saved=facts["trace"], now=self._facts)
+        if self._keeps_trace:
+            for name, moments in self._vectors.items():
                 moments.restore(tensors, facts[name])
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._steps_summed = facts["steps_summed"]
         self._step = facts["step"]
-        self._rate = _number(facts["rate"])
-        self._moments = [(step, _number(rate)) for step, rate in facts["moments"]]
-        self._curvatures = [(_number(value), _number(error), step) for value, error, step in facts["curvatures"]]
+        self._rate = _from_json(facts["rate"])
+        self._moments = [(step, _from_json(rate)) for step, rate in facts["moments"]]
+        self._curvatures = [(_from_json(value), _from_json(error), step) for value, error, step in facts["curvatures"]]
         self._problems = dict(facts["problems"])
-        slopes = self._slopes
-        slopes.measured = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
-        slopes.both_ends, slopes.epoch = facts["both_ends"], len(self._moments)
-        slopes.step_of_epoch, slopes.epoch_length = facts["step_of_epoch"], facts["epoch_length"]
-        slopes.expect_step()
+        self._slopes.restore(facts, epoch=len(self._moments))
 
     def close(self) -> None:
-        """Stop watching; the trace stays."""
+        """Stop recording; the trace remains."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -290,8 +274,8 @@ class Recorder:
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
         gradients = self._used.after_step()
-        if self._slopes.step_of_epoch == 0:  # the first of an epoch: layers are unfrozen between epochs
-            self._look_for_others(optimizer)
+        if self._slopes.step_of_epoch == 0:  # layers are usually unfrozen between epochs
+            self._check_unfrozen(optimizer)
         self._step += 1
         self._rate = float(optimizer.param_groups[0]["lr"])
         if self._gradient == "epoch_mean":
@@ -302,26 +286,22 @@ class Recorder:
             self._steps_summed += 1
         self._slopes.after_step(self._step, gradients)
 
-    def _look_for_others(self, optimizer: Optimizer) -> None:
-        watched = {id(parameter) for parameter in self._parameters}
+    def _check_unfrozen(self, optimizer: Optimizer) -> None:
+        recorded = {id(parameter) for parameter in self._parameters}
         moving = held_by(optimizer, [parameter for parameter in self._model.parameters() if parameter.requires_grad])
-        if any(id(parameter) not in watched for parameter in moving):
-            self._complain("unfrozen", UNFROZEN)
+        if any(id(parameter) not in recorded for parameter in moving):
+            self._warn("unfrozen")
 
-    def _doubts(self) -> dict[str, Any]:
-        doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}
-        return {name: found for name, found in doubts.items() if found}
-
-    def _complain(self, kind: str, text: str) -> None:
+    def _warn(self, kind: str, **values: Any) -> None:
         if kind not in self._problems:
-            self._problems[kind] = text
-            logger.warning(text)
+            self._problems[kind] = WARNINGS[kind].format(**values)
+            logger.warning(self._problems[kind])
 
     def _keep_moment(self, number: int) -> None:
-        self._gradient_moments.append(self._moment_gradient())
-        self._parameter_moments.append(project(self._projection, self._parameters))
-        if self._input_moments is not None:
-            self._input_moments.append(input_gradient(self._model, self._needed_probe()))
+        self._vectors["gradients"].append(self._moment_gradient())
+        self._vectors["parameters"].append(project(self._projection, self._parameters))
+        if "input_gradients" in self._vectors:
+            self._vectors["input_gradients"].append(input_gradient(self._model, self._needed_probe()))
         if self._curvature_every and number % self._curvature_every == 0:
             curvature = largest_curvature(
                 self._model,
@@ -335,47 +315,28 @@ class Recorder:
     def _moment_gradient(self) -> Tensor:
         if self._gradient == "epoch_mean":
             if self._steps_summed == 0:
-                raise InputError(
-                    "record() found no optimizer step since the last one. Call it after an epoch of steps of the "
-                    'optimizer that the Recorder was given, or use gradient="probe".'
-                )
+                refuse("no step")
             if self._steps_summed == 1 and self._moments:
-                self._complain("single steps", SINGLE_STEP)
+                self._warn("single steps")
             return self._gradient_sum / self._steps_summed
         vector = self._projection.zeros()
         for _, loss in self._needed_probe().evaluations(self._model):
             project_gradient(self._projection, self._parameters, loss, vector)
         return vector
 
-    def _kept_moments(self) -> dict[str, Moments]:
-        every = {
-            "gradients": self._gradient_moments,
-            "parameters": self._parameter_moments,
-            "input_gradients": self._input_moments,
-        }
-        return {name: moments for name, moments in every.items() if moments is not None}
-
     def _needed_probe(self) -> Probe:
         if self._probe is None:
-            raise InputError("Probe gradients, input gradients and curvatures need examples: pass probe=(x, y).")
+            refuse("no probe")
         return self._probe
 
-    def _check(self, optimizer: Optimizer | None, gradient: Gradient, storage: Storage, slopes: int) -> None:
-        if gradient not in get_args(Gradient) or storage not in get_args(Storage):
-            raise InputError(
-                f"gradient is one of {get_args(Gradient)}, storage one of {get_args(Storage)}; "
-                f"not {gradient!r} and {storage!r}."
-            )
-        if gradient == "epoch_mean" and optimizer is None:
-            raise InputError('Epoch means come from the optimizer\'s steps: pass it, or use gradient="probe".')
-        if optimizer is not None:
-            watches_steps = slopes > 0 or gradient == "epoch_mean"
-            check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
+
+def _columns(rows: list[Any], n_columns: int) -> Any:
+    return np.array(rows, dtype=np.float64).reshape(-1, n_columns).T
 
 
-def _json_number(value: float) -> float | None:
+def _to_json(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _number(value: float | None) -> float:
+def _from_json(value: float | None) -> float:
     return math.nan if value is None else value

@@ -1,24 +1,29 @@
-"""Local slopes: at a few steps of an epoch, how much the gradient of one batch changes per length of the step."""
+"""Local slopes: at a few steps per epoch, how much the gradient of one batch changes per length of the step.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+s = ‖g(θᵏ⁺¹) − g(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖, both gradients of the same batch with the same dropout masks. g(θᵏ) is the gradient
+that the step used, unless something changed it after the backward pass.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.randomness import random_state, set_random_state, undisturbed
+from excite.trace.misuse import diagnose, refuse, scalar_loss
 from excite.trace.moments import Projection, project, project_gradient
-from excite.trace.used_gradient import BackwardPasses, loss_of, objection, own_gradients, standing_at
-
-Complain = Callable[[str, str], None]  # (kind, text) of what is wrong with a loop
 
 
 class LocalSlopes:
-    """Told of every step, it measures the sampled ones; `complain` hears what stands in the way."""
+    """Measures the slope of sampled steps. `warn(kind, **values)` receives what is wrong with the training loop."""
 
     def __init__(
         self,
@@ -29,128 +34,145 @@ class LocalSlopes:
         per_epoch: int,
         steps_per_epoch: int | None,
         seed: int,
-        complain: Complain,
+        warn: Callable[..., None],
     ) -> None:
-        self._model, self._parameters, self._projection, self._complain = model, parameters, projection, complain
+        self._model, self._parameters, self._projection, self._warn = model, parameters, projection, warn
         self._device = parameters[0].device
         self._per_epoch, self._seed = per_epoch, seed
-        self.measured: list[tuple[float, int, float]] = []  # slope, step, rate
-        self.both_ends: bool | None = None  # None until the first sampled step told whether .grad can be used
-        self.epoch, self.step_of_epoch, self.epoch_length = 0, 0, steps_per_epoch
-        self.average: Callable[[Tensor], Tensor] | None = None  # over processes, where several train together
+        self.measured: list[tuple[float, int, float]] = []  # slope, step, learning rate
+        self.average: Callable[[Tensor], Tensor] | None = None  # over the processes of a distributed training
         if isinstance(model, DistributedDataParallel):
             self.average = _mean_over(model)
-        self._forward: _FirstForward | None = None  # there while the coming step is a sampled one
-        self._forward_handles: list[RemovableHandle] = []
-        self._parameters_before: Tensor | None = None
-        self._copies: list[Tensor] | None = None  # of the parameters before a step whose gradient is to be checked
-        self._passes: BackwardPasses | None = None
-        self._sampled: _SampledStep | None = None
-        self._early = False  # measure was called before any step
+        self.epoch, self.step_of_epoch, self._epoch_length = 0, 0, steps_per_epoch
+        self._both_ends: bool | None = None  # whether .grad differs from the closure's gradient; None: not known yet
+        self._next: _SampledStep | None = None  # the next step, if it is sampled
+        self._taken: _SampledStep | None = None  # the last sampled step, until it is measured
+        self._early = False  # whether `measure` was called before any step
 
     def expect_step(self) -> None:
-        """Prepare for the coming step: a sampled one must remember the random state of its first forward pass."""
-        self._pause()
+        """Prepare for the next step: if it is sampled, its first forward and all backward passes are watched."""
+        self._stop_watching()
         if self._is_sampled():
-            self._forward = _FirstForward(self._device)
-            self._passes = BackwardPasses(self._parameters)
-            self._forward_handles = [each.register_forward_pre_hook(self._forward) for each in _called(self._model)]
+            self._next = _SampledStep(self._model, self._parameters)
 
     def before_step(self) -> None:
-        if self._forward is None or self._passes is None:
+        if self._next is None:
             return
-        self._parameters_before = project(self._projection, self._parameters)
-        unsure = self.both_ends is not False or (self.average is None and self._passes.touched)
-        self._copies = [parameter.detach().clone() for parameter in self._parameters] if unsure else None
+        self._next.parameters = project(self._projection, self._parameters)
+        if self._both_ends is not False or (self.average is None and self._next.backward.gradients_changed):
+            self._next.copies = [parameter.detach().clone() for parameter in self._parameters]
 
     def after_step(self, step: int, gradients: Sequence[Tensor | None]) -> None:
-        """The optimizer has taken step number `step`, which used these gradients."""
+        """The optimizer has taken step number `step` with these gradients."""
         self.step_of_epoch += 1
-        if self._forward is not None and self._passes is not None and self._parameters_before is not None:
-            self._sampled = _SampledStep(
-                step=step,
-                parameters=self._parameters_before,
-                copies=self._copies,
-                gradient=project(self._projection, gradients),
-                passes=self._passes.times,
-                random=self._forward.random,
-                rounding=_rounding(self._forward.autocast, self._parameters[0].dtype),
-            )
-            self._parameters_before = self._copies = None
+        if self._next is not None and self._next.parameters is not None:
+            self._taken = self._next
+            self._taken.number, self._taken.gradient = step, project(self._projection, gradients)
         self.expect_step()
 
     def measure(self, closure: Callable[[], Tensor], step: int, rate: float) -> None:
-        """The slope of the step just taken, if it is a sampled one: see `Recorder.after_step`."""
+        """Append the slope of the step just taken, if it was sampled; see `Recorder.after_step`."""
         if self.step_of_epoch == 0 and self.epoch == 0:
             self._early = True
-        start, self._sampled = self._sampled, None
-        if start is None or start.step != step:
+        taken, self._taken = self._taken, None
+        if taken is None or taken.number != step:
             return
-        self._pause()
-        before = start.gradient
-        if start.copies is not None:
-            with standing_at(self._parameters, start.copies):
-                own = self._gradient_of(closure, start)
-            problem = objection(before, own, passes=start.passes, early=self._early)
-            self.both_ends = problem is not None
-            if problem is not None:
-                self._complain(*problem)
-                before = own
-        after = self._gradient_of(closure, start)
+        self._stop_watching()
+        before = taken.gradient
+        if taken.copies is not None:
+            with at_parameters(self._parameters, taken.copies):
+                expected = self._gradient(closure, taken)
+            warning = diagnose(before, expected, passes=taken.backward.count, early=self._early)
+            self._both_ends = warning is not None
+            if warning is not None:
+                kind, values = warning
+                self._warn(kind, **values)
+                before = expected
+        after = self._gradient(closure, taken)
         self.expect_step()
-        parameters = project(self._projection, self._parameters)
-        rise, run = (after - before).norm(), (parameters - start.parameters).norm()
-        if torch.isfinite(rise) and run > 0 and rise > start.rounding * before.norm():
-            self.measured.append((float(rise / run), step, rate))
+        change = (after - before).norm()
+        length = (project(self._projection, self._parameters) - taken.parameters).norm()
+        if torch.isfinite(change) and length > 0 and change > taken.rounding * before.norm():
+            self.measured.append((float(change / length), step, rate))
 
     def end_epoch(self) -> None:
         if self.step_of_epoch:
-            self.epoch_length = self.epoch_length or self.step_of_epoch
+            self._epoch_length = self._epoch_length or self.step_of_epoch
         self.epoch, self.step_of_epoch = self.epoch + 1, 0
         self.expect_step()
 
-    def close(self) -> None:
-        """No step is sampled any more."""
-        self._per_epoch = 0
-        self._pause()
+    def facts(self) -> dict[str, Any]:
+        """The state, for `restore`."""
+        return {
+            "step_of_epoch": self.step_of_epoch,
+            "epoch_length": self._epoch_length,
+            "slopes": [list(slope) for slope in self.measured],
+            "both_ends": self._both_ends,
+        }
 
-    def _pause(self) -> None:
-        for handle in self._forward_handles:
-            handle.remove()
-        if self._passes is not None:
-            self._passes.close()
-        self._forward, self._forward_handles, self._passes = None, [], None
+    def restore(self, facts: dict[str, Any], *, epoch: int) -> None:
+        self.measured = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
+        self._both_ends, self.epoch = facts["both_ends"], epoch
+        self.step_of_epoch, self._epoch_length = facts["step_of_epoch"], facts["epoch_length"]
+        self.expect_step()
+
+    def close(self) -> None:
+        """Sample no further steps."""
+        self._per_epoch = 0
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        if self._next is not None:
+            self._next.close()
+        self._next = None
 
     def _is_sampled(self) -> bool:
         if self._per_epoch == 0:
             return False
-        if self.epoch_length is None:
+        if self._epoch_length is None:
             return self.step_of_epoch & (self.step_of_epoch + 1) == 0
-        stride = max(1, self.epoch_length // self._per_epoch)
+        stride = max(1, self._epoch_length // self._per_epoch)
         phase = int(np.random.default_rng((self._seed, self.epoch)).integers(stride))
-        turn, position = divmod(self.step_of_epoch, stride)
-        return position == phase and turn < self._per_epoch
+        index, position = divmod(self.step_of_epoch, stride)
+        return position == phase and index < self._per_epoch
 
-    def _gradient_of(self, closure: Callable[[], Tensor], start: "_SampledStep") -> Tensor:
-        """The closure's gradient where the parameters stand now, with the dropout masks that the step saw."""
-        with undisturbed(self._model, self._device), own_gradients(self._model, self._parameters):
-            if start.random is not None:
-                set_random_state(start.random, self._device)
-            gradient = project_gradient(self._projection, self._parameters, lambda: loss_of(closure))
+    def _gradient(self, closure: Callable[[], Tensor], taken: "_SampledStep") -> Tensor:
+        """The closure's gradient at the current parameters, with the dropout masks of the sampled step."""
+        with undisturbed(self._model, self._device), _separate_gradients(self._model, self._parameters):
+            if taken.forward.random is not None:
+                set_random_state(taken.forward.random, self._device)
+            gradient = project_gradient(self._projection, self._parameters, lambda: scalar_loss(closure))
         return gradient if self.average is None else self.average(gradient)
 
 
-def _called(model: nn.Module) -> list[nn.Module]:
-    """Whose forward pass a step begins with: Lightning's training_step calls parts of the module, not the module.
+class _SampledStep:
+    """What is remembered of a sampled step, from its forward pass until its slope is measured."""
 
-    A hook inside of a compiled one would have it compiled again.
-    """
-    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
-    return [model] if compiled else [model, *model.children()]
+    def __init__(self, model: nn.Module, parameters: list[Tensor]) -> None:
+        self._dtype = parameters[0].dtype
+        self.forward = _FirstForward(parameters[0].device)
+        self.backward = BackwardPasses(parameters)
+        self._handles = [module.register_forward_pre_hook(self.forward) for module in _called(model)]
+        self.number = 0
+        self.gradient: Tensor  # set after the step
+        self.parameters: Tensor | None = None  # before the step
+        self.copies: list[Tensor] | None = None  # of the parameters before the step, if its gradient must be checked
+
+    @property
+    def rounding(self) -> float:
+        """Relative change of the gradient that is lost in rounding."""
+        autocast = self.forward.autocast
+        # Long sums lose digits of the parameters' precision. Autocast sums in float32 and rounds once per layer.
+        return max(32 * torch.finfo(self._dtype).eps, 0.0 if autocast is None else 4 * torch.finfo(autocast).eps)
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self.backward.close()
 
 
 class _FirstForward:
-    """A forward hook that remembers the random state of the first training pass; holds nothing else of the run."""
+    """A forward hook that stores the random state of the first training pass, and nothing else of the run."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -164,20 +186,131 @@ class _FirstForward:
                 self.autocast = torch.get_autocast_dtype(self._device.type)
 
 
-@dataclass(frozen=True, eq=False)
-class _SampledStep:
-    step: int
-    parameters: Tensor
-    copies: list[Tensor] | None
-    gradient: Tensor
-    passes: int
-    random: dict[str, Any] | None
-    rounding: float  # the relative change of a gradient that is lost in rounding
+def _called(model: nn.Module) -> list[nn.Module]:
+    """The modules whose forward pass may begin a step: Lightning's training_step calls children, not the module.
+
+    A hook inside a compiled module would trigger recompilation.
+    """
+    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+    return [model] if compiled else [model, *model.children()]
 
 
-def _rounding(autocast: torch.dtype | None, own: torch.dtype) -> float:
-    """Long sums of the parameters' own precision lose some digits; autocast sums in float32 and rounds once a layer."""
-    return max(32 * torch.finfo(own).eps, 0.0 if autocast is None else 4 * torch.finfo(autocast).eps)
+class BackwardPasses:
+    """Counts the backward passes since the last step and notices whether `.grad` was changed after them."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._counts: Counter[int] = Counter()
+        self._norms: dict[int, Tensor] = {}
+        this = weakref.ref(self)  # the garbage collector does not see torch's hooks: a strong reference would leak
+
+        def note(parameter: Tensor) -> None:
+            passes = this()
+            if passes is not None and parameter.grad is not None:
+                passes._counts[id(parameter)] += 1
+                passes._norms[id(parameter)] = parameter.grad.detach().norm()
+
+        self._handles: list[RemovableHandle] = [
+            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
+            for parameter in parameters
+            if parameter.requires_grad
+        ]
+
+    @property
+    def count(self) -> int:
+        """The number of backward passes that reached the same gradient."""
+        return max(self._counts.values(), default=0)
+
+    @property
+    def gradients_changed(self) -> bool:
+        """Whether `.grad` is not the result of one backward pass: accumulated, clipped, scaled or missing."""
+        if self.count != 1:
+            return True
+        watched = [(p.grad, self._norms[id(p)]) for p in self._parameters if id(p) in self._norms]
+        return any(
+            gradient is None or not torch.isclose(gradient.detach().norm(), norm, rtol=1e-5, atol=0.0)
+            for gradient, norm in watched
+        )
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+class UsedGradients:
+    """The gradients that an optimizer step used.
+
+    They are read after the step, because a closure may compute them during it. Some optimizers overwrite them during
+    the step; then they are copied before.
+    """
+
+    def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._copies: list[Tensor | None] | None = None
+        self.handles = [optimizer.register_step_pre_hook(self._before)] if _overwrites_gradients(optimizer) else []
+
+    def after_step(self) -> list[Tensor | None]:
+        copies, self._copies = self._copies, None
+        return [parameter.grad for parameter in self._parameters] if copies is None else copies
+
+    def _before(self, _: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
+        optimizer, *positional = arguments
+        closure = positional[0] if positional else options.get("closure")
+        if closure is None:
+            self._copy()
+            return None
+
+        def closure_then_copy() -> Any:
+            loss = closure()
+            self._copy()
+            return loss
+
+        return (optimizer, closure_then_copy), {name: value for name, value in options.items() if name != "closure"}
+
+    def _copy(self) -> None:
+        self._copies = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+
+
+def _overwrites_gradients(optimizer: Optimizer) -> bool:
+    """Torch's foreach SGD adds Nesterov momentum to `.grad` in place, unless weight decay made a copy."""
+    return isinstance(optimizer, SGD) and any(
+        group["nesterov"] and not group["weight_decay"] and (group["foreach"] or _foreach_by_default(group))
+        for group in optimizer.param_groups
+    )
+
+
+def _foreach_by_default(group: dict[str, Any]) -> bool:
+    return group["foreach"] is None and not group["fused"] and any(p.is_cuda for p in group["params"])
+
+
+@contextmanager
+def at_parameters(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """Inside, the parameters have these values; afterwards their previous ones, in the same memory."""
+    previous = [parameter.data for parameter in parameters]
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.data = value
+    try:
+        yield
+    finally:
+        for parameter, value in zip(parameters, previous, strict=True):
+            parameter.data = value
+
+
+@contextmanager
+def _separate_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
+    """Inside, `.grad` is empty and DistributedDataParallel does not synchronize; afterwards `.grad` is restored."""
+    gradients = [parameter.grad for parameter in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    try:
+        with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
+            yield
+    finally:
+        called_backward = any(parameter.grad is not None for parameter in parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        if called_backward:
+            refuse("closure calls backward")
 
 
 def _mean_over(model: DistributedDataParallel) -> Callable[[Tensor], Tensor]:

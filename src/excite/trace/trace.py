@@ -1,4 +1,4 @@
-"""What a run leaves behind for the estimators: numbers, not vectors; kilobytes, whatever the model."""
+"""The record of a run that estimators read: distances and slopes, no vectors; a few kilobytes for any model."""
 
 import hashlib
 import json
@@ -13,32 +13,30 @@ from safetensors.numpy import save
 
 from excite.errors import CorruptFileError
 from excite.files import write_bytes
-from excite.registry import with_named_options
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _FORMAT = "excite-trace-1"
-_OPTIONAL = {"squared_input_gradient_distances"}  # left out of the file where it was not recorded
+_OPTIONAL = {"squared_input_gradient_distances"}  # not in the file if it was not recorded
 
 
-def _empty() -> Floats:
+def _no_floats() -> Floats:
     return np.zeros(0)
 
 
-def _none() -> Integers:
+def _no_integers() -> Integers:
     return np.zeros(0, dtype=np.int64)
 
 
-@with_named_options
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """T moments of a run (ends of epochs), the slopes of sampled steps, and curvatures at some of the moments.
+    """T moments of a run (ends of epochs), slopes of sampled steps, and curvatures at some of the moments.
 
-    Squared distances are (T+1)×(T+1): index 0 is the origin (the zero gradient, the initial parameters θ_0), index
-    i + 1 is moment i. `facts` says what they were computed from: which gradient, exact or sketched, seed, sizes.
+    Squared distances are (T+1)×(T+1) matrices. Index 0 is the origin (the zero gradient, the initial parameters θ_0),
+    index i + 1 is moment i. `facts` describes how they were computed: which gradient, exact or sketched, seed, sizes.
 
-    >>> moved = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]])  # θ₀, then two moments, each 1 further
+    >>> moved = np.array([[0.0, 1.0, 4.0], [1.0, 0.0, 1.0], [4.0, 1.0, 0.0]])  # θ₀ and two moments on a line, 1 apart
     >>> trace = Trace(moved, moved, steps=np.array([10, 20]))
     >>> len(trace), float(trace.parameter_distances[0, 1])
     (2, 1.0)
@@ -46,29 +44,21 @@ class Trace:
 
     squared_gradient_distances: Floats
     squared_parameter_distances: Floats
-    steps: Integers = field(default_factory=_none)  # optimizer steps taken before each moment
-    learning_rates: Floats = field(default_factory=_empty)  # in use at each moment; NaN without an optimizer
-    slopes: Floats = field(default_factory=_empty)
-    slope_steps: Integers = field(default_factory=_none)
-    slope_learning_rates: Floats = field(default_factory=_empty)
-    curvatures: Floats = field(default_factory=_empty)
-    curvature_residuals: Floats = field(default_factory=_empty)
-    curvature_steps: Integers = field(default_factory=_none)
+    steps: Integers = field(default_factory=_no_integers)  # optimizer steps taken before each moment
+    learning_rates: Floats = field(default_factory=_no_floats)  # at each moment; NaN without an optimizer
+    slopes: Floats = field(default_factory=_no_floats)
+    slope_steps: Integers = field(default_factory=_no_integers)
+    slope_learning_rates: Floats = field(default_factory=_no_floats)
+    curvatures: Floats = field(default_factory=_no_floats)
+    curvature_residuals: Floats = field(default_factory=_no_floats)
+    curvature_steps: Integers = field(default_factory=_no_integers)
     facts: dict[str, Any] = field(default_factory=dict)
-    squared_input_gradient_distances: Floats = field(default_factory=_empty)  # of the released code, where recorded
+    squared_input_gradient_distances: Floats = field(
+        default_factory=_no_floats
+    )  # the released code's; empty if not recorded
 
     def __len__(self) -> int:
         return len(self.steps)
-
-    @property
-    def gradient_gram(self) -> Floats:
-        """Inner products of the gradients at the T moments."""
-        return _gram(self.squared_gradient_distances)
-
-    @property
-    def displacement_gram(self) -> Floats:
-        """Inner products of the displacements θ_i − θ_0."""
-        return _gram(self.squared_parameter_distances)
 
     @property
     def gradient_distances(self) -> Floats:
@@ -89,7 +79,7 @@ class Trace:
 
     @property
     def cosine_error(self) -> float:
-        """The standard error of a cosine near 0 between differences of moments; 0 where vectors were kept exactly."""
+        """Standard error of a cosine near 0 between differences of moments; 0 if vectors were exact."""
         return float(self.facts.get("cosine_error", 0.0))
 
     def __str__(self) -> str:
@@ -100,7 +90,7 @@ class Trace:
         return " ".join([facts, *self.facts.get("problems", ())])
 
     def save(self, path: Path | str) -> None:
-        """One safetensors file, the facts as JSON in its header, with a hash over both."""
+        """Write one safetensors file with the facts as JSON in its header, and a hash of both."""
         arrays = self._arrays()
         facts = json.dumps(self.facts, sort_keys=True)
         metadata = {"format": _FORMAT, "facts": facts, "sha256": _digest(arrays, facts)}
@@ -109,9 +99,9 @@ class Trace:
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
         path = Path(path)
-        cure = f"Record {path} again, or restore it from a copy."
+        cure = f"Record {path} again, or restore it from a backup."
         if not path.exists():
-            raise CorruptFileError(f"There is no trace at {path}. Train with a Recorder and save its trace there.")
+            raise CorruptFileError(f"There is no trace at {path}. Train with a Recorder and save recorder.trace there.")
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}
@@ -119,22 +109,15 @@ class Trace:
         except (safetensors.SafetensorError, OSError) as error:
             raise CorruptFileError(f"{path} is not a trace ({error}). {cure}") from error
         if metadata.get("format") != _FORMAT or set(arrays) | _OPTIONAL != {f.name for f in fields(cls)} - {"facts"}:
-            raise CorruptFileError(f"{path} holds something else than a trace. {cure}")
+            raise CorruptFileError(f"{path} is not a trace. {cure}")
         facts = metadata.get("facts", "")
         if metadata.get("sha256") != _digest(arrays, facts):
-            raise CorruptFileError(f"The contents of {path} do not match their hash. {cure}")
+            raise CorruptFileError(f"{path} does not match its hash. {cure}")
         return cls(**arrays, facts=json.loads(facts))
 
     def _arrays(self) -> dict[str, NDArray[Any]]:
         arrays = {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
         return {name: array for name, array in arrays.items() if array.size or name not in _OPTIONAL}
-
-
-def _gram(squared: Floats) -> Floats:
-    """⟨x_i, x_j⟩ = ½ (‖x_i‖² + ‖x_j‖² − ‖x_i − x_j‖²), distances from the origin standing first."""
-    norms = squared[0, 1:]
-    gram: Floats = (norms[:, None] + norms[None, :] - squared[1:, 1:]) / 2
-    return gram
 
 
 def _digest(arrays: dict[str, NDArray[Any]], facts: str) -> str:
