@@ -29,7 +29,6 @@ ELSEWHERE = {
     ),
     "evaluation/test_judge.py": ("parts that only an evaluation calls", "evaluation/result evaluation/batch"),
     "evaluation/test_shards.py": ("how an evaluation is cut up, and Ray as one way", "evaluation/shards_on_ray"),
-    "finder/test_one_call.py": ("parts of the one call", "finder/batch_loss finder/same_optimizer"),
     "lipschitz/extremes/test_reverse_weibull.py": (
         "the fit's own likelihood",
         "lipschitz/extremes/profile_likelihood",

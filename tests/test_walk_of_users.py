@@ -17,11 +17,7 @@ ROWS = """
 two seeds on different images gain the same by chance | Z95**2 * of_images | evaluation/test_comparison.py::test_seeds_that_agree_by_chance_leave_the_noise_of_their_images
 intervals over 2, 3, 5 seeds, same or different images, with and without an effect | 95.7% to 99.6% | evaluation/test_comparison.py::test_the_interval_covers_in_every_kind_of_study
 one seed diverged: means and difference in one sentence | means of the seeds at which both are there | report/test_findings.py::test_the_means_and_the_difference_in_one_sentence_are_of_the_same_seeds
-recorder: clipped, accumulated, after_step before step, AdamW, Adadelta, sparse gradients | called before optimizer.step() | trace/test_slopes.py::test_slopes_are_true_secants_of_one_loss_and_what_is_odd_is_said
-recorder: LBFGS, another model's optimizer | LBFGS tries several points in one step | trace/test_slopes.py::test_what_cannot_be_watched_is_refused_with_the_cure
-recorder: backward() inside the closure | The closure of after_step must return the loss | trace/test_slopes.py::test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone
 train with another model's optimizer | model.parameters(), lr=… | training/test_loop.py::test_an_optimizer_of_another_model_is_refused
-1/L for AdamW and Adadelta | which {name} rescales | trace/test_used_gradient.py::test_sgd_has_no_caveat_and_others_are_named
 schedules.attach with groups of 0.01 and 0.1 and a start of 0.4 | which of them does a | test_schedules.py::test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed
 find_edge(ratio=0.8), start=0 | is no learning rate | lipschitz/test_edge.py::test_what_cannot_work_is_refused_with_a_cure
 find_edge with negative losses | self.way_down / abs(self.initial) | lipschitz/test_edge.py::test_losses_below_zero_are_losses_too
@@ -48,7 +44,6 @@ CSV and JSON: one documented schema, whatever the content | Described in docs/ta
 --json and --format json agree | What `--json` and `--format json` print | report/tables/test_formats.py::test_csv_and_json_say_the_same
 logs name seed, arm and stage | stage {self._plan.index(file) + 1} of | test_console.py::test_places_stand_before_the_task
 honest progress | , about {left:.0f} s left | test_console.py::test_lines_in_a_log_say_how_far_it_is_and_what_is_left
-find_learning_rate and evaluate show progress | True shows a bar, False none | finder/test_one_call.py::test_the_budget_is_not_exceeded_and_progress_is_told
 LaTeX has a label, compiles and fits a page | max width=\\textwidth | report/tables/test_formats.py::test_latex_compiles_and_fits_its_page
 PDF figures | Write `name`.svg, .png and .pdf | report/figures/test_figures.py::test_files_are_whole_and_the_same_when_drawn_again
 legends are not cut | LONGEST_NAME | report/figures/test_style.py::test_no_legend_and_no_title_is_cut

@@ -1,4 +1,4 @@
-"""The one call: a known edge is found, whatever the batches and the optimizer; nothing remembers that it was here."""
+"""find_learning_rate finds a known edge with all kinds of batches and optimizers."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -257,7 +257,7 @@ def test_the_budget_is_not_exceeded_and_progress_is_told() -> None:
 
 
 def test_a_bar_and_a_listener_at_once_are_refused() -> None:
-    with pytest.raises(InputError, match="pass one of them"):
+    with pytest.raises(InputError, match="on_progress"):
         excite.find_learning_rate(linear(), batches(), half_mse, sgd, progress=True, on_progress=lambda *_: None)
 
 
@@ -270,7 +270,7 @@ def test_seconds_cut_the_budget() -> None:
 
 
 def test_no_time_at_all_is_said() -> None:
-    with pytest.raises(InputError, match="too few for one short training; allow"):
+    with pytest.raises(InputError, match="seconds="):
         excite.find_learning_rate(linear(), batches(), half_mse, sgd, seconds=1e-9)
 
 
@@ -291,27 +291,27 @@ def once() -> Iterator[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "reason"),
+    ("arguments", "options", "keyword"),
     [
-        ((Own(), batches()), {}, r'no reset_parameters\(\).*lambda: Net\(\).*weights="present"'),
-        ((linear(), once()), {}, "only once; pass a DataLoader"),
-        ((linear(), []), {}, "yields no batch"),
-        ((linear(), ["text"]), {}, "type str is not understood; pass step="),
-        ((linear(), [{"a": torch.ones(1)}]), {}, "entries a is called labels"),
-        ((linear(), batches()), {"loss_fn": lambda output, _: output}, "must be one number; this has shape"),
-        ((linear(), batches()), {"optimizer": lambda _params, lr: lr}, "optimizer made a float; pass"),
-        ((linear(), batches()), {"weights": "old"}, 'weights="old" is neither'),
+        ((Own(), batches()), {}, 'weights="present"'),
+        ((linear(), once()), {}, "DataLoader"),
+        ((linear(), []), {}, "drop_last"),
+        ((linear(), ["text"]), {}, "step="),
+        ((linear(), [{"a": torch.ones(1)}]), {}, "labels"),
+        ((linear(), batches()), {"loss_fn": lambda output, _: output}, "shape"),
+        ((linear(), batches()), {"optimizer": lambda _params, lr: lr}, "float"),
+        ((linear(), batches()), {"weights": "old"}, "present"),
         (
             (linear(), batches()),
             {"optimizer": SGD(linear().parameters(), 0.1)},
-            "holds none of this model's parameters",
+            "parameters",
         ),
-        ((linear, batches()), {"weights": "present"}, "needs a model that has some"),
-        ((linear, batches()), {"optimizer": SGD(linear().parameters(), 0.1)}, "needs an optimizer that is, too"),
+        ((linear, batches()), {"weights": "present"}, "present"),
+        ((linear, batches()), {"optimizer": SGD(linear().parameters(), 0.1)}, "lambda params, lr"),
     ],
 )
-def test_errors_name_the_cure(arguments: tuple[Any, ...], options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
+def test_errors_name_the_cure(arguments: tuple[Any, ...], options: dict[str, Any], keyword: str) -> None:
+    with pytest.raises(InputError, match=keyword):
         excite.find_learning_rate(*arguments, **options)
 
 
@@ -355,7 +355,7 @@ def test_several_processes_do_not_search_each_for_itself() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         wrapped = DistributedDataParallel(nn.Linear(2, 1))
-        with pytest.raises(InputError, match=r"2 processes.*before it is wrapped and accumulate=2"):
+        with pytest.raises(InputError, match="accumulate=2"):
             excite.find_learning_rate(wrapped, [], mse_loss)
     finally:
         dist.destroy_process_group()

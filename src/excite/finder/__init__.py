@@ -1,4 +1,4 @@
-"""L of anybody's model in one call: `find_learning_rate` trains it briefly at several rates, then all is as before."""
+"""L of any model in one call: `find_learning_rate` trains it briefly at several rates and then restores everything."""
 
 from excite.finder.one_call import find_learning_rate
 

@@ -1,4 +1,4 @@
-"""What is borrowed comes back bit for bit, and fresh weights are those of a new model."""
+"""The caller's objects are restored bit for bit, and fresh weights are distributed as those of a new model."""
 
 import copy
 import random
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import excite
 from excite.errors import InputError
-from excite.finder.borrowed import make_fresh
+from excite.finder.inputs import make_fresh
 from tests.finder.test_one_call import batches, half_mse, linear, sgd
 
 DIMENSIONS = 6
@@ -69,11 +69,8 @@ def test_frozen_weights_are_kept_within_a_layer_too() -> None:
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 def test_weights_that_nothing_draws_are_refused() -> None:
     normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)))
-    with pytest.raises(InputError, match=r'draws "0\.weight_g"'):
+    with pytest.raises(InputError, match="weight_g"):
         make_fresh(normed)
-
-
-# --- nothing remembers that it was here
 
 
 class Everything(nn.Module):
@@ -202,7 +199,7 @@ def test_the_accelerator_s_generator_is_as_before_too(monkeypatch: pytest.Monkey
     assert states[-1] is states[0]
 
 
-def test_training_goes_on_as_if_nobody_had_looked() -> None:
+def test_training_continues_as_without_the_search() -> None:
     def train(look: bool) -> Tensor:
         torch.manual_seed(1)
         model = Everything()
@@ -219,6 +216,3 @@ def test_training_goes_on_as_if_nobody_had_looked() -> None:
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     assert torch.equal(train(True), train(False))
-
-
-# --- the answer hardly depends on the seed

@@ -1,0 +1,227 @@
+"""Use the caller's model, loader, batches and optimizer, and restore all of them bit for bit."""
+
+import contextlib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from excite.errors import InputError
+from excite.randomness import (
+    accelerator,
+    derive_seed,
+    device_of,
+    kept_buffers,
+    put_back,
+    random_state,
+    set_random_state,
+)
+
+LossFunction = Callable[[Any, Any], Tensor]
+NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
+
+TARGETS = ("labels", "label", "targets", "target", "y")
+STEP_CURE = "pass step=lambda model, batch: …, a function that returns the loss."
+OPTIMIZER_CURE = "pass a function, for example optimizer=lambda params, lr: torch.optim.AdamW(params, lr)."
+
+
+@contextlib.contextmanager
+def borrowed(model: nn.Module, loader: Iterable[Any], *, also: Iterable[Tensor] = ()) -> Iterator[Callable[[], None]]:
+    """On exit, restore parameters, gradients, buffers, modes, and the loader's and all global random generators.
+
+    Yields a function that restores parameters and buffers; it can be called any number of times. `also` are further
+    parameters that are trained but do not belong to the model.
+    """
+    trained = {id(parameter): parameter for parameter in (*model.parameters(), *also)}
+    parameters = [(parameter, parameter.detach().clone(), parameter.grad) for parameter in trained.values()]
+    buffers = kept_buffers(model)
+    modes = [(module, module.training) for module in model.modules()]
+    loader_states = [(generator, generator.get_state()) for generator in generators_of(loader)]
+    global_states = [(device, random_state(device)) for device in (device_of(model), accelerator())]
+
+    def reset() -> None:
+        with torch.no_grad():
+            for parameter, value, _ in parameters:
+                parameter.copy_(value)
+                parameter.grad = None
+        put_back(buffers)
+
+    try:
+        with torch.enable_grad():
+            yield reset
+    finally:
+        reset()
+        for parameter, _, gradient in parameters:
+            parameter.grad = gradient
+        for module, mode in modes:
+            module.training = mode
+        for generator, generator_state in loader_states:
+            generator.set_state(generator_state)
+        for device, state in global_states:
+            set_random_state(state, device)
+
+
+def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
+    """The generators of a loader and its samplers, except torch's global one.
+
+    `flattened` holds the parts of a combined loader, such as Lightning's CombinedLoader.
+    """
+    generators: dict[int, torch.Generator] = {}
+    for part in getattr(loader, "flattened", [loader]):
+        batch_sampler = getattr(part, "batch_sampler", None)
+        for holder in (part, getattr(part, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None)):
+            generator = getattr(holder, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generators[id(generator)] = generator
+    return list(generators.values())
+
+
+def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
+    """Batches without end, epoch after epoch, in an order that depends on the seed alone."""
+    if iter(loader) is loader:
+        raise InputError("The loader can be iterated only once; pass a DataLoader or a list of batches.")
+    for number, generator in enumerate(generators_of(loader)):
+        generator.manual_seed(derive_seed(*seed) + number)
+    while True:
+        empty = True
+        for batch in loader:
+            empty = False
+            yield batch
+        if empty:
+            raise InputError("The loader yields no batch; check the length of the data set and drop_last.")
+
+
+def make_fresh(model: nn.Module) -> None:
+    """Draw new weights with each module's `reset_parameters`, children before parents.
+
+    Frozen parameters keep their values. The first layer that holds a shared parameter draws it. A parameter that no
+    module draws raises an InputError.
+    """
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for _, parameter in trained:
+        parameter.data.fill_(math.nan)  # until it is drawn
+    drawn: set[int] = set()
+
+    def draw(module: nn.Module) -> None:
+        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        if reset is None or not any(parameter.requires_grad for parameter in module.parameters()):
+            return
+        direct = {id(parameter) for parameter in module.parameters(recurse=False)}
+        kept = [
+            (parameter, parameter.detach().clone())
+            for parameter in module.parameters()
+            if not parameter.requires_grad or id(parameter) in direct & drawn
+        ]
+        reset()
+        for parameter, value in kept:
+            parameter.data.copy_(value)
+        drawn.update(direct)
+
+    model.apply(draw)
+    missing = next((name for name, parameter in trained if parameter.isnan().any()), None)
+    if missing is not None:
+        raise InputError(
+            f'No reset_parameters() draws new values for "{missing}". Pass a function that builds the model '
+            '(lambda: Net()) instead of the model, or weights="present" to start from its current weights.'
+        )
+
+
+def batch_loss(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Tensor:
+    """`loss_fn(model(inputs), target)`. The type of the batch decides what its inputs and its target are.
+
+    - tuple or list: the last entry is the target, the others are the inputs, in order;
+    - dict: "labels" (or "label", "targets", "target", "y") is the target. A model that takes it by this name, such as
+      those of Hugging Face, computes the loss itself. Otherwise the other entries are passed by name; a single one is
+      passed by position;
+    - tensor: it is input and target.
+    """
+    match batch:
+        case Tensor():
+            return loss_fn(model(batch), batch)
+        case (_, *_, target):
+            return loss_fn(model(*batch[:-1]), target)
+        case Mapping():
+            return _dict_loss(model, batch, loss_fn)
+    raise InputError(f"Batches of type {type(batch).__name__} are not supported; {STEP_CURE}")
+
+
+def _dict_loss(model: nn.Module, batch: Mapping[str, Any], loss_fn: LossFunction) -> Tensor:
+    target = next((name for name in TARGETS if name in batch), None)
+    if target is None:
+        raise InputError(
+            f"The batch has the keys {', '.join(map(str, batch))}, none of which is {', '.join(TARGETS)}; {STEP_CURE}"
+        )
+    if _takes(model, target):
+        loss = getattr(model(**batch), "loss", None)
+        if loss is None:
+            raise InputError(f'The model takes "{target}" but its output has no .loss; {STEP_CURE}')
+        return loss  # type: ignore[no-any-return]
+    inputs = {name: value for name, value in batch.items() if name != target}
+    output = model(*inputs.values()) if len(inputs) == 1 else model(**inputs)
+    return loss_fn(getattr(output, "logits", output), batch[target])
+
+
+def _takes(model: nn.Module, name: str) -> bool:
+    """Whether the model's forward method has an argument of this name."""
+    if type(model).__module__.startswith("torch."):  # torch's wrappers forward any arguments to the inner model
+        for inner in ("_orig_mod", "module"):
+            if hasattr(model, inner):
+                return _takes(getattr(model, inner), name)
+    parameters = inspect.signature(model.forward).parameters
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with all its tensors on `device`."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        entries = [to_device(entry, device) for entry in batch]
+        return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
+    return batch
+
+
+def momentum_sgd(parameters: list[nn.Parameter], rate: float) -> Optimizer:
+    """SGD with momentum 0.9."""
+    return SGD(parameters, lr=rate, momentum=0.9)
+
+
+def new_optimizer(wanted: Optimizer | NewOptimizer, parameters: Sequence[nn.Parameter], rate: float) -> Optimizer:
+    """`wanted(parameters, rate)`, or, if `wanted` is an optimizer, a new one like it whose largest rate is `rate`.
+
+    The parameter groups of such an optimizer keep their options and the ratios of their rates.
+    """
+    if isinstance(wanted, Optimizer):
+        name = type(wanted).__name__
+        largest = max(map(_initial_rate, wanted.param_groups))
+        if not largest > 0:
+            raise InputError(f"The largest learning rate of this {name} is {largest}; it must be above 0.")
+        groups = [
+            {key: value for key, value in group.items() if key != "initial_lr"}
+            | {"lr": _initial_rate(group) * (rate / largest)}
+            for group in wanted.param_groups
+        ]
+        try:
+            return type(wanted)(groups, lr=rate)  # type: ignore[call-arg]
+        except TypeError as error:
+            raise InputError(
+                f"A new {name} cannot be created from parameter groups and lr ({error}); pass a function that creates "
+                f"one: optimizer=lambda params, lr: {name}(params, …)."
+            ) from error
+    if not callable(wanted):
+        raise InputError(f"optimizer is {wanted!r}, which is not an optimizer; {OPTIMIZER_CURE}")
+    created = wanted(list(parameters), rate)
+    if not isinstance(created, Optimizer):
+        raise InputError(f"optimizer returned a {type(created).__name__}, not an Optimizer; {OPTIMIZER_CURE}")
+    return created
+
+
+def _initial_rate(group: dict[str, Any]) -> float:
+    """The rate of a parameter group before a scheduler changed it."""
+    return float(group.get("initial_lr", group["lr"]))
