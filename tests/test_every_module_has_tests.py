@@ -16,7 +16,6 @@ ELSEWHERE = {
     "test_cli.py": ("what commands print is seen in whole runs", "cli/shared cli/runs cli/reports"),
     "cli/test_estimates.py": ("seen by the commands that need it", "runs/missing"),
     "integrations/test_robustbench.py": ("the command hands over to it", "cli/export"),
-    "integrations/test_tensorboard.py": ("they are what its events hold", "integrations/scalars"),
     "faults": ("damage is what it is for", "cli/verify data/sources/kinds"),
     "test_public_names.py": ("lazy names are public names", "lazy"),
     "data/self_training/test_labelling.py": (

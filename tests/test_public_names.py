@@ -13,7 +13,7 @@ import pytest
 
 import excite
 from excite.errors import InputError
-from excite.integrations.extras import MissingExtraError
+from excite.integrations.shared import MissingExtraError
 
 MODULES = [
     module.name for module in pkgutil.walk_packages(excite.__path__, "excite.") if not module.name.endswith("__main__")

@@ -1,1 +1,1 @@
-"""Excite in other people's tools: Lightning, Hugging Face, TensorBoard, RobustBench, one file each, all optional."""
+"""excite in other tools: Lightning, Hugging Face, TensorBoard and RobustBench, one file each, all optional."""

@@ -1,9 +1,8 @@
-"""RobustBench's arguments and answer, its leaderboard's records, and model folders that attack to the same verdicts."""
+"""RobustBench's `benchmark` function, rows for its leaderboard, and exported models that load with one line."""
 
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +18,18 @@ from excite.errors import CorruptFileError, InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
 from excite.quantities import check_whole, number, pixels
-from excite.registry import named_options, with_named_options
 from excite.runs.assemble import Parts, assemble
 from excite.runs.folder import RunFolder
 from excite.runs.missing import needed_model
 
-__all__ = ["Record", "benchmark", "export", "load_model", "model_card", "save_model"]
+__all__ = ["benchmark", "export", "leaderboard_row", "load_model", "model_card", "save_model"]
 
 NORMS = {"Linf": "linf", "L2": "l2"}
 THREAT_MODELS = {norm: name for name, norm in NORMS.items()}
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+FULL_TEST_SET = 10_000  # images; a smaller evaluation gets a footnote
 
-# Our names for what AutoAttack's documentation of its flags warns of, too.
-AUTOATTACK_FLAGS = {
+AUTOATTACK_FLAGS = {  # our flag: AutoAttack's name for it
     "random outputs": "Randomized defenses",
     "probabilities instead of logits": "Softmax output is given",
     "vanishing gradients": "Zero gradient",
@@ -40,7 +38,6 @@ AUTOATTACK_FLAGS = {
 }
 
 
-@named_options
 def benchmark(  # noqa: PLR0917 - RobustBench's order
     model: nn.Module,
     n_examples: int = 10_000,
@@ -56,24 +53,24 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     version: str = "standard",
     journal: Path | None = None,
 ) -> tuple[float, float]:
-    """Clean accuracy and accuracy under AutoAttack, with the arguments and the answer of `robustbench.benchmark`.
+    """Clean accuracy and accuracy under AutoAttack, with the arguments and the return value of `robustbench.benchmark`.
 
-    Reasons to distrust the figures are warned of, by AutoAttack's names where it has one. The model comes back as it
-    was, on the device it was moved to.
+    Warns about reasons to distrust the accuracies, with AutoAttack's name for each if it has one. The model is
+    restored, but stays on `device`.
 
     Args:
-        model: logits from images in [0, 1]; normalisation belongs inside it.
-        n_examples: the first so many test images.
+        model: returns logits for images in [0, 1]; it does its own normalization.
+        n_examples: number of test images, from the start of the test set.
         dataset: "cifar10", "cifar100", another name of `excite.data.names()`, or a `Dataset`.
         threat_model: "Linf" or "L2".
-        to_disk: write the leaderboard's record to model_info/<dataset>/<threat model>/<model_name>.json.
-        model_name: needed with `to_disk`, for instance "Sridhar2022Improving".
-        data_dir: where data sets are kept; by default excite's own place.
-        device: where to compute; by default where the model is.
-        batch_size: larger is faster, on a GPU.
-        eps: the radius of the ball, for instance 8/255.
-        version: AutoAttack's "standard", "plus" or "rand".
-        journal: a file to go on from when the benchmark was stopped.
+        to_disk: write the leaderboard row to model_info/<dataset>/<threat model>/<model_name>.json.
+        model_name: required with `to_disk`, for example "Sridhar2022Improving".
+        data_dir: folder of the data sets; by default excite's own.
+        device: where to compute; by default the model's device.
+        batch_size: larger batches are faster on a GPU.
+        eps: radius of the ball, for example 8/255.
+        version: "standard", "plus" or "rand", as in AutoAttack.
+        journal: file from which an interrupted benchmark continues.
 
     Returns:
         (clean accuracy, robust accuracy), both between 0 and 1.
@@ -86,11 +83,11 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     """
     threat_model = str(getattr(threat_model, "value", threat_model))
     if threat_model not in NORMS:
-        raise unknown("threat model (corruptions are not measured here)", threat_model, NORMS)
+        raise unknown("threat model", threat_model, NORMS)
     if eps is None:
-        raise InputError(f"A {threat_model} ball needs its radius; pass eps, for instance eps=8/255.")
+        raise InputError("Pass the radius of the ball, for example eps=8/255.")
     if to_disk and model_name is None:
-        raise InputError("to_disk=True names the file after the model; pass model_name.")
+        raise InputError("to_disk=True needs a name for the file; pass model_name.")
     eps = number(eps)
     check_whole("n_examples", n_examples, least=1)
     if not isinstance(dataset, Dataset):
@@ -105,61 +102,57 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     for flag in evaluation.flags:
         known = f" (AutoAttack: {AUTOATTACK_FLAGS[flag.name]})" if flag.name in AUTOATTACK_FLAGS else ""
         warnings.warn(AttackWarning(f"{flag}{known}"), stacklevel=2)
-    record = Record(
-        dataset=dataset.name,
-        threat_model=threat_model,
-        eps=eps,
-        clean=evaluation.clean.value,
-        autoattack=evaluation.robust["AutoAttack"].value if version == "standard" else None,
-        unreliable=evaluation.distrusted,
-        footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
-    )
+    robust = evaluation.robust["AutoAttack"].value
     if to_disk:
-        record.write(Path("model_info"), str(model_name))
-    return record.clean, evaluation.robust["AutoAttack"].value
+        row = leaderboard_row(
+            evaluation,
+            dataset=dataset.name,
+            eps=eps,
+            autoattack=robust if version == "standard" else None,
+            footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
+        )
+        _write_row(Path("model_info"), row, threat_model, str(model_name))
+    return evaluation.clean.value, robust
 
 
-@with_named_options
-@dataclass(frozen=True)
-class Record:
-    """A row of the leaderboard. What only its author knows (title, authors, venue, link) is left to be filled in."""
+def leaderboard_row(
+    evaluation: Evaluation,
+    *,
+    dataset: str,
+    eps: float,
+    autoattack: float | None,
+    footnote: str | None,
+    additional_data: bool | None = None,
+    architecture: str | None = None,
+) -> dict[str, Any]:
+    """RobustBench's keys for a model. What only its authors know (title, authors, venue, link) is None.
 
-    dataset: str
-    threat_model: str
-    eps: float
-    clean: float
-    autoattack: float | None  # None: it was not attacked with AutoAttack
-    unreliable: bool = False
-    additional_data: bool | None = None
-    architecture: str | None = None
-    footnote: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "link": None,
-            "name": None,
-            "authors": None,
-            "additional_data": self.additional_data,
-            "number_forward_passes": 1,
-            "dataset": self.dataset,
-            "venue": None,
-            "architecture": self.architecture,
-            "eps": pixels(self.eps),
-            "clean_acc": f"{100 * self.clean:.2f}",
-            "reported": None,
-            "autoattack_acc": None if self.autoattack is None else f"{100 * self.autoattack:.2f}",
-            "footnote": self.footnote,
-            "unreliable": self.unreliable,
-        }
-
-    def write(self, folder: Path, model_name: str) -> Path:
-        """To <folder>/<dataset>/<threat model>/<model_name>.json, where RobustBench looks for it."""
-        path = folder / self.dataset / self.threat_model / f"{model_name}.json"
-        write_text(path, json.dumps(self.to_json(), indent=2) + "\n")
-        return path
+    `autoattack` is the accuracy under standard AutoAttack, None if it was not run.
+    """
+    return {
+        "link": None,
+        "name": None,
+        "authors": None,
+        "additional_data": additional_data,
+        "number_forward_passes": 1,
+        "dataset": dataset,
+        "venue": None,
+        "architecture": architecture,
+        "eps": pixels(eps),
+        "clean_acc": f"{100 * evaluation.clean.value:.2f}",
+        "reported": None,
+        "autoattack_acc": None if autoattack is None else f"{100 * autoattack:.2f}",
+        "footnote": footnote,
+        "unreliable": evaluation.distrusted,
+    }
 
 
-@named_options
+def _write_row(folder: Path, row: dict[str, Any], threat_model: str, model_name: str) -> None:
+    """Write the row where RobustBench expects it."""
+    path = folder / row["dataset"] / threat_model / f"{model_name}.json"
+    write_text(path, json.dumps(row, indent=2) + "\n")
+
+
 def save_model(
     folder: Path | str,
     model: nn.Module,
@@ -170,40 +163,37 @@ def save_model(
     input_shape: tuple[int, int, int],
     card: str,
 ) -> Path:
-    """Write a network of `excite.models` so that `load_model` builds it again: weights, configuration, model card."""
+    """Write a network of `excite.models` to a folder for `load_model`: weights, configuration and model card."""
     folder = Path(folder)
     state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state_dict().items()}
     normalize = [state[f"normalize.{key}"].flatten().tolist() for key in ("mean", "std") if f"normalize.{key}" in state]
     write_bytes(folder / WEIGHTS, safetensors.torch.save(state))
-    write_json(
-        folder / CONFIG,
-        {
-            "excite": excite.__version__,
-            "model": name,
-            "options": dict(options),
-            "num_classes": num_classes,
-            "input_shape": list(input_shape),
-            "normalize": normalize or None,
-            "weights_sha256": sha256(folder / WEIGHTS),
-        },
-    )
+    config = {
+        "excite": excite.__version__,
+        "model": name,
+        "options": dict(options),
+        "num_classes": num_classes,
+        "input_shape": list(input_shape),
+        "normalize": normalize or None,
+        "weights_sha256": sha256(folder / WEIGHTS),
+    }
+    write_json(folder / CONFIG, config)
     write_text(folder / CARD, card)
     return folder
 
 
-@named_options
 def load_model(folder: str | Path) -> nn.Module:
-    """The network that an exported folder holds, in eval mode: images in [0, 1] in, logits out.
+    """Load an exported network, in eval mode and on the CPU: images in [0, 1] in, logits out.
 
     Args:
-        folder: what `excite export RUN --to robustbench` wrote.
+        folder: a folder written by `excite export RUN --to robustbench` or by `save_model`.
 
     Returns:
-        The network on the CPU. A changed weight file is refused.
+        The network. Weights that do not match their SHA-256 raise a CorruptFileError.
     """
     folder = Path(folder)
     if not (folder / CONFIG).exists():
-        raise InputError(f"{folder} has no {CONFIG}: name a folder that `excite export` wrote.")
+        raise InputError(f"{folder} has no {CONFIG}; pass a folder that `excite export` wrote.")
     config = read_json(folder / CONFIG)
     with expected(folder / CONFIG):
         model = models.create(
@@ -213,18 +203,17 @@ def load_model(folder: str | Path) -> nn.Module:
             normalize=tuple(config["normalize"]) if config["normalize"] else None,
             **config["options"],
         )
-        weights = config["weights_sha256"]
-    if not (folder / WEIGHTS).exists() or sha256(folder / WEIGHTS) != weights:
+        digest = config["weights_sha256"]
+    if not (folder / WEIGHTS).exists() or sha256(folder / WEIGHTS) != digest:
         raise CorruptFileError(
-            f"{folder / WEIGHTS} is missing or does not match the SHA-256 in {CONFIG}; export it again."
+            f"{folder / WEIGHTS} is missing or does not match the SHA-256 in {CONFIG}. Export the model again."
         )
     model.load_state_dict(safetensors.torch.load((folder / WEIGHTS).read_bytes()))
     return model.eval()
 
 
-@named_options
 def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
-    """Write a trained arm as a model folder with its card, and its row for the leaderboard under model_info/.
+    """Write a trained arm as a model folder with its card, and its leaderboard row to model_info/.
 
     Args:
         run: the run folder.
@@ -232,8 +221,8 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
         destination: the folder to write; by default exports/<experiment>-<arm>.
 
     Returns:
-        The folder, which `load_model` reads. `autoattack_acc` of the row is null where the experiment has no
-        AutoAttack of the standard version, at its full length; there is no row where no attack says its ball.
+        The folder, for `load_model`. `autoattack_acc` of the row is null if the experiment did not run AutoAttack in
+        its full standard version. There is no row if no attack has a radius and a norm.
     """
     experiment, trained = run.experiment, needed_model(run, arm)
     parts = assemble(experiment, device="cpu")
@@ -245,6 +234,7 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
     )
     if (estimate := run.estimate_of(arm)) is not None:
         about += f" {estimate}"
+    title = f"{experiment.name}, {trained.title}"
     save_model(
         folder,
         trained.load_into(parts.new_model()),
@@ -252,60 +242,58 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
         options=experiment.model.options,
         num_classes=dataset.num_classes,
         input_shape=dataset.input_shape,
-        card=model_card(
-            f"{experiment.name}, {trained.title}",
-            about=about,
-            evaluation=trained.evaluation,
-            dataset=experiment.data.name,
-            folder=str(folder),
-        ),
+        card=model_card(title, about, trained.evaluation, dataset=experiment.data.name, folder=str(folder)),
     )
-    if trained.evaluation is not None and (record := _record(parts, trained.evaluation)):
-        record.write(folder / "model_info", f"{experiment.name}-{arm}")
+    if trained.evaluation is not None:
+        _write_arm_row(folder / "model_info", parts, trained.evaluation, f"{experiment.name}-{arm}")
     return folder
 
 
-def _record(parts: Parts, evaluation: Evaluation) -> Record | None:
-    """The row of an evaluated arm, at the radius of its AutoAttack, or of its first attack where it met none."""
-    balls = [
-        (_is_standard(attack), name, eps, threat_model)
+def _write_arm_row(folder: Path, parts: Parts, evaluation: Evaluation, model_name: str) -> None:
+    """Write the row of an arm for its standard AutoAttack, otherwise for its first attack with a radius and a norm."""
+    bounded = {
+        name: attack
         for name, attack in parts.attacks.items()
-        if (eps := attack.eps) is not None and (threat_model := THREAT_MODELS.get(attack.norm or ""))
-    ]
-    if not balls:
-        return None
-    standard, name, eps, threat_model = max(balls, key=lambda ball: ball[0])
-    experiment, images = parts.experiment, len(evaluation.correct)
-    return Record(
+        if attack.eps is not None and attack.norm in THREAT_MODELS
+    }
+    if not bounded:
+        return
+    name = max(bounded, key=lambda name: _is_standard(bounded[name]))
+    attack, experiment, n_images = bounded[name], parts.experiment, len(evaluation.correct)
+    assert attack.eps is not None and attack.norm is not None  # noqa: S101, PT018
+    row = leaderboard_row(
+        evaluation,
         dataset=experiment.data.name,
-        threat_model=threat_model,
-        eps=eps,
-        clean=evaluation.clean.value,
-        autoattack=evaluation.robust[name].value if standard else None,
-        unreliable=evaluation.distrusted,
+        eps=attack.eps,
+        autoattack=evaluation.robust[name].value if _is_standard(attack) else None,
+        footnote=f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
         additional_data=experiment.data.unlabelled is not None,
         architecture=experiment.model.name,
-        footnote=f"on {images} test images" if images < 10_000 else None,
     )
+    _write_row(folder, row, THREAT_MODELS[attack.norm], model_name)
 
 
 def _is_standard(attack: Attack) -> bool:
-    """Whether it is the leaderboard's AutoAttack, whatever its seed: nothing left out, nothing shortened."""
+    """Whether it is the leaderboard's AutoAttack, complete and at full length; the seed does not matter."""
     largest = attack.rungs[-1]
     return isinstance(largest, AutoAttack) and largest == AutoAttack(largest.eps, largest.norm, seed=largest.seed)
 
 
-@named_options
-def model_card(title: str, *, about: str, evaluation: Evaluation | None, dataset: str, folder: str) -> str:
-    """What a stranger must know before using the model: what it is, what was measured, what it is for."""
-    rows = [f"| clean | {evaluation.clean} | {len(evaluation.correct)} |"] if evaluation else []
+def model_card(title: str, about: str, evaluation: Evaluation | None, *, dataset: str, folder: str) -> str:
+    """A model card in Markdown: what the model is, its measured accuracies, and its intended use."""
+    results = ["The model was not evaluated."]
     if evaluation:
-        rows += [
-            f"| {name} | {accuracy} | {evaluation.attacks[name].description} |"
-            for name, accuracy in evaluation.robust.items()
+        results = [
+            "| | accuracy (95% interval) | images or attack |",
+            "|---|---|---|",
+            f"| clean | {evaluation.clean} | {len(evaluation.correct)} |",
+            *(
+                f"| {name} | {accuracy} | {evaluation.attacks[name].description} |"
+                for name, accuracy in evaluation.robust.items()
+            ),
+            "",
+            *(f"- **Do not trust this yet:** {flag}" for flag in evaluation.flags),
         ]
-    flags = [f"- **Do not trust this yet:** {flag}" for flag in (evaluation.flags if evaluation else ())]
-    results = "\n".join(["| | accuracy (95% interval) | images or attack |", "|---|---|---|", *rows])
     return f"""---
 library_name: excite
 pipeline_tag: image-classification
@@ -325,13 +313,11 @@ model = load_model("{folder}")  # images in [0, 1] in, logits out, eval mode
 
 ## Results
 
-{results if rows else "It has not been evaluated."}
-
-{chr(10).join(flags)}
+{chr(10).join(results)}
 
 ## Intended use
 
-Research on adversarial robustness: to compare ways of training, and to be attacked. The accuracies under attack hold
-for these attacks, at this radius and norm, on images of {dataset}; a stronger attack may leave less, and they are no
-guarantee. Do not use it where a wrong answer harms somebody, nor on other images.
+Research on adversarial robustness: comparing training methods, and attacking the model. The accuracies under attack
+hold for these attacks, at this radius and norm, on images of {dataset}. They are not guarantees: a stronger attack may
+be more successful. Do not use the model where a wrong prediction causes harm, or on other images.
 """

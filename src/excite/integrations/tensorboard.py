@@ -1,11 +1,9 @@
-"""A run folder as TensorBoard shows it: every arm's epochs, L, acuteness and certificate, and figures."""
+"""Write a run folder for TensorBoard: epochs, L, acuteness, certificates, accuracies and figures."""
 
 from pathlib import Path
 
-from excite.integrations import scalars
-from excite.integrations.extras import extra
+from excite.integrations.shared import estimate_values, extra, trace_values
 from excite.lipschitz import LipschitzEstimate
-from excite.registry import named_options
 from excite.report.figures import plot
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.trace import Trace
@@ -16,16 +14,15 @@ with extra("tensorboard"):
 __all__ = ["add_estimate", "add_trace", "write_run"]
 
 
-@named_options
 def write_run(run: RunFolder, destination: Path | None = None) -> Path:
-    """Write event files, one per arm and one for the run itself; `tensorboard --logdir` shows them side by side.
+    """Write event files, one per arm and one for the run; `tensorboard --logdir` shows them side by side.
 
     Args:
-        run: the run folder; stages that are not finished are left out.
+        run: the run folder; unfinished stages are left out.
         destination: the folder to write to; by default tensorboard/ in the run folder.
 
     Returns:
-        That folder.
+        The folder written to.
     """
     folder = destination or run.path / "tensorboard"
     with SummaryWriter(str(folder / "run")) as writer:
@@ -53,10 +50,9 @@ def _write_arm(writer: SummaryWriter, arm: ArmFolder) -> None:
         writer.add_text("evaluation", f"```\n{arm.evaluation}\n```", len(arm.epochs))
 
 
-@named_options
 def add_estimate(writer: SummaryWriter, estimate: LipschitzEstimate, step: int = 0) -> None:
-    """L, its interval, its rates and its picture, into a writer of yours."""
-    for name, value in scalars.of_estimate(estimate).items():
+    """Add L, its interval, its rates and its plot to your writer."""
+    for name, value in estimate_values(estimate).items():
         writer.add_scalar(name, value, step)
     figure = estimate.plot().get_figure(root=True)
     if figure is not None:
@@ -64,12 +60,11 @@ def add_estimate(writer: SummaryWriter, estimate: LipschitzEstimate, step: int =
     writer.add_text("excite/L", str(estimate), step)
 
 
-@named_options
 def add_trace(writer: SummaryWriter, trace: Trace) -> None:
-    """What a recorder saw, into a writer of yours: slopes at their steps; acuteness and certified steps at the end."""
+    """Add a trace to your writer: every local slope, and the final acuteness and share of certified steps."""
     for slope, step in zip(trace.slopes, trace.slope_steps, strict=True):
         writer.add_scalar("excite/local_slope", float(slope), int(step))
     last = int(trace.steps[-1]) if len(trace) else 0
-    for name, value in scalars.of_trace(trace).items():
+    for name, value in trace_values(trace).items():
         if name != "excite/local_slope":
             writer.add_scalar(name, value, last)

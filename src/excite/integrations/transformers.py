@@ -1,4 +1,4 @@
-"""Callbacks for Hugging Face's Trainer: `PoETrainerCallback` finds L before the training, the other one during it."""
+"""Callbacks for Hugging Face's Trainer that find the learning rate, before or during the training."""
 
 import contextlib
 import logging
@@ -8,48 +8,45 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import scalars
-from excite.integrations.extras import extra
-from excite.lipschitz import LipschitzEstimate, OnlineRate
-from excite.quantities import check_positive
-from excite.registry import with_named_options
-from excite.rescaling import first_rate, rescale_scheduler, scale_rates
-from excite.trace import Recorder, Trace
+from excite.integrations.shared import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra
+from excite.trace import Recorder
 
 with extra("transformers"):
-    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 __all__ = ["OnlineRateTrainerCallback", "PoETrainerCallback"]
 
 logger = logging.getLogger(__name__)
 
+SAVED = "excite_online"  # attribute of the scheduler that holds the search, so that the Trainer saves it
 
-@with_named_options
-class PoETrainerCallback(TrainerCallback):
-    """Start training at `multiple`/L: η¹ = `multiple`/L, ηᵏ = η¹ · γᵏ/γ¹ with the Trainer's schedule γ.
 
-    Before the first step L is found by `excite.find_learning_rate`, with the Trainer's optimizer, clipping,
-    accumulation and data, from the weights the model has; model, data order and random state are then as before. The
-    schedule must not warm up: leave `warmup_steps` at 0. L, acuteness and the share of certified steps are written to
-    `state.log_history`, which the Trainer saves. A run that is resumed keeps the rates of its checkpoint.
+class PoETrainerCallback(FindsRateBefore, TrainerCallback):
+    """Find L before the training and start at `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹ with the Trainer's schedule γ.
 
-    A callback is not told the Trainer's loss. L is that of `model(**batch).loss`, unless you hand over the Trainer:
-    then it is that of its `compute_loss`, with label smoothing, a `compute_loss_func` and a `compute_loss` of your own.
+    L is found by `excite.find_learning_rate` with the Trainer's optimizer, gradient clipping, accumulation and data,
+    starting from the model's current weights. Model, data order and random state are then restored. The schedule must
+    not warm up: leave `warmup_steps` at 0. L, acuteness and the share of certified steps are written to
+    `state.log_history`, which the Trainer saves. A resumed run keeps the rates of its checkpoint.
+
+    A callback does not know the Trainer's loss. Without `trainer`, L is that of `model(**batch).loss`. Pass the Trainer
+    if it computes another loss: label smoothing, a `compute_loss_func` or a `compute_loss` of your own.
 
     Args:
-        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
-        record: watch the training, a moment per epoch.
-        find: options of `find_learning_rate`, for instance {"budget": 500}, or a "step" (model, batch) -> loss, which
-            goes before every other loss.
-        trainer: the Trainer, where its loss is not the model's own.
-        allow_unidentified: train at L even if it is not identified.
+        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate.
+        record: record the training, one moment per epoch.
+        find: options of `find_learning_rate`, for example {"budget": 500}. A "step" (model, batch) -> loss takes
+            precedence over every other loss.
+        trainer: the Trainer, if its loss is not the model's own.
+        allow_unidentified: train at 1/L even if L is not identified.
 
     Attributes:
         estimate: L, once it is found.
-        recorder: with the `Trace` of the training in `recorder.trace`.
+        recorder: the Recorder; `recorder.trace` is the Trace of the training.
 
     ```
     trainer = Trainer(model, arguments, train_dataset=data)
@@ -70,18 +67,12 @@ class PoETrainerCallback(TrainerCallback):
         self.multiple, self.record, self.trainer = multiple, record, trainer
         self.allow_unidentified = allow_unidentified
         self.find = {"weights": "present", **(find or {})}
-        self.estimate: LipschitzEstimate | None = None
-        self.recorder: Recorder | None = None
-
-    @property
-    def trace(self) -> Trace | None:
-        return self.recorder.trace if self.recorder else None
 
     def on_train_begin(
         self,
         args: TrainingArguments,
         state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
+        _control: Any,
         *,
         model: nn.Module,
         optimizer: Any,
@@ -89,85 +80,63 @@ class PoETrainerCallback(TrainerCallback):
         train_dataloader: Any,
         **_: Any,
     ) -> None:
-        own: Optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps optimizer and scheduler
+        optimizer, scheduler = _unwrapped(optimizer, lr_scheduler)
         if state.global_step:
-            logger.info("Resumed at step %d: its rates are those of the checkpoint.", state.global_step)
+            logger.info("Resumed at step %d with the learning rates of the checkpoint.", state.global_step)
         elif args.world_size > 1:
             raise InputError(
-                "PoETrainerCallback works in one process. Find L there first (excite.find_learning_rate), then pass "
-                "learning_rate=estimate.learning_rate() to TrainingArguments."
+                "PoETrainerCallback works in one process only. Find L there first (excite.find_learning_rate), then "
+                "pass learning_rate=estimate.learning_rate() to TrainingArguments."
             )
         else:
-            scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
-            first_rate(scheduler)  # refuses a warm-up before the time is spent
+            check_no_warm_up([scheduler])
             options = {
                 "clip_grad_norm": args.max_grad_norm or None,
                 "accumulate": args.gradient_accumulation_steps,
-                **self._own_step(args),
+                **self._step_option(args),
                 **self.find,
             }
             with _silent(self.trainer):
-                self.estimate = find_learning_rate(model, train_dataloader, optimizer=own, **options)
-            rescale_scheduler(scheduler, self.estimate, self.multiple, allow_unidentified=self.allow_unidentified)
-            logger.info("%s", self.estimate)
-            _log(state, scalars.of_estimate(self.estimate))
+                self.estimate = find_learning_rate(model, train_dataloader, optimizer=optimizer, **options)
+            self._set_rates(optimizer, [scheduler])
+            _log(state, estimate_values(self.estimate))
         if self.record:
-            self.recorder = Recorder(model, own, slopes_per_epoch=0)
+            self.recorder = Recorder(model, optimizer, slopes_per_epoch=0)
 
-    def _own_step(self, args: TrainingArguments) -> dict[str, Any]:
-        """The `step` that computes the Trainer's loss; none where that is the model's own."""
+    def on_epoch_end(self, _args: Any, state: TrainerState, _control: Any, **_: Any) -> None:
+        _log(state, self._record_epoch())
+
+    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
+        self._stop_recording()
+
+    def _step_option(self, args: TrainingArguments) -> dict[str, Any]:
+        """A `step` that computes the Trainer's loss; empty if that is the model's own."""
         if self.trainer is not None:
             return {"step": lambda model, batch: _loss(self.trainer, model, batch)}
         if args.label_smoothing_factor and "step" not in self.find:
             raise InputError(
-                f"With label_smoothing_factor={args.label_smoothing_factor:g} the loss is the Trainer's, not the "
-                "model's own. Hand it over: trainer.add_callback(PoETrainerCallback(trainer=trainer))."
+                f"With label_smoothing_factor={args.label_smoothing_factor:g} the Trainer's loss is not the model's. "
+                "Pass the Trainer: trainer.add_callback(PoETrainerCallback(trainer=trainer))."
             )
         return {}
 
-    def on_epoch_end(
-        self,
-        args: TrainingArguments,  # noqa: ARG002
-        state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
-        **_: Any,
-    ) -> None:
-        if self.recorder:
-            self.recorder.record()
-            _log(state, scalars.of_trace(self.recorder.trace))
 
-    def on_train_end(
-        self,
-        args: TrainingArguments,  # noqa: ARG002
-        state: TrainerState,  # noqa: ARG002
-        control: TrainerControl,  # noqa: ARG002
-        **_: Any,
-    ) -> None:
-        if self.recorder:
-            self.recorder.close()
+class OnlineRateTrainerCallback(FindsRateDuring, TrainerCallback):
+    """Find the learning rate during the training, by `excite.OnlineRate`: one run, no search before it.
 
+    Training starts at `start` times the Trainer's learning rate. The rate grows until training breaks; then the last
+    steps are rolled back, and the rate settles at `multiple`/L. The schedule keeps its shape and follows the rate. It
+    must not warm up: leave `warmup_steps` at 0. Several processes decide by their mean loss. A resumed run continues
+    the search. Once the rate has settled, L is written to `state.log_history`.
 
-SAVED = "excite_online"  # the attribute of the scheduler that holds the search, so that the Trainer saves it
-
-
-@with_named_options
-class OnlineRateTrainerCallback(TrainerCallback):
-    """Find the learning rate within the training itself, by `excite.OnlineRate`: no search before, one run.
-
-    The training starts at `start` times the Trainer's learning rate. The rate then grows until training breaks; the
-    steps that broke are rolled back, and the rate settles at `multiple`/L. The schedule keeps its shape and follows the
-    rate; it must not warm up: leave `warmup_steps` at 0. With several processes all decide by their mean loss. A run
-    that is resumed from a checkpoint continues the search where it was. Once the rate has settled, L is written to
-    `state.log_history`.
-
-    The Trainer does not tell a callback its loss. This one reads what the Trainer's `training_step` returns, so it
-    works with every subclass of Trainer and with accumulated batches.
+    The Trainer does not tell callbacks its loss. This one reads the return value of the Trainer's `training_step`, so
+    it works with every subclass of Trainer and with accumulated batches.
 
     Args:
         trainer: the Trainer.
-        multiple: of 1/L, at most 2. The rate settles there.
+        multiple: the rate settles at `multiple`/L; at most 2.
         start: the first rate, as a multiple of the Trainer's.
-        rung: how many steps to hold each rate, in place of 2.5% of the training.
+        rung: number of steps at each rate; by default 2.5% of the training.
 
     Attributes:
         online: the `OnlineRate`, once training has started.
@@ -181,28 +150,22 @@ class OnlineRateTrainerCallback(TrainerCallback):
     """
 
     def __init__(self, trainer: Trainer, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
-        check_positive("start", start)
-        self.trainer, self.multiple, self.start, self.rung = trainer, multiple, start, rung
-        self.online: OnlineRate | None = None
-        self._losses: list[Tensor] = []  # they add up to the loss of the next step
+        super().__init__(multiple, start, rung)
+        self.trainer = trainer
         training_step = trainer.training_step
 
-        def noted(*arguments: Any, **options: Any) -> Tensor:
+        def training_step_with_note(*arguments: Any, **options: Any) -> Tensor:
             loss: Tensor = training_step(*arguments, **options)
-            self._losses.append(loss.detach())
+            self._losses.append(loss.detach())  # the losses of a step's batches add up to its loss
             return loss
 
-        trainer.training_step = noted
-
-    @property
-    def estimate(self) -> LipschitzEstimate | None:
-        return self.online.estimate if self.online and self.online.settled else None
+        trainer.training_step = training_step_with_note
 
     def on_train_begin(
         self,
-        args: TrainingArguments,  # noqa: ARG002
+        _args: TrainingArguments,
         state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
+        _control: Any,
         *,
         model: nn.Module,
         optimizer: Any,
@@ -213,47 +176,29 @@ class OnlineRateTrainerCallback(TrainerCallback):
             raise InputError(
                 "OnlineRateTrainerCallback needs the whole model in every process; train without sharding."
             )
-        own: Optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps optimizer and scheduler
-        scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
+        optimizer, scheduler = _unwrapped(optimizer, lr_scheduler)
         saved = getattr(scheduler, SAVED, None) if state.global_step else None
-        if saved is None and state.global_step:
-            raise InputError(
-                "The checkpoint was saved without OnlineRateTrainerCallback. Start a new training with it."
-            )
-        if saved is None:
-            first_rate(scheduler)  # refuses a warm-up
-            scale_rates(own, [scheduler], self.start)
-        self.online = OnlineRate(
-            model, own, steps=state.max_steps, multiple=self.multiple, rung=self.rung, schedulers=[scheduler]
-        )
-        if saved is not None:
-            rates = [group["lr"] for group in own.param_groups]  # the scheduler has stepped since
-            self.online.restore(saved["tensors"], saved["facts"] | {"rates": rates})
-        self._losses = []
+        if saved is not None:  # the scheduler has stepped since
+            rates = [group["lr"] for group in optimizer.param_groups]
+            saved = {"tensors": saved["tensors"], "facts": saved["facts"] | {"rates": rates}}
+        elif state.global_step:
+            raise InputError("The checkpoint was saved without OnlineRateTrainerCallback; start a new training.")
+        self._begin(model, optimizer, [scheduler], steps=state.max_steps, saved=saved)
 
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,  # noqa: ARG002
-        state: TrainerState,
-        control: TrainerControl,  # noqa: ARG002
-        *,
-        lr_scheduler: Any,
-        **_: Any,
-    ) -> None:
+    def on_optimizer_step(self, _args: Any, state: TrainerState, _control: Any, *, lr_scheduler: Any, **_: Any) -> None:
         if self.online is None:
             return
-        loss = self.trainer.accelerator.reduce(torch.stack(self._losses).sum(), "mean")
-        self._losses, settled = [], self.online.settled
-        self.online.after_step(loss)
-        if self.online.settled and not settled:
-            logger.info("%s", self.online.estimate)
-            _log(state, scalars.of_estimate(self.online.estimate))
-        tensors, facts = self.online.state()
-        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, {"tensors": tensors, "facts": facts})
+        _log(state, self._after_step(self.trainer.accelerator.reduce(torch.stack(self._losses).sum(), "mean")))
+        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, self._state())
+
+
+def _unwrapped(optimizer: Any, scheduler: Any) -> tuple[Optimizer, LRScheduler]:
+    """accelerate wraps optimizer and scheduler."""
+    return getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
 
 
 def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:
-    """As the Trainer computes it in a step of this batch alone."""
+    """The loss that the Trainer would compute in a step with this batch alone."""
     _, items = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
     with trainer.compute_loss_context_manager():
         loss: Tensor = trainer.compute_loss(model, trainer._prepare_inputs(batch), num_items_in_batch=items)
@@ -262,7 +207,7 @@ def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:
 
 @contextlib.contextmanager
 def _silent(trainer: Trainer | None) -> Iterator[None]:
-    """Inside, what `compute_loss` logs is not logged: it is not a step of the training."""
+    """Inside, `compute_loss` logs nothing, because the search is not part of the training."""
     if trainer is None:
         yield
         return
