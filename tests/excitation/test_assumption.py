@@ -1,4 +1,4 @@
-"""Assumption 2 from a trace equals that from the vectors, without free counts; the heuristic is the paper's."""
+"""Assumption 2 read from a trace equals that of the vectors; the heuristic for the batch size is the paper's."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -29,11 +29,11 @@ def test_straight_lines_hold_always_and_returns_never(trace_of: TraceOf) -> None
     back = np.array([[0.0], [1.0], [2.0], [3.0], [-1.0]])
     found = acuteness(trace_of(back, back, np.ones(5)))
     assert found.fraction == 0
-    assert str(found) == "Assumption 2 holds at 0 of 3 steps between recorded moments; the smallest cosine is -1."
+    assert "0 of 3 steps" in str(found)
 
 
-def test_two_moments_say_nothing(trace_of: TraceOf) -> None:
-    with pytest.raises(InputError, match="holds 2 moments"):
+def test_two_moments_are_not_enough(trace_of: TraceOf) -> None:
+    with pytest.raises(InputError, match="2 moments"):
         acuteness(trace_of(np.eye(2), np.eye(2), np.ones(2)))
 
 
@@ -47,7 +47,7 @@ def test_a_sketch_says_at_which_steps_it_does_not_know_the_sign(wander: Wander) 
     assert differ.any()
     assert sketched.undecided[differ].all()
     assert not sketched.undecided.all()
-    assert f"At {sketched.undecided.sum()} of them the cosine is within 0.022 of 0" in str(sketched)
+    assert f"At {sketched.undecided.sum()} of them" in str(sketched)
 
 
 def test_the_heuristic_goes_down_from_the_smallest_batch_that_always_holds() -> None:
@@ -58,20 +58,20 @@ def test_the_heuristic_goes_down_from_the_smallest_batch_that_always_holds() -> 
 
 
 def test_the_heuristic_says_when_nothing_fits() -> None:
-    with pytest.raises(InputError, match="No batch size up to 1000 reaches"):
+    with pytest.raises(InputError, match="1000"):
         choose_batch_size({64: 0.4, 1000: 1.0}, {64: 0.3, 1000: 0.2}, 0.8)
-    with pytest.raises(InputError, match="same batch sizes"):
+    with pytest.raises(InputError, match="batch sizes"):
         choose_batch_size({64: 0.4}, {128: 0.3}, 0.8)
 
 
-def test_of_a_run_that_diverged_nothing_is_said(trace_of: TraceOf, walk: Floats) -> None:
+def test_a_run_that_diverged_is_refused(trace_of: TraceOf, walk: Floats) -> None:
     walk[-1] = np.nan
-    with pytest.raises(InputError, match="did not diverge"):
+    with pytest.raises(InputError, match="diverge"):
         acuteness(trace_of(walk, walk, np.ones(len(walk))))
 
 
 @pytest.mark.parametrize(("fraction", "accuracy", "threshold"), [(0.7, 85.0, 0.8), (0.7, 0.85, 80.0), (70, 0.85, 0.8)])
-def test_percentages_are_no_shares(fraction: float, accuracy: float, threshold: float) -> None:
-    """Of 70 where 0.7 was meant, the assumption would hold always."""
-    with pytest.raises(InputError, match="pass one between 0 and 1"):
+def test_percentages_are_refused(fraction: float, accuracy: float, threshold: float) -> None:
+    """With 70 instead of 0.7, the assumption would always seem to hold."""
+    with pytest.raises(InputError, match="between 0 and 1"):
         choose_batch_size({64: fraction, 256: 1.0}, {64: accuracy, 256: 0.75}, threshold=threshold)

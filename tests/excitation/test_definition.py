@@ -66,21 +66,21 @@ def test_errors_shrink_at_least_at_the_stated_rates(seed: int, d: int, p: int, w
 
 @pytest.mark.parametrize("window", [0.5, 11])
 def test_a_window_that_does_not_fit_is_refused(window: float) -> None:
-    with pytest.raises(InputError, match="whole number of steps"):
+    with pytest.raises(InputError, match="window"):
         gramian(torch.ones(10, 2), window=window)
 
 
 @pytest.mark.parametrize("given", [{"window": 0}, {"window": torch.nan}, {"window": 2, "step": 0}])
-def test_a_time_that_is_none_is_refused(given: dict[str, float]) -> None:
-    with pytest.raises(InputError, match="must be a finite number above 0"):
+def test_a_time_that_is_not_positive_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="above 0"):
         gramian(torch.ones(10, 2), **given)
 
 
 def test_a_step_of_no_time_is_refused() -> None:
-    with pytest.raises(InputError, match="step is 0; it must be"):
+    with pytest.raises(InputError, match="step"):
         simulate(torch.ones(10, 2), torch.ones(2), step=0)
 
 
 def test_a_signal_of_the_wrong_kind_is_refused() -> None:
-    with pytest.raises(InputError, match="A signal is finite"):
+    with pytest.raises(InputError, match="signal"):
         gramian(torch.full((4, 2), torch.nan), window=1)

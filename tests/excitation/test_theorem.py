@@ -79,7 +79,7 @@ def test_equality_and_violation_say_so() -> None:
     assert "violated" in str(obtuse)
     for nowhere in (right, obtuse):
         assert math.isnan(nowhere.residual)
-        with pytest.raises(InputError, match="no ΦΦᵀ"):
+        with pytest.raises(InputError, match="ΦΦᵀ"):
             nowhere.excite(zero)
 
 
@@ -90,9 +90,9 @@ def test_standing_still_and_arriving_exactly_are_equalities(theta_next: list[flo
 
 
 def test_a_diverged_step_and_unequal_sizes_are_refused() -> None:
-    with pytest.raises(InputError, match="NaN or infinite"):
+    with pytest.raises(InputError, match="non-finite"):
         certificate(torch.tensor([math.nan, 1.0]), torch.ones(2), torch.zeros(2))
-    with pytest.raises(InputError, match="must agree"):
+    with pytest.raises(InputError, match="entries"):
         certificate(torch.ones(3), torch.ones(2), torch.zeros(2))
 
 

@@ -1,9 +1,17 @@
-"""Is it persistently excited: the definition (`gramian`), the theorem (`certificate`), the assumption (`acuteness`)."""
+"""Is training persistently excited? Definition (`gramian`), theorem (`certificate`) and assumption (`acuteness`)."""
 
-from excite.excitation.along_path import Excitation, PathCertificate, Smoothness, StepSizes, certify, step_size_decay
+from excite.excitation.along_path import (
+    CertifiedDescent,
+    Excitation,
+    PathCertificate,
+    Smoothness,
+    StepSizes,
+    certify,
+    certify_descent,
+    step_size_decay,
+)
 from excite.excitation.assumption import Acuteness, acuteness, choose_batch_size
 from excite.excitation.definition import Gramian, gramian, simulate
-from excite.excitation.descent import CertifiedDescent, certify_descent
 from excite.excitation.theorem import Certificate, Span, certificate
 
 __all__ = [

@@ -1,18 +1,20 @@
-"""The theorem along a whole run: both assumptions and the certificate, epoch by epoch, with θ* the last moment."""
+"""The theorem along a whole path: both assumptions and the certificate at each step of a run or of gradient descent."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from excite.errors import InputError
 from excite.excitation.assumption import Acuteness, acuteness, step_products
-from excite.excitation.theorem import Span, certify_span
+from excite.excitation.theorem import Span, certificate, certify_span
 from excite.lipschitz.epochs import secants
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
-from excite.registry import named_options
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -22,9 +24,9 @@ FEWEST_MOMENTS = 3  # two steps, the second of which ends at θ*
 
 @dataclass(frozen=True, eq=False)
 class StepSizes:
-    """How step sizes decay: ηᵏ ~ k^{−exponent} over the second half of the run.
+    """The decay of step sizes: ηᵏ ~ k^{−exponent} over the second half of the run.
 
-    SGD asks for Σηᵏ = ∞ and Σ(ηᵏ)² < ∞; of power laws those with exponents in (1/2, 1] satisfy both.
+    SGD requires Σηᵏ = ∞ and Σ(ηᵏ)² < ∞. Power laws satisfy both if the exponent is in (1/2, 1].
     """
 
     exponent: float
@@ -39,15 +41,15 @@ class StepSizes:
 
     def __str__(self) -> str:
         return (
-            f"The rates {'rise' if self.exponent < 0 else 'decay'} like k^{-self.exponent:.2g}: "
+            f"The rates {'rise' if self.exponent < 0 else 'decay'} like k^{-self.exponent:.2g}. If this continues, "
             f"Σηᵏ {'diverges' if self.sum_diverges else 'converges'} and "
-            f"Σ(ηᵏ)² {'converges' if self.squares_converge else 'diverges'} if they go on so."
+            f"Σ(ηᵏ)² {'converges' if self.squares_converge else 'diverges'}."
         )
 
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Assumption 1 as far as a run can refute it: how many of its recorded slopes exceed L."""
+    """Assumption 1, as far as a run can refute it: the number of recorded slopes above L."""
 
     constant: float  # L
     slopes: int
@@ -69,11 +71,11 @@ class Smoothness:
 
 @dataclass(frozen=True)
 class Excitation:
-    """Definition 1 for the certified steps, one of which is the unit of time: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over windows of T₀.
+    """Definition 1 for the certified steps: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over windows of T₀; a step is the unit of time.
 
-    ΦΦᵀ is constant and symmetric within a step, so Lemma 1 is exact there: errors shrink by e^{−λ}, λ its smallest
-    eigenvalue. `rate` is the slowest step's, `mean_rate` that of all certified steps together. A ΦΦᵀ exists only
-    where a step is certified, so the whole path is persistently excited only where all are.
+    ΦΦᵀ is constant and symmetric within a step, so Lemma 1 is exact: errors shrink by e^{−λ}, where λ is its smallest
+    eigenvalue. `rate` is that of the slowest certified step, `mean_rate` the mean over all certified steps. ΦΦᵀ exists
+    only at certified steps, so the whole path is persistently excited only if all steps are certified (`everywhere`).
     """
 
     smallest: float  # μ₁ in the paper
@@ -84,20 +86,20 @@ class Excitation:
     everywhere: bool
 
     def __str__(self) -> str:
-        where = "Persistently excited at every step" if self.everywhere else "Persistently excited only where certified"
+        where = "Persistently excited at every step" if self.everywhere else "Persistently excited at certified steps"
         return (
             f"{where}: {self.largest:.3g} I ≥ ∫ΦΦᵀ ≥ {self.smallest:.3g} I over windows of {self.window:g} step; "
-            f"errors shrink like e^(−{self.rate:.3g} k) at least, e^(−{self.mean_rate:.3g} k) on average."
+            f"errors shrink at least like e^(−{self.rate:.3g} k), on average like e^(−{self.mean_rate:.3g} k)."
         )
 
 
 @dataclass(frozen=True, eq=False)
 class PathCertificate:
-    """One entry per recorded step but the last, which ends at θ*.
+    """One entry per recorded step, except the last step, which ends at θ*.
 
-    `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, which the proof needs below 1/ηᵏ; `inverse_rates` are those 1/ηᵏ; `angles` are
-    Assumption 2; `spans` the certificates with their contraction rates; `smoothness` is Assumption 1 against the L
-    that was given, `excitation` what Definition 1 and Lemma 1 say (None where no step is certified).
+    `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, which the proof requires to be below `inverse_rates`, 1/ηᵏ. `angles` are those of
+    Assumption 2, `spans` the certificates with their contraction rates. `smoothness` compares the recorded slopes with
+    L (Assumption 1). `excitation` has the bounds of Definition 1 and Lemma 1; None if no step is certified.
     """
 
     slopes: Floats
@@ -110,12 +112,12 @@ class PathCertificate:
 
     @property
     def largest_slope(self) -> float:
-        """One more reading of L."""
+        """Another estimate of L."""
         return float(self.slopes.max())
 
     @property
     def satisfied(self) -> NDArray[np.bool_]:
-        """Where ‖∇l(θᵏ)‖/‖θᵏ − θ*‖ < 1/ηᵏ."""
+        """Steps at which ‖∇l(θᵏ)‖/‖θᵏ − θ*‖ < 1/ηᵏ."""
         return self.slopes < self.inverse_rates
 
     @property
@@ -125,7 +127,7 @@ class PathCertificate:
     def __str__(self) -> str:
         parts = [] if self.smoothness is None else [str(self.smoothness)]
         parts.append(str(self.angles))
-        below = "" if self.step_sizes is None else f", below 1/η at {int(self.satisfied.sum())} of them"
+        below = "" if self.step_sizes is None else f", and below 1/η at {int(self.satisfied.sum())} of them"
         parts.append(
             f"{int(self.certified.sum())} of {len(self.spans)} steps are certified; "
             f"‖∇l‖/‖θ − θ*‖ is at most {self.largest_slope:.3g}{below}."
@@ -136,20 +138,19 @@ class PathCertificate:
         return " ".join(parts)
 
 
-@named_options
 def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> PathCertificate:
-    """Both assumptions, the certificate and the bounds of Definition 1 at every recorded step of a run.
+    """Check both assumptions, the certificate and the bounds of Definition 1 at every recorded step of a run.
 
-    A step goes from one moment to the next: an epoch of SGD, or, where every step was recorded, a step of gradient
-    descent, which is what the theorem is about: record it with `gradient="probe"`, all training examples being the
-    probe. Of a sketched trace only those steps are certified whose angle the sketch tells from a right one. `estimate`
-    is the L that Assumption 1 is held against.
+    A step goes from one moment to the next: usually an epoch of SGD. The theorem is about gradient descent: to check
+    that, record every step with `gradient="probe"` and all training examples as the probe. In a sketched trace, a step
+    is certified only if the sketch can tell its angle from a right angle. `estimate` is the L for Assumption 1.
     """
     if not (estimate is None or isinstance(estimate, LipschitzEstimate)):
         check_positive("L", estimate)
     if len(trace) < FEWEST_MOMENTS:
         raise InputError(
-            f"The trace holds {len(trace)} moments; this needs {FEWEST_MOMENTS}, the last one being θ*. Record longer."
+            f"The trace has {len(trace)} moments; certify needs at least {FEWEST_MOMENTS}, the last of which is θ*. "
+            "Record longer."
         )
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps)
@@ -163,7 +164,7 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     to_goal = trace.parameter_distances[:-2, -1]
     norms = trace.gradient_norms[:-2]
     rates = trace.learning_rates if len(trace.learning_rates) else np.full(len(trace), np.nan)
-    used = rates[1:-1]  # a moment's rate is that of the step that ends there
+    used = rates[1:-1]  # the rate recorded at a moment is that of the step that ends there
     known = bool(np.isfinite(rates).all() and (rates > 0).all())
     return PathCertificate(
         slopes=np.divide(norms, to_goal, out=np.full_like(norms, np.inf), where=to_goal > 0),
@@ -177,16 +178,16 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
 
 
 def smoothness(trace: Trace, estimate: LipschitzEstimate | float) -> Smoothness:
-    """Hold every recorded slope against L: those of single steps, and the secants between every two moments."""
+    """Compare all recorded slopes with L: those of single steps, and the secants between every two moments."""
     constant = estimate.constant if isinstance(estimate, LipschitzEstimate) else float(estimate)
     slopes = np.concatenate([trace.slopes, secants(trace)[np.triu_indices(len(trace), 1)]])
     return Smoothness(constant, len(slopes), int((slopes > constant).sum()), float(slopes.max(initial=0.0)))
 
 
 def excitation(spans: tuple[Span, ...]) -> Excitation | None:
-    """μ₁ and μ₂ over windows of one step; None where nothing is certified.
+    """μ₁ and μ₂ over windows of one step; None if no step is certified.
 
-    The rates inside span(u, q) lie on both sides of log 2, the rate of all other directions, so they are the extremes.
+    The two rates inside span(u, q) are the extremes, because the rate of all other directions, log 2, is between them.
     """
     rates = [sorted(span.rates) for span in spans if span.holds]
     if not rates:
@@ -202,17 +203,107 @@ def excitation(spans: tuple[Span, ...]) -> Excitation | None:
     )
 
 
-@named_options
 def step_size_decay(rates: Floats) -> StepSizes:
-    """Fit the exponent of the decay over the second half of the rates, by least squares on logarithms.
+    """Fit the exponent of the decay to the second half of the rates, by least squares on logarithms.
 
     >>> step_size_decay(0.1 / np.arange(1.0, 101.0)).exponent.__round__(6)
     1.0
     """
     if len(rates) < 2:
-        raise InputError("A decay needs at least 2 rates.")
+        raise InputError("The decay of step sizes needs at least 2 rates.")
     start = (len(rates) - 1) // 2
     logs = np.log(np.arange(start + 1, len(rates) + 1))
-    centred = logs - logs.mean()
-    exponent = -float(centred @ np.log(rates[start:])) / float(centred @ centred)
+    centered = logs - logs.mean()
+    exponent = -float(centered @ np.log(rates[start:])) / float(centered @ centered)
     return StepSizes(0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent)
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedDescent:
+    """Gradient descent at a constant rate, one entry per step.
+
+    `distances` are ‖θᵏ − θ*‖, `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, `cosines` are those of Assumption 2. `rates` are the two
+    contraction rates of the certificate (NaN if the step is not certified), `residuals` its relative error at θᵏ⁺¹.
+    """
+
+    rate: float
+    distances: Floats
+    slopes: Floats
+    cosines: Floats
+    certified: NDArray[np.bool_]
+    rates: Floats
+    residuals: Floats
+
+    @property
+    def fraction(self) -> float:
+        """Share of steps that are certified."""
+        return float(self.certified.mean())
+
+    def __str__(self) -> str:
+        failures = np.flatnonzero(~self.certified)
+        first = f"the first failure is step {failures[0] + 1}" if len(failures) else "all steps"
+        residual = np.nanmax(self.residuals) if self.certified.any() else math.nan
+        return (
+            f"Gradient descent at {self.rate:.3g}: {int(self.certified.sum())} of {len(self.certified)} steps are "
+            f"certified ({first}), with residuals up to {residual:.1e}; ‖θ − θ*‖ goes from {self.distances[0]:.3g} to "
+            f"{self.distances[-1]:.3g}."
+        )
+
+
+def certify_descent(
+    gradient: Callable[[Tensor], Tensor],
+    start: Tensor,
+    *,
+    rate: float,
+    steps: int,
+    goal: Tensor | None = None,
+    beyond: int = 1,
+) -> CertifiedDescent:
+    """Run gradient descent θᵏ⁺¹ = θᵏ − η ∇l(θᵏ) from `start` and certify each of `steps` steps.
+
+    This is what the theorem is about. On a quadratic, a rate below 1/L does not overshoot θ* along any eigenvector.
+    Above 1/L it overshoots along the sharpest one, and the certificate holds as long as the other directions outweigh
+    that. At 2/L the iterates oscillate forever.
+
+    Args:
+        gradient: the full-batch gradient ∇l at a vector of parameters.
+        start: the initial parameters.
+        rate: the learning rate η.
+        steps: number of steps to certify.
+        goal: θ*, if known; by default the point reached after `beyond` further steps.
+        beyond: number of further steps, at least 1, because a step that ends at θ* cannot be certified.
+
+    >>> curvatures = torch.tensor([4.0, 1.0])  # L = 4
+    >>> quadratic = lambda theta: curvatures * theta
+    >>> for multiple in (1, 2):
+    ...     descent = certify_descent(quadratic, torch.ones(2), rate=multiple / 4, steps=20, goal=torch.zeros(2))
+    ...     print(multiple, int(descent.certified.sum()))
+    1 20
+    2 0
+    """
+    if steps < 1 or not (math.isfinite(rate) and rate > 0) or beyond < 1:
+        raise InputError(
+            f"rate must be positive, steps and beyond at least 1; got rate={rate}, steps={steps}, beyond={beyond}."
+        )
+    path, gradients = [start.detach().to(torch.float64)], []
+    for _ in range(steps + (beyond if goal is None else 0)):
+        slope = gradient(path[-1]).detach()
+        gradients.append(float(slope.norm()))
+        path.append(path[-1] - rate * slope)
+        if not path[-1].isfinite().all():
+            raise InputError(
+                f"Gradient descent at rate={rate:.3g} diverged after {len(gradients)} steps; pass a smaller rate."
+            )
+    end = path[-1] if goal is None else goal.detach().to(torch.float64)
+    certificates = [certificate(path[k], path[k + 1], end) for k in range(steps)]
+    distances = np.array([float((theta - end).norm()) for theta in path[: steps + 1]])
+    slopes = np.divide(gradients[:steps], distances[:steps], out=np.full(steps, np.inf), where=distances[:steps] > 0)
+    return CertifiedDescent(
+        rate=rate,
+        distances=distances,
+        slopes=slopes,
+        cosines=np.array([each.span.cosine for each in certificates]),
+        certified=np.array([each.holds for each in certificates]),
+        rates=np.array([sorted(each.rates) for each in certificates]),
+        residuals=np.array([each.residual for each in certificates]),
+    )

@@ -1,7 +1,7 @@
-"""Assumption 2 along a run: does each step make an acute angle with what is left of the way; and the batch size for it.
+"""Assumption 2 along a run: does each step make an acute angle with the rest of the way? And the batch size for it.
 
-From epoch to epoch, with θ* the last moment: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0. The pair that ends at θ* says 0 ≥ 0 and is
-left out.
+The steps go from epoch to epoch, and θ* is the last moment: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0. The last step, which ends at
+θ*, is left out because both sides are 0.
 """
 
 from collections.abc import Mapping
@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.quantities import check_kind
-from excite.registry import named_options
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
-STANDARD_ERRORS = 2.0  # of a sketched cosine: nearer to 0 its sign is not known
+STANDARD_ERRORS = 2.0  # of a sketched cosine; closer to 0 its sign is unknown
 
 
 @dataclass(frozen=True, eq=False)
 class Acuteness:
-    """Per step between moments: the inner product of Assumption 2 and the cosine of its angle.
+    """The inner product of Assumption 2 and the cosine of its angle, for each step between recorded moments.
 
-    Of a sketched trace (models of more than 2 million parameters) the cosines are known within `margin` only.
+    In a sketched trace (models with more than 2 million parameters), cosines are known up to `margin`.
     """
 
     products: Floats
@@ -37,39 +36,38 @@ class Acuteness:
 
     @property
     def fraction(self) -> float:
-        """Share of the steps at which the assumption holds."""
+        """Share of steps at which the assumption holds."""
         return float(self.holds.mean())
 
     @property
     def undecided(self) -> NDArray[np.bool_]:
-        """Where the cosine is so near to 0 that the sketch does not tell its sign; never with exact vectors."""
+        """Steps whose cosine is too close to 0 for the sketch to tell its sign; none with exact vectors."""
         return np.abs(self.cosines) < self.margin
 
     def __str__(self) -> str:
-        found = (
+        text = (
             f"Assumption 2 holds at {int(self.holds.sum())} of {len(self.products)} steps between recorded moments; "
             f"the smallest cosine is {self.cosines.min():.3g}."
         )
         if self.undecided.any():
-            found += (
-                f" At {int(self.undecided.sum())} of them the cosine is within {self.margin:.2g} of 0, two standard "
-                'errors of the sketch, and may have either sign: Recorder(…, storage="exact") tells.'
+            text += (
+                f" At {int(self.undecided.sum())} of them the sign of the cosine is unknown, because it is within "
+                f'{self.margin:.2g} of 0, two standard errors of the sketch. Recorder(…, storage="exact") avoids this.'
             )
-        return found
+        return text
 
 
-@named_options
 def acuteness(trace: Trace) -> Acuteness:
-    """Assumption 2 at each recorded step: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0, θ* being the last moment.
+    """Check Assumption 2 at each recorded step: (θᵏ − θᵏ⁺¹)ᵀ(θᵏ⁺¹ − θ*) ≥ 0, where θ* is the last moment.
 
     Args:
-        trace: of a training with three moments or more (`recorder.record()` at the end of each epoch).
+        trace: a trace with at least three moments (`recorder.record()` at the end of each epoch).
 
     Returns:
-        Inner products and cosines per step; `.fraction` is the share of steps at which it holds, `.undecided` where a
-        sketched trace does not tell.
+        Inner products and cosines per step. `.fraction` is the share of steps at which the assumption holds;
+        `.undecided` marks the steps at which a sketched trace cannot tell.
 
-    >>> positions = np.array([0.0, 1.0, 1.5, 1.75])  # θ₀ and three moments on a line, each half as far from 2
+    >>> positions = np.array([0.0, 1.0, 1.5, 1.75])  # θ₀ and three moments on a line that converges to 2
     >>> distances = (positions[:, None] - positions) ** 2
     >>> acuteness(Trace(distances, distances, steps=np.array([1, 2, 3]))).fraction
     1.0
@@ -77,7 +75,7 @@ def acuteness(trace: Trace) -> Acuteness:
     check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
     if len(trace) < 3:
         raise InputError(
-            f"The trace holds {len(trace)} moments; Assumption 2 needs 3, the last one being θ*. Record longer."
+            f"The trace has {len(trace)} moments; Assumption 2 needs at least 3, the last being θ*. Record longer."
         )
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps * rests)
@@ -86,26 +84,26 @@ def acuteness(trace: Trace) -> Acuteness:
 
 
 def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
-    """uᵀu, uᵀq and qᵀq of every recorded step but the last, u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*."""
+    """uᵀu, uᵀq and qᵀq of every recorded step but the last, with u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*."""
     squared = trace.squared_parameter_distances[1:, 1:]
     if not np.isfinite(squared).all():
-        raise InputError("The recorded parameters hold NaN or infinite values; take a run that did not diverge.")
+        raise InputError("The recorded parameters contain non-finite values; use a run that did not diverge.")
     steps = np.diagonal(squared, 1)[:-1]
     to_goal = squared[:-1, -1]
     before, rests = to_goal[:-1], to_goal[1:]
     return steps.copy(), (before - steps - rests) / 2, rests.copy()
 
 
-@named_options
 def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, float], threshold: float) -> int:
-    """The paper's heuristic: from the smallest batch at which Assumption 2 always holds, go down to enough accuracy.
+    """The paper's heuristic: the largest batch size that is accurate enough, up to the smallest that is always acute.
 
-    Where the assumption holds at no size always, the search starts at the size where it holds most often.
+    The search starts at the smallest batch size at which Assumption 2 holds at all steps, or, if there is none, at the
+    one at which it holds most often. It goes down until the accuracy reaches the threshold.
 
     Args:
         fractions: for each batch size, the share of steps at which Assumption 2 holds (`acuteness(trace).fraction`).
         accuracies: for each batch size, the clean accuracy.
-        threshold: the accuracy to reach; 0.8 on CIFAR-10 and 0.6 on CIFAR-100 in the paper.
+        threshold: the accuracy to reach; the paper uses 0.8 on CIFAR-10 and 0.6 on CIFAR-100.
 
     Returns:
         The batch size.
@@ -114,11 +112,11 @@ def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, f
     64
     """
     if not fractions or set(fractions) != set(accuracies):
-        raise InputError("Give a fraction and an accuracy for each of the same batch sizes, at least one.")
-    every = {"threshold": [threshold], "accuracy": accuracies.values(), "fraction": fractions.values()}
-    for what, share in ((what, share) for what, shares in every.items() for share in shares):
-        if not 0 <= share <= 1:
-            raise InputError(f"{what}={share:g} is no share; pass one between 0 and 1, such as 0.8.")
+        raise InputError("Pass fractions and accuracies for the same batch sizes, at least one.")
+    shares = {"threshold": [threshold], "accuracies": accuracies.values(), "fractions": fractions.values()}
+    for name, values in shares.items():
+        if wrong := [value for value in values if not 0 <= value <= 1]:
+            raise InputError(f"{name} must be between 0 and 1, for example 0.8; got {wrong[0]:g}.")
     always = [size for size, fraction in fractions.items() if fraction >= 1]
     most = max(fractions.values())
     start = min(always or [size for size, fraction in fractions.items() if fraction == most])

@@ -1,7 +1,7 @@
-"""A signal Φ is persistently exciting if every window of ∫ΦΦᵀ lies between two positive multiples of the identity.
+"""A signal Φ is persistently exciting if ∫ΦΦᵀ over every window lies between two positive multiples of the identity.
 
-Φ is piecewise constant, one matrix per step of time. Over windows of a whole number of steps the smallest eigenvalue
-is then least, and the largest greatest, at a window that starts on a step, so looking at those is exact.
+Φ is piecewise constant, one matrix per time step. For windows of a whole number of steps, the extreme eigenvalues occur
+at windows that start on a step, so it suffices to check those.
 """
 
 import math
@@ -12,16 +12,14 @@ from torch import Tensor
 
 from excite.errors import InputError
 from excite.quantities import check_positive
-from excite.registry import named_options
 
 
 @dataclass(frozen=True)
 class Gramian:
-    """Definition 1 for a sampled signal: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over every window of length T₀ inside it.
+    """Definition 1 for a sampled signal: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over every window of length T₀.
 
     `rate` is the exponential rate of ż = −ΦΦᵀz over the worst window: ‖z(t + T₀)‖ ≤ e^{−rate·T₀} ‖z(t)‖.
-    `guaranteed_rate` ≤ `rate` follows from the bounds alone, as in the lemma that ties excitation to stability:
-    ‖z(t + T₀)‖² ≤ (1 − 2μ₁/(1 + d μ₂)²) ‖z(t)‖².
+    `guaranteed_rate` ≤ `rate` follows from μ₁ and μ₂ alone (Lemma 1): ‖z(t + T₀)‖² ≤ (1 − 2μ₁/(1 + d μ₂)²) ‖z(t)‖².
     """
 
     smallest: float  # μ₁ in the paper
@@ -39,11 +37,10 @@ class Gramian:
         )
 
 
-@named_options
 def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     """Check Definition 1 on a signal of shape (times, d, p), or (times, d) for p = 1.
 
-    `window` is T₀, a whole number of `step`s. For a constant Φ = √2 I and T₀ = 3, μ₁ = μ₂ = 6 and the rate is 2.
+    `window` is T₀, a multiple of `step`. For a constant Φ = √2 I and T₀ = 3, μ₁ = μ₂ = 6 and the rate is 2.
     """
     check_positive("window", window)
     check_positive("step", step)
@@ -51,8 +48,8 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     length = round(window / step)
     if length < 1 or length > len(signal) or not math.isclose(length * step, window, rel_tol=1e-9):
         raise InputError(
-            f"A window of {window:g} is not a whole number of steps of {step:g} within a signal of "
-            f"{len(signal) * step:g}. Pass a multiple of the step, no longer than the signal."
+            f"window={window:g} must be a multiple of step={step:g} and no longer than the signal, which lasts "
+            f"{len(signal) * step:g}."
         )
     squares = signal @ signal.mT * step
     windows = torch.stack([squares[start : start + length].sum(0) for start in range(len(squares) - length + 1)])
@@ -77,9 +74,8 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     )
 
 
-@named_options
 def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
-    """z at every step of ż = −ΦΦᵀz, exactly: z ← e^{−ΦΦᵀ·step} z; shape (times + 1, d)."""
+    """Exact solution of ż = −ΦΦᵀz at every step, z ← e^{−ΦΦᵀ·step} z; shape (times + 1, d)."""
     check_positive("step", step)
     path = [initial.to(torch.float64)]
     for matrix in _as_matrices(signal):
@@ -91,6 +87,8 @@ def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
 
 def _as_matrices(signal: Tensor) -> Tensor:
     if signal.ndim not in (2, 3) or not signal.isfinite().all():
-        raise InputError(f"A signal is finite, of shape (times, d) or (times, d, p), not {tuple(signal.shape)}.")
+        raise InputError(
+            f"A signal must be finite and of shape (times, d) or (times, d, p), not {tuple(signal.shape)}."
+        )
     matrices = signal.to(torch.float64)
     return matrices if matrices.ndim == 3 else matrices.unsqueeze(-1)

@@ -1,8 +1,8 @@
-"""Does one step lie on a persistently excited trajectory towards θ*? Exactly if it makes an acute angle with the rest.
+"""A step lies on a persistently excited trajectory to θ* if and only if it makes an acute angle with the rest.
 
-With u = θᵏ − θᵏ⁺¹ the step and q = θᵏ⁺¹ − θ* what is left, a full-rank ΦΦᵀ with q = e^{−ΦΦᵀ}(u + q) exists if and
-only if uᵀq > 0. One is ΦΦᵀ = log(I + B⁻¹) with B = I − uuᵀ/uᵀu + qqᵀ/qᵀu, which maps u to q. Outside span(u, q) it is
-log 2 times the identity, so everything costs O(d). At uᵀq = 0 the paper's Σ ≺ I fails.
+Let u = θᵏ − θᵏ⁺¹ be the step and q = θᵏ⁺¹ − θ* the rest of the way. A full-rank ΦΦᵀ with q = e^{−ΦΦᵀ}(u + q) exists if
+and only if uᵀq > 0. One choice is ΦΦᵀ = log(I + B⁻¹) with B = I − uuᵀ/uᵀu + qqᵀ/qᵀu, which maps u to q. Outside
+span(u, q) it is log 2 times the identity, so the cost is O(d). At uᵀq = 0 the paper's condition Σ ≺ I fails.
 """
 
 import math
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from excite.errors import InputError
 from excite.quantities import check_kind
-from excite.registry import named_options
 
 Angle = Literal["acute", "right", "obtuse"]
 Pair = tuple[float, float]
@@ -28,10 +27,11 @@ _OUTSIDE = math.log(2)  # the rate in every direction outside span(u, q)
 
 @dataclass(frozen=True)
 class Span:
-    """The certificate inside span(u, q), in the orthonormal basis of u and the part of q across u.
+    """The certificate inside span(u, q), in the orthonormal basis of u and the component of q orthogonal to u.
 
-    `directions` are the two eigenvectors, columns of the paper's U; `shares` the eigenvalues of I − e^{−ΦΦᵀ}, its Σ;
-    `rates` those of ΦΦᵀ: in this step, errors along a direction shrink by e^{−rate}. NaN where nothing is certified.
+    `directions` are the two eigenvectors, columns of the paper's U. `shares` are the eigenvalues of I − e^{−ΦΦᵀ}, the
+    paper's Σ. `rates` are the eigenvalues of ΦΦᵀ: in this step, errors along a direction shrink by e^{−rate}. All are
+    NaN if the step is not certified.
     """
 
     angle: Angle
@@ -39,7 +39,7 @@ class Span:
     directions: tuple[Pair, Pair]
     shares: Pair
     rates: Pair
-    residual: float  # ‖q − e^{−ΦΦᵀ}(u + q)‖ / ‖u + q‖, within rounding of 0
+    residual: float  # ‖q − e^{−ΦΦᵀ}(u + q)‖ / ‖u + q‖, zero up to rounding
 
     @property
     def holds(self) -> bool:
@@ -47,9 +47,9 @@ class Span:
 
 
 def certify_span(step: float, along: float, across: float, *, margin: float = 0.0) -> Span:
-    """The certificate from ‖u‖ and the lengths of the parts of q along and across u.
+    """Certify a step from ‖u‖ and the components of q parallel and orthogonal to u.
 
-    An angle whose cosine is within `margin` of 0, or within rounding, is taken as a right one.
+    An angle counts as right if its cosine is within `margin` or rounding error of 0.
     """
     margin = max(margin, _ROUNDING)
     rest = math.hypot(along, across)
@@ -78,9 +78,9 @@ def certify_span(step: float, along: float, across: float, *, margin: float = 0.
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """Whether θᵏ and θᵏ⁺¹ lie on a trajectory of the reference family, and on which.
+    """Whether θᵏ and θᵏ⁺¹ lie on a trajectory of the reference family, and on which one.
 
-    `residual` is ‖(θᵏ⁺¹ − θ*) − e^{−ΦΦᵀ}(θᵏ − θ*)‖ / ‖θᵏ − θ*‖, NaN where nothing is certified.
+    `residual` is ‖(θᵏ⁺¹ − θ*) − e^{−ΦΦᵀ}(θᵏ − θ*)‖ / ‖θᵏ − θ*‖; NaN if the step is not certified.
     """
 
     span: Span
@@ -93,7 +93,7 @@ class Certificate:
 
     @property
     def rates(self) -> Pair:
-        """How fast errors shrink inside span(u, q); log 2 in every other direction."""
+        """Contraction rates inside span(u, q); the rate is log 2 in all other directions."""
         return self.span.rates
 
     def excite(self, vector: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class Certificate:
         return self._apply(vector, self.rates, _OUTSIDE)
 
     def contract(self, vector: Tensor) -> Tensor:
-        """e^{−ΦΦᵀ} v: what this step makes of an error v."""
+        """e^{−ΦΦᵀ} v: the error v after this step."""
         first, second = self.rates
         return self._apply(vector, (math.exp(-first), math.exp(-second)), math.exp(-_OUTSIDE))
 
@@ -110,19 +110,19 @@ class Certificate:
             slow, fast = sorted(self.rates)
             return (
                 f"Certified: the step makes an acute angle with the rest (cosine {self.span.cosine:.3g}). Errors "
-                f"shrink at rates {slow:.3g} and {fast:.3g} in their plane and log 2 elsewhere; "
+                f"shrink at rates {slow:.3g} and {fast:.3g} in the plane of both and at log 2 elsewhere; "
                 f"residual {self.residual:.1e}."
             )
         if self.span.angle == "right":
             return (
-                "Not certified: the step and the rest are at a right angle, or one of them is zero (equality in "
-                "Assumption 2); Σ ≺ I fails."
+                "Not certified: the step makes a right angle with the rest, or one of them is zero (equality in "
+                "Assumption 2), so Σ ≺ I fails."
             )
         return f"Not certified: the step overshoots (cosine {self.span.cosine:.3g} < 0); Assumption 2 is violated."
 
     def _apply(self, vector: Tensor, inside: Pair, outside: float) -> Tensor:
         if not self.holds:
-            raise InputError(f"{self} There is no ΦΦᵀ to apply.")
+            raise InputError(f"{self} So there is no ΦΦᵀ to apply.")
         flat = vector.reshape(-1)
         chunks = _applied(self.span, self.basis, lambda: _difference(flat, None), inside, outside)
         result = torch.empty(flat.shape, dtype=torch.float64, device=flat.device)
@@ -131,20 +131,19 @@ class Certificate:
         return result.view(vector.shape)
 
 
-@named_options
 def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certificate:
     """Certify the step from `theta` to `theta_next` with respect to the true parameters `theta_star`.
 
     With u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*, a symmetric ΦΦᵀ ≻ 0 with q = e^{−ΦΦᵀ}(θᵏ − θ*) exists if and only if
-    uᵀq > 0. Works in float64 on chunks of the vectors, which it does not copy: 50 million parameters are fine.
+    uᵀq > 0. Vectors are processed in float64 in chunks, without a copy, so 50 million parameters are no problem.
 
     Args:
         theta: θᵏ, of any shape.
-        theta_next: θᵏ⁺¹, with as many entries.
-        theta_star: θ*, for instance where the training ended.
+        theta_next: θᵏ⁺¹, with the same number of entries.
+        theta_star: θ*, for example the parameters at the end of training.
 
     Returns:
-        Whether it holds, the contraction rates, and ΦΦᵀ as a function of vectors (`excite`, `contract`).
+        Whether the certificate holds, the contraction rates, and ΦΦᵀ as an operator (`excite`, `contract`).
 
     >>> str(certificate(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.8]), torch.zeros(2)))[:9]
     'Certified'
@@ -155,7 +154,7 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
             raise InputError(f"{name} has no entries; pass a tensor of all parameters.")
     now, after, goal = (vector.detach().reshape(-1) for vector in (theta, theta_next, theta_star))
     if not len(now) == len(after) == len(goal):
-        raise InputError(f"θᵏ, θᵏ⁺¹ and θ* have {len(now)}, {len(after)} and {len(goal)} entries; they must agree.")
+        raise InputError(f"θᵏ, θᵏ⁺¹ and θ* have {len(now)}, {len(after)} and {len(goal)} entries; they must be equal.")
 
     def steps() -> Iterator[Tensor]:
         return _difference(now, after)
@@ -169,7 +168,7 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
     across = math.sqrt(sum(float((q - share * u).square().sum()) for u, q in zip(steps(), rests(), strict=True)))
     step = math.sqrt(squared_step)
     if not math.isfinite(step + across):
-        raise InputError("The parameters hold NaN or infinite values; certify steps of a run that did not diverge.")
+        raise InputError("The parameters contain non-finite values; certify steps of a run that did not diverge.")
 
     def basis() -> Iterator[tuple[Tensor, Tensor]]:
         for u, q in zip(steps(), rests(), strict=True):
@@ -195,7 +194,7 @@ def _difference(minuend: Tensor, subtrahend: Tensor | None) -> Iterator[Tensor]:
 def _applied(
     span: Span, basis: Callable[[], Iterator[tuple[Tensor, Tensor]]], vector: Chunks, inside: Pair, outside: float
 ) -> Iterator[Tensor]:
-    """A function of ΦΦᵀ, with these eigenvalues inside and outside the span, applied to a vector in chunks."""
+    """Apply a function of ΦΦᵀ, with these eigenvalues inside and outside the span, to a vector in chunks."""
     first = second = 0.0
     for chunk, (e1, e2) in zip(vector(), basis(), strict=True):
         first += float(chunk @ e1)
