@@ -189,13 +189,6 @@ def _check_one_process(model: nn.Module) -> None:
 
 
 def _built(build: Callable[[], nn.Module]) -> nn.Module:
-    with contextlib.suppress(ValueError):  # some callables have no signature
-        try:
-            inspect.signature(build).bind()
-        except TypeError as error:
-            raise InputError(
-                f"The function that builds the model must not need arguments ({error}); pass lambda: Net(…)."
-            ) from error
     model = build()
     if not isinstance(model, nn.Module):
         raise InputError(f"The function that builds the model returned a {type(model).__name__}, not an nn.Module.")

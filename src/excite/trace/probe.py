@@ -53,29 +53,25 @@ class Probe:
         return list(zip(self.x.tensor_split(count), self.y.tensor_split(count), strict=True))
 
     def evaluations(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
-        """For each batch its examples and a function that returns its share of the mean loss, in train mode."""
-        with as_in_training(model):
-            yield from self._shares(model)
+        """For each batch its examples and a function that returns its share of the mean loss.
 
-    def held(self, model: nn.Module) -> list[Callable[[], Tensor]]:
-        """One function per batch that returns its share of the mean loss; call them inside `as_in_training`."""
-        with as_in_training(model):
-            return [share for _, share in self._shares(model)]
-
-    def _shares(self, model: nn.Module) -> Iterator[tuple[Tensor, Callable[[], Tensor]]]:
+        The model is `as_in_training` during the iteration. An adversarial objective attacks each batch when it is
+        reached.
+        """
         device = next(model.parameters()).device
-        for index, (x, y) in enumerate(self.batches):
-            inputs, targets = x.to(device).detach(), y.to(device)
-            seed_all(self.seed + index, device)
-            loss = frozen(self.objective or self._plain, model, inputs, targets)
-
-            def share(
-                index: int = index, loss: Callable[[], Tensor] = loss, weight: float = len(x) / len(self.x)
-            ) -> Tensor:
+        with as_in_training(model):
+            for index, (x, y) in enumerate(self.batches):
+                inputs, targets = x.to(device).detach(), y.to(device)
                 seed_all(self.seed + index, device)
-                return weight * loss().mean()
+                loss = frozen(self.objective or self._plain, model, inputs, targets)
 
-            yield inputs, share
+                def share(
+                    index: int = index, loss: Callable[[], Tensor] = loss, weight: float = len(x) / len(self.x)
+                ) -> Tensor:
+                    seed_all(self.seed + index, device)
+                    return weight * loss().mean()
+
+                yield inputs, share
 
     def _plain(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return self.loss(model(x), y)
@@ -128,7 +124,7 @@ def largest_curvature(
     """
     parameters = [p for p in (model.parameters() if parameters is None else parameters) if p.requires_grad]
     device, dtype = parameters[0].device, parameters[0].dtype
-    losses = probe.held(model)
+    losses = [loss for _, loss in probe.evaluations(model)]
     generator = torch.Generator().manual_seed(seed)
     size = sum(parameter.numel() for parameter in parameters)
     vector = torch.randn(size, generator=generator, dtype=dtype).to(device)
