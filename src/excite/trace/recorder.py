@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from excite.objectives.protocol import Objective
 from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace.misuse import WARNINGS, check_optimizer, held_by, refuse, rescales_gradients, trainable
 from excite.trace.moments import SKETCH_ENTRIES, Moments, Storage, dense, project, project_gradient, projection_of
-from excite.trace.probe import Loss, Objective, Probe, input_gradient, largest_curvature
+from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, UsedGradients
 from excite.trace.trace import Trace
 

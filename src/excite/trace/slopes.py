@@ -75,7 +75,7 @@ class LocalSlopes:
         if self.step_of_epoch == 0 and self.epoch == 0:
             self._early = True
         taken, self._taken = self._taken, None
-        if taken is None or taken.number != step:
+        if taken is None or taken.parameters is None or taken.number != step:
             return
         self._stop_watching()
         before = taken.gradient
