@@ -1,15 +1,15 @@
-"""What does a step of adversarial training cost, in standard steps, and against a textbook loop?
+"""How much does a step of adversarial training cost, in standard steps, and compared with a textbook loop?
 
     python benchmarks/adversarial_training.py steps      PGD-AT-10 and TRADES-10, ours and textbook (10 minutes)
     python benchmarks/adversarial_training.py options    an attack's pass folded, in channels_last, bfloat16, compiled
 
-CIFAR-10 shapes, random images. CPU time of one thread, so that other work on the machine counts little; every round
-measures all of them in turn, and the median of the rounds counts. The batch is smaller than the usual 128 to fit a
-CPU: fixed costs weigh a little more in it.
+Random images with CIFAR-10 shapes. CPU time of one thread, because other work on the machine affects it little. Every
+round measures all cases in turn, and the median of the rounds counts. The batch is smaller than the usual 128 to suit a
+CPU, so fixed costs weigh a little more.
 
-A standard step is forward, backward and SGD in channels_last, as our loop does it. The textbook keeps NCHW, attacks the
-model itself in eval mode with gradients for the images alone, last iterate, and TRADES finds its clean probabilities
-once (the code of its authors does so at every attack step).
+A standard step is forward, backward and SGD in channels_last, as in our loop. The textbook loop keeps NCHW and attacks
+the model itself in eval mode, with gradients for the images only and the last iterate. Its TRADES computes clean
+probabilities once (the authors' code does so at every attack step).
 """
 
 import argparse
@@ -64,7 +64,7 @@ def textbook_trades(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Loop:
-    """A model on its way under one objective."""
+    """A model that is trained with one objective."""
 
     def __init__(
         self, model: nn.Module, objective: Objective, x: Tensor, y: Tensor, layout: torch.memory_format
@@ -80,7 +80,7 @@ class Loop:
 
 
 def in_turn(candidates: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median CPU seconds of each; a round before the first warms up."""
+    """Median CPU seconds of each candidate, after one warm-up round."""
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds + 1):
         for name, run in candidates.items():
@@ -106,7 +106,7 @@ def steps(model: nn.Module, x: Tensor, y: Tensor, rounds: int) -> None:
     )
     for name, value in seconds.items():
         against = seconds.get(f"{name}, textbook")
-        gain = f"   the textbook's takes {against / value:.2f}× as long" if against else ""
+        gain = f"   the textbook step takes {against / value:.2f}× as long" if against else ""
         print(f"  {name:24} {value:7.2f} s  {value / seconds['standard']:6.2f} standard steps{gain}", flush=True)
 
 
@@ -150,7 +150,7 @@ if __name__ == "__main__":
     parser.add_argument("--model", choices=list(MODELS), help="only this one")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="of torch; waiting threads burn CPU time too")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; idle ones use CPU time, too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for title in [arguments.model] if arguments.model else MODELS:

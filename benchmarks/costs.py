@@ -1,8 +1,9 @@
-"""How near what `excite list` says a run takes is to what it takes: a ratio, measured in this run.
+"""How accurate is the time that `excite list` predicts for a run? Prints predicted over measured time.
 
     python benchmarks/costs.py
 
-Whatever else the machine does: the estimate is made before, between the arms and after, and its median counts.
+The prediction is repeated before, between and after the arms, and the median counts, because other work on the machine
+changes its speed.
 """
 
 import statistics

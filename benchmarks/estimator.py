@@ -1,4 +1,4 @@
-"""How much faster the estimator is than the plain way, and what recording costs: ratios within one run.
+"""How much faster is the estimator than a direct implementation, and how much does recording cost?
 
 python benchmarks/estimator.py            all three parts, a few minutes
 python benchmarks/estimator.py heat-map   one of: heat-map, recording, memory
@@ -29,7 +29,7 @@ Vectors = NDArray[np.float32]
 
 
 def heat_map_ratio() -> None:
-    """The paper's whole heat map, from a finished trace and from the vectors."""
+    """Time the paper's whole heat map from a finished trace, and from the vectors."""
     rng = np.random.default_rng(0)
     parameters = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32).cumsum(axis=0)
     gradients = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32) * rng.random((EPOCHS, 1), dtype=np.float32)
@@ -39,13 +39,13 @@ def heat_map_ratio() -> None:
     heat_map(secant_maxima(secants(trace)), n_points=POINTS)
     ours = time.perf_counter() - started
     plain = _plain_seconds(gradients, parameters, rng)
-    print(f"5×5 (M, N) × 7 shapes, T = {EPOCHS}: ours {ours:.2f} s, the plain way {plain:.0f} s: {plain / ours:.0f}×")
+    print(f"5×5 (M, N) × 7 shapes, T = {EPOCHS}: ours {ours:.2f} s, directly {plain:.0f} s: {plain / ours:.0f}×")
 
 
 def _plain_seconds(gradients: Vectors, parameters: Vectors, rng: np.random.Generator) -> float:
-    """One block of each N and one fit of each M from each shape, scaled to all of them.
+    """Time one block of each N and one fit of each M and shape, and extrapolate to all of them.
 
-    To its favour: one set of blocks serves all seven shapes.
+    In favor of the direct way, one set of blocks is used for all seven shapes.
     """
     from scipy.optimize import fmin
     from scipy.stats import kstest, weibull_min
@@ -71,12 +71,12 @@ def _plain_seconds(gradients: Vectors, parameters: Vectors, rng: np.random.Gener
                 fitted = weibull_min.fit(-sample, shape, optimizer=fmin)
                 kstest(-sample, "weibull_min", args=fitted)
             fits += (time.perf_counter() - started) * len(POINTS)
-    print(f"the plain way: {blocks:.0f} s of slopes, {fits:.0f} s of fits")
+    print(f"directly: {blocks:.0f} s of slopes, {fits:.0f} s of fits")
     return blocks + fits
 
 
 def _trace(gradients: Vectors, parameters: Vectors) -> Trace:
-    """Grams by one matrix product; good enough for vectors this far apart."""
+    """Distances from Gram matrices; accurate enough for vectors this far apart."""
     distances = []
     for vectors in (np.concatenate([0 * gradients[:1], gradients]), np.concatenate([parameters[:1], parameters])):
         gram = vectors @ vectors.T
@@ -86,7 +86,7 @@ def _trace(gradients: Vectors, parameters: Vectors) -> Trace:
 
 
 def recording_ratio() -> None:
-    """record() on ResNet-20 with 512 probe images, as a share of an epoch of CIFAR-10."""
+    """Time record() on ResNet-20 with 512 probe images, as a share of an epoch of CIFAR-10."""
     torch.manual_seed(0)
     model = models.create("resnet20").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -110,9 +110,9 @@ def recording_ratio() -> None:
     )
     recorder.record()
     plain = _seconds(recorder.record)
-    curvature = (_seconds(curved.record) - plain) * 12 / 4  # four of the twelve iterations
+    curvature = (_seconds(curved.record) - plain) * 12 / 4  # 4 of 12 iterations are timed
     moments = Moments("late", None)
-    for _ in range(82):  # half of the paper's run: what a record costs on average
+    for _ in range(82):  # half of the paper's run, for the average cost of a record
         moments.append(torch.randn(PARAMETERS))
     late = 2 * _seconds(lambda: moments.append(torch.randn(PARAMETERS)))
     print(f"an epoch of CIFAR-10: {epoch:.0f} s; record(): {plain + late:.2f} s, {late:.2f} s of it distances")
@@ -128,7 +128,7 @@ def _seconds(function: Callable[[], None]) -> float:
 
 
 def sketch_memory() -> None:
-    """What a Recorder adds to the memory of WRN-34-10 with its gradients and momenta."""
+    """Memory of a Recorder beyond WRN-34-10 with its gradients and momenta."""
     model = models.create("wrn-34-10")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     for parameter in model.parameters():
@@ -148,7 +148,7 @@ def sketch_memory() -> None:
     print(
         f"WRN-34-10, {recorder.trace.facts['storage']}: {(peak - before) / 2**20:.0f} MB beyond the model (goal: 100)"
     )
-    print(f"the authors' way over 75 epochs: {vectors / 2**30:.1f} GB; two watched steps and a record: {seconds:.2f} s")
+    print(f"stored vectors of 75 epochs: {vectors / 2**30:.1f} GB; two recorded steps and record(): {seconds:.2f} s")
 
 
 PARTS = {"heat-map": heat_map_ratio, "recording": recording_ratio, "memory": sketch_memory}

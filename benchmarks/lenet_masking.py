@@ -2,8 +2,9 @@
 
     python benchmarks/lenet_masking.py          six networks, 10 epochs of MNIST each (about ten minutes on 2 cores)
 
-Each network meets PGD-40 with three losses, Square, and PGD-40 crafted on the same weights without the last ReLU: an
-attacker who knows the network can always look before it. An accuracy that only the first attack leaves high is masked.
+Each network is attacked with PGD-40 (three losses), Square, and PGD-40 on the same weights without the last ReLU, which
+an attacker who knows the network can always remove. If only the first attack leaves a high accuracy, gradients are
+masked.
 """
 
 import argparse
@@ -24,7 +25,7 @@ SEED = 25  # the paper's
 
 
 def train(*, activate_logits: bool, rate: float, epochs: int) -> LeNet5:
-    """Plain SGD, batch 64, as in the paper."""
+    """Plain SGD with batch size 64, as in the paper."""
     torch.manual_seed(SEED)
     model = LeNet5(activate_logits=activate_logits)
     digits = data.load("mnist").train
@@ -38,14 +39,14 @@ def train(*, activate_logits: bool, rate: float, epochs: int) -> LeNet5:
     return model.eval()
 
 
-def before_the_relu(model: LeNet5) -> LeNet5:
+def without_last_relu(model: LeNet5) -> LeNet5:
     bare = copy.deepcopy(model)
     bare.activate_logits = False
     return bare
 
 
 class CraftedElsewhere:
-    """PGD on one model, verdicts from another."""
+    """PGD on one model; the examples are then classified by another."""
 
     def __init__(self, source: nn.Module, attack: PGD) -> None:
         self.source = source
@@ -63,19 +64,19 @@ def zero_gradients(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 def report(model: LeNet5, name: str, x: Tensor, y: Tensor) -> None:
     print(f"\n{name}: zero input gradient on {zero_gradients(model, x, y):.1%} of the examples", flush=True)
-    bare = before_the_relu(model)
+    bare = without_last_relu(model)
     for eps in (0.1, 0.2, 0.3):
         losses: tuple[LossName, ...] = ("cross_entropy", "margin", "dlr")
         pgd = {str(loss): PGD(eps=eps, step=0.01, steps=40, random_start=True, loss=loss) for loss in losses}
-        several: dict[str, AttackFunction] = {
+        all_attacks: dict[str, AttackFunction] = {
             **pgd,
             "square": attacks.create("square", eps=eps, queries=500),
-            "before the ReLU": CraftedElsewhere(bare, pgd["margin"]),
+            "without last ReLU": CraftedElsewhere(bare, pgd["margin"]),
         }
-        result = evaluate(model, x, y, several, batch_size=500, checks=False)
+        result = evaluate(model, x, y, all_attacks, batch_size=500, checks=False)
         figures = ", ".join(f"{attack} {accuracy.value:.3f}" for attack, accuracy in result.robust.items())
         print(f"  ε = {eps}: clean {result.clean.value:.3f}, {figures}, worst {result.worst.value:.3f}", flush=True)
-    usual = evaluate(model, x, y, {"PGD": pgd["cross_entropy"]}, batch_size=500)  # what most would have run
+    usual = evaluate(model, x, y, {"PGD": pgd["cross_entropy"]}, batch_size=500)  # the usual evaluation
     print(f"  flags: {'; '.join(flag.name for flag in usual.flags) or 'none'}", flush=True)
 
 

@@ -1,8 +1,8 @@
-"""What a training step gains when freed memory is kept: seconds, page faults and most memory, with and without.
+"""How much faster is a training step if freed memory is kept? CPU time, page faults and peak memory, with and without.
 
     OMP_NUM_THREADS=1 python benchmarks/memory.py
 
-Processes of their own, with and without in turns; processor time, which a busy machine distorts less than seconds.
+Each measurement is a separate process, with and without in turn. CPU time, because other work distorts it less.
 """
 
 import json

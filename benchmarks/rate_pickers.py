@@ -1,4 +1,4 @@
-"""Ways to pick a learning rate with a given number of steps: ours, and the real packages of others."""
+"""Ways to pick a learning rate within a given number of steps: ours, and those of other packages."""
 
 import contextlib
 import io
@@ -26,14 +26,14 @@ from excite.training import descend
 CUSTOMARY = 0.1
 FIVE = (0.01, 0.03, 0.1, 0.3, 1.0)
 SWEEP = 100  # steps: the default of both range tests
-SMALLEST, LARGEST = 1e-7, 100.0  # what torch-lr-finder's own example goes through
+SMALLEST, LARGEST = 1e-7, 100.0  # the range in torch-lr-finder's own example
 
 
 @dataclass(frozen=True)
 class Pick:
     method: str
     rate: float
-    steps: int  # that it took
+    steps: int  # spent on the search
     note: str = ""
 
 
@@ -50,7 +50,7 @@ def by_edge(parts: Parts, budget: int) -> list[Pick]:
 
 
 def grid_of_five(parts: Parts, budget: int) -> list[Pick]:
-    """Equal shares of the budget for five rates; the one that is best on a tenth of the training images."""
+    """Split the budget between five rates; pick the best one on a held-out tenth of the training images."""
     rest, held_out = hold_out(parts.train, parts.experiment.seed)
     steps = budget // len(FIVE)
     images, labels = held_out.floats(), held_out.labels
@@ -93,10 +93,10 @@ Sweep = Callable[[nn.Module, DataLoader[Any], Parts], tuple[float | None, int]]
 
 
 def _median_of_sweeps(name: str, sweep: Sweep, parts: Parts, budget: int) -> Pick:
-    """As many sweeps as the budget pays for, each from other weights and in another order; a sweep may find nothing."""
+    """Median of as many sweeps as the budget allows, each with new weights and a new order; some find no rate."""
     found, spent = [], 0
     while spent + SWEEP <= budget:
-        draw = spent  # another one each time
+        draw = spent  # different for each sweep
         torch.manual_seed(1000 * parts.experiment.seed + draw)
         loader = DataLoader(
             TensorDataset(parts.train.floats(), parts.train.labels), parts.experiment.training.batch_size, shuffle=True
@@ -118,7 +118,7 @@ def _torch_lr_finder(model: nn.Module, loader: DataLoader[Any], parts: Parts) ->
         steps = len(finder.history["lr"])
         try:
             _, rate = finder.plot(ax=Figure().subplots())
-        except (ValueError, IndexError):  # too few points are left
+        except (ValueError, IndexError):  # too few points
             return None, steps
     return float(rate), steps
 

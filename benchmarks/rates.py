@@ -1,9 +1,9 @@
-"""Who picks the better learning rate with the same number of steps: ours, or the packages that people use?
+"""Which method picks the best learning rate within the same number of steps: ours, or common packages?
 
-    python -m benchmarks.rates run [NETWORK …] [--minutes 10]   # adds what results/rates/*.csv do not hold yet
+    python -m benchmarks.rates run [NETWORK …] [--minutes 10]   # adds what is missing in results/rates/*.csv
     python -m benchmarks.rates report                            # tables and figure of docs/lab/rates.md
 
-It needs the `bench` extra. The design is in docs/lab/rates.md.
+Requires the `bench` extra. docs/lab/rates.md explains the design.
 """
 
 import argparse
@@ -31,9 +31,9 @@ RESULTS = Path(__file__).parents[1] / "results" / "rates"
 PICKS, TRAININGS = RESULTS / "picks.csv", RESULTS / "trainings.csv"
 RATES = 12  # of the grid, √2 apart
 GRID, ONLINE, BY_ITSELF = "grid", "online", ("schedulefree SGD", "dadaptation SGD", "prodigyopt (Adam family)")
-BUDGET = 2.0  # trainings, for the search
-BEGIN = 0.2  # of the customary rate: where the online rate begins
-SEEDS, MORE_SEEDS = (0, 1, 2), (3, 4)  # of all methods; of ours alone, where the network says so
+BUDGET = 2.0  # for the search, in whole trainings
+BEGIN = 0.2  # where the online rate begins, as a multiple of the customary rate
+SEEDS, MORE_SEEDS = (0, 1, 2), (3, 4)  # for all methods; for ours only, if the network asks for it
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ NETWORKS = {
 
 
 def train(parts: Parts, model: nn.Module, optimizer: Optimizer, *, shape: Callable[[int], float]) -> Iterator[Tensor]:
-    """The training that every method gets, loss by loss; `shape` is the rate by epoch, up to a factor."""
+    """The same training for every method; yields the losses. `shape` is the rate by epoch, up to a factor."""
     training, seed = parts.experiment.training, parts.experiment.seed
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for epoch in range(training.epochs):
@@ -122,7 +122,7 @@ def constant(epoch: int) -> float:  # noqa: ARG001
 
 
 def judge(parts: Parts, model: nn.Module) -> tuple[float, float]:
-    """Clean and robust accuracy in points; weights that are not finite get nothing right."""
+    """Clean and robust accuracy in percent; 0 if the weights are not finite."""
     if not all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
         return 0.0, 0.0
     x, y = parts.test.floats(), parts.test.labels
@@ -141,14 +141,14 @@ def at_rate(parts: Parts, network: str, pick: Pick) -> Training:
 
 
 def online(parts: Parts, network: str) -> Training:
-    """The rate that is found during the training itself; steps that were rolled back are what the search took."""
+    """Find the rate during the training itself; steps that were rolled back count as search steps."""
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, BEGIN * CUSTOMARY)
     rate = OnlineRate(model, optimizer, steps=parts.whole_training)
     for loss in train(parts, model, optimizer, shape=parts.schedule):
         rate.after_step(loss)
     ladder = rate.ladder
-    print(f"  held {_rates(ladder.good)}; broke {_rates(ladder.breaks)}; in the end {ladder.rate:.3g}", flush=True)
+    print(f"  held {_rates(ladder.good)}; broke {_rates(ladder.breaks)}; final rate {ladder.rate:.3g}", flush=True)
     return Training(
         network,
         parts.experiment.seed,
@@ -161,7 +161,7 @@ def online(parts: Parts, network: str) -> Training:
 
 
 def by_itself(parts: Parts, network: str, method: str) -> Training:
-    """Optimizers that need no rate, as their authors recommend them: lr 1, and the schedule where they take one."""
+    """Optimizers that need no rate, with their authors' settings: lr 1, and the schedule if they take one."""
     import dadaptation
     import prodigyopt
     import schedulefree
@@ -181,14 +181,14 @@ def by_itself(parts: Parts, network: str, method: str) -> Training:
             break
     if schedule_free:
         optimizer.eval()  # type: ignore[attr-defined]
-        with torch.no_grad():  # the averaged weights need batch-norm statistics of their own
+        with torch.no_grad():  # recompute batch-norm statistics for the averaged weights
             for images, _ in epoch_batches(parts.train, batch_size=32, seed=0, epoch=0):
                 model.train()(images)
     return Training(network, parts.experiment.seed, method, None, *judge(parts, model), 0, parts.whole_training)
 
 
 def run(names: Sequence[str], minutes: float) -> None:
-    """Whatever is missing, seed by seed; ends after the training during which the time is over."""
+    """Run what is missing, seed by seed, until the time is over; the current training is completed."""
     torch.set_num_threads(1)
     ends = time.monotonic() + 60 * minutes
     for seed in (*SEEDS, *MORE_SEEDS):
@@ -242,7 +242,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def trainings() -> list[Training]:
-    """Each once, also where two processes have made the same."""
+    """All trainings without duplicates, which two processes may have written."""
     found = [
         Training(
             row["network"],

@@ -1,4 +1,4 @@
-"""Tables and figure of docs/lab/rates.md, from the trainings that results/rates holds."""
+"""Tables and figure of docs/lab/rates.md, from the trainings in results/rates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "lab" / "rates.md"
 MEASURES = {"clean": "clean", "robust": "PGD"}
-OURS = ("1/L (certified)", "2/L (certified)", "1/L", "2/L", "careful", ONLINE)  # without a word: L as it was before
+OURS = (
+    "1/L (certified)",
+    "2/L (certified)",
+    "1/L",
+    "2/L",
+    "careful",
+    ONLINE,
+)  # "1/L" and "2/L" use an older estimate of L
 METHODS = (*OURS, "torch-lr-finder", "Lightning lr_find", "grid of five", "customary 0.1", *BY_ITSELF)
-BESIDE = ("customary 0.1", "1/L", "2/L", ONLINE)  # the arms of a run
+COMPARED = ("customary 0.1", "1/L", "2/L", ONLINE)  # compared with `online`
 
 
 class Results:
-    """What came of the trainings: of each network those seeds with which everything was trained, if two or more."""
+    """All trainings, and for each network the seeds with which every method was trained, if there are two or more."""
 
     def __init__(self, found: Sequence[Training]) -> None:
         self.all = found
@@ -47,16 +54,16 @@ class Results:
         return regrets(self.of(network, method), self.grid(network), measure)
 
     def worst(self, method: str) -> tuple[Mean, str, str]:
-        """The largest mean regret over networks and measures, and where."""
-        each = [
+        """The largest mean regret over networks and measures, with its network and measure."""
+        means = [
             (Mean.of([*self.regrets(network, method, measure).values()]), network, measure)
             for network in self.networks
             for measure in MEASURES
         ]
-        return max(each, key=lambda one: one[0].value)
+        return max(means, key=lambda entry: entry[0].value)
 
     def mean(self, method: str, measure: str) -> Mean:
-        """Over networks for each seed that all of them have, then over these seeds."""
+        """Mean over networks for each common seed, then over these seeds."""
         common = set.intersection(*(set(seeds) for seeds in self.seeds.values()))
         by_seed = [[self.regrets(network, method, measure)[seed] for network in self.networks] for seed in common]
         return Mean.of([float(np.mean(values)) for values in by_seed])
@@ -69,7 +76,7 @@ class Results:
         return spread(rates) if all(rates.values()) else None
 
     def cost(self, method: str) -> float:
-        """In trainings, the search and what was rolled back included."""
+        """Cost in whole trainings, including the search and steps that were rolled back."""
         whole = {network: self.grid(network)[0].steps for network in self.networks}
         every = [each for network in self.networks for each in self.of(network, method)]
         return float(np.mean([(each.search_steps + each.steps) / whole[each.network] for each in every]))
@@ -85,7 +92,7 @@ def report() -> None:
 
 
 def fill(name: str, table: str) -> None:
-    """Put `table` between the comments that carry its name."""
+    """Write `table` between the comments with its name."""
     before, begin, rest = DOCUMENT.read_text(encoding="utf-8").partition(f"<!-- begin {name} -->\n")
     _, end, after = rest.partition(f"<!-- end {name} -->")
     write_text(DOCUMENT, f"{before}{begin}{table}\n{end}{after}")
@@ -106,7 +113,7 @@ def peers_table(results: Results) -> str:
 
 
 def regrets_table(results: Results) -> str:
-    """Mean over the seeds, clean / PGD, and the best rates themselves."""
+    """Mean regret over the seeds, clean / PGD, and the best rates."""
 
     def cells(method: str) -> Iterable[str]:
         for network in results.networks:
@@ -131,12 +138,12 @@ def picks_table(results: Results) -> str:
 
 
 def online_table(results: Results) -> str:
-    """Five seeds where there are five: the rates, the steps rolled back, and accuracies beside the arms' of a run."""
+    """Rates, steps rolled back and accuracies of `online`, compared with other methods, over all common seeds."""
     lines = []
     for network in NETWORKS:
         found = {
             method: {each.seed: each for each in results.all if (each.network, each.method) == (network, method)}
-            for method in BESIDE
+            for method in COMPARED
         }
         seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
         if not seeds:
@@ -153,7 +160,7 @@ def online_table(results: Results) -> str:
         row = [f"`{network}`, {len(seeds)} seeds", rates["1/L"], rates["2/L"], rates[ONLINE]]
         lines.append([*row, f"{np.mean(lost):.1%} (at most {max(lost):.1%})", *cells])
     head = ["network", "1/L", "2/L", "`online` settles at", "steps rolled back"]
-    head += [f"{method}: clean / PGD" for method in BESIDE]
+    head += [f"{method}: clean / PGD" for method in COMPARED]
     return "\n".join(["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *lines]])
 
 
@@ -164,7 +171,7 @@ def _table(head: Sequence[str], methods: Iterable[str], cells: Callable[[str], I
 
 
 def figure(results: Results) -> "Figure":
-    """Per network: accuracies against the rate of the grid, and below them the picks, one row per method."""
+    """For each network, accuracy against the rate of the grid; below, the picked rates, one row per method."""
     shown = [method for method in METHODS if results.spread(method) is not None]
     with style.settings():
         drawn, panels = style.panels((len(results.networks) + 1) // 2, 2, width=4.6, height=3.8)

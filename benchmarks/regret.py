@@ -1,4 +1,4 @@
-"""Regret is how many points a method's training ends below the best rate of a fine grid, with the same seed."""
+"""Regret: how many points of accuracy a training loses against the best rate of a fine grid with the same seed."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-AS_GOOD = 0.75  # of the best rate's clean accuracy: a training that ends below has failed
+GOOD_ENOUGH = 0.75  # a training below this share of the best rate's clean accuracy has failed
 
 
 @dataclass(frozen=True)
 class Training:
-    """How one training ended; accuracies in points, 0 where the weights were no longer finite."""
+    """The result of one training; accuracies in percent, 0 if the weights were not finite."""
 
     network: str
     seed: int
     method: str
-    rate: float | None  # where it has one
+    rate: float | None  # None if the method has no rate
     clean: float
     robust: float
-    search_steps: int  # that finding the rate took
+    search_steps: int  # spent on finding the rate
     steps: int  # of the training itself
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over seeds with a 95% interval by Student's t, which has none for a single seed."""
+    """A mean over seeds with its 95% interval by Student's t; infinite for a single seed."""
 
     value: float
     low: float
@@ -47,7 +47,7 @@ class Mean:
 
 
 def best_rate(grid: Iterable[Training], measure: str) -> float:
-    """The rate of the grid with the best mean over the seeds; of equals the smallest."""
+    """The rate of the grid with the best mean over the seeds; the smallest one if several are equal."""
     reached: dict[float, list[float]] = {}
     for training in grid:
         reached.setdefault(training.rate or 0.0, []).append(getattr(training, measure))
@@ -55,10 +55,10 @@ def best_rate(grid: Iterable[Training], measure: str) -> float:
 
 
 def regrets(trainings: Sequence[Training], grid: Sequence[Training], measure: str) -> dict[int, float]:
-    """By seed: the best rate's accuracy minus that of the training, both of one network and in points.
+    """For each seed, the accuracy at the best rate minus that of the training, on one network.
 
-    The best rate is the same for all seeds, so that a lucky training does not count as a better rate; a training may
-    well be luckier, and then its regret is negative.
+    The best rate is the same for all seeds, so that a lucky training does not count as a better rate. The regret of a
+    lucky training is negative.
     """
     best = best_rate(grid, measure)
     reference = {training.seed: getattr(training, measure) for training in grid if training.rate == best}
@@ -66,11 +66,11 @@ def regrets(trainings: Sequence[Training], grid: Sequence[Training], measure: st
 
 
 def failed(training: Training, grid: Sequence[Training]) -> bool:
-    """Whether it ended below 3/4 of the clean accuracy that the best rate reaches on average."""
+    """Whether its clean accuracy is below 3/4 of the mean clean accuracy at the best rate."""
     best = best_rate(grid, "clean")
-    return training.clean < AS_GOOD * float(np.mean([each.clean for each in grid if each.rate == best]))
+    return training.clean < GOOD_ENOUGH * float(np.mean([each.clean for each in grid if each.rate == best]))
 
 
 def spread(rates: Mapping[str, Sequence[float]]) -> float:
-    """The largest factor over networks between the rates that a method picked for different seeds."""
+    """The largest ratio between rates that a method picked for different seeds of the same network."""
     return max(max(picked) / min(picked) for picked in rates.values())

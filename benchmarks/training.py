@@ -1,8 +1,8 @@
-"""Images per second of our loop against a plain DataLoader loop over the same model and data, as a ratio.
+"""How many images per second does our loop train, compared with a plain DataLoader loop?
 
-The plain loop is what most people write: a Dataset that turns one image at a time into a float tensor (for CIFAR-10
-with a random crop and flip), a DataLoader, NCHW tensors. It gets the number of workers that suits it best. Both loops
-run in turns within this process, and the best of the rounds counts for each.
+The plain loop is what most people write: a Dataset that converts one image at a time to a float tensor (with a random
+crop and flip for CIFAR-10), a DataLoader, NCHW tensors, and the number of workers that is fastest. Both loops run in
+turn in this process, and the best round of each counts.
 
     python benchmarks/training.py
 """
@@ -64,7 +64,7 @@ def our_batches(split: data.Split, batch_size: int, *, augment: bool) -> Batches
 
 
 class Loop:
-    """A model on its way; `run` trains one epoch and remembers the best rate of images per second."""
+    """A training; `run` trains one epoch and updates the best number of images per second."""
 
     def __init__(self, model: nn.Module, batches: Batches, *, channels_last: bool, compiled: bool = False) -> None:
         self.model = model

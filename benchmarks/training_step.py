@@ -1,9 +1,9 @@
-"""Where the time of one training step of LeNet-5 goes, beside the time of its convolutions alone, which is the limit.
+"""Where does the time of a LeNet-5 training step go? Its convolutions alone are the lower limit.
 
-Processor time of this process, which a busy machine distorts less than it does seconds.
+CPU time of this process, because other work on the machine distorts it less than wall time.
 
     OMP_NUM_THREADS=1 python benchmarks/training_step.py            the parts of a step
-    OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last beside NCHW, three networks
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last and NCHW, three networks
 """
 
 import sys
@@ -28,7 +28,7 @@ LAYOUTS = {"channels_last": torch.channels_last, "NCHW": torch.contiguous_format
 
 
 class PlainDataset(Dataset[tuple[Tensor, int]]):
-    """One float image at a time, as in training.py."""
+    """Returns one float image at a time, as in training.py."""
 
     def __init__(self, split: data.Split) -> None:
         self.split = split
@@ -41,7 +41,7 @@ class PlainDataset(Dataset[tuple[Tensor, int]]):
 
 
 def milliseconds(works: dict[str, Callable[[], object]], steps: int = STEPS, rounds: int = ROUNDS) -> dict[str, float]:
-    """Per step, of works that do `steps` of them, measured in turns."""
+    """Milliseconds per step of each function, which does `steps` steps; measured in turn, best round."""
     best = dict.fromkeys(works, float("inf"))
     for _ in range(rounds):
         for name, work in works.items():
@@ -60,7 +60,7 @@ def repeated(once: Callable[[], object]) -> Callable[[], None]:
 
 
 def convolutions(model: models.LeNet5, x: Tensor, layout: torch.memory_format) -> Callable[[], object]:
-    """Forwards and backwards through both, with inputs of the shapes that a step gives them."""
+    """Forward and backward passes through both layers, with inputs of the shapes of a training step."""
     hidden = torch.rand(len(x), 6, 12, 12).contiguous(memory_format=layout).requires_grad_()
     calls = [(x, model.conv1), (hidden, model.conv2)]
     gradients = [torch.rand_like(conv2d(inputs, layer.weight, layer.bias)) for inputs, layer in calls]

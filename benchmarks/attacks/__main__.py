@@ -1,16 +1,16 @@
-"""Are our attacks faster than foolbox and pyautoattack called directly, at the same verdicts?
+"""Are our attacks faster than foolbox and pyautoattack, with the same outcomes?
 
     python -m benchmarks.attacks              shards, autoattack, curve and trust, one after the other
-    python -m benchmarks.attacks shards       two processes against one, and against one with two threads
-    python -m benchmarks.attacks autoattack   the whole of it against the package, where most fall and where few do
-    python -m benchmarks.attacks curve        four radii in one evaluation against four evaluations
-    python -m benchmarks.attacks trust        what the trust checks add to an evaluation of 1,000 images
-    python -m benchmarks.attacks weakest      which flags the checks lose by asking the weakest examples first
-    python -m benchmarks.attacks speed        PGD against foolbox, a tenth of AutoAttack against the package
-    python -m benchmarks.attacks tricks       what folding, channels_last and torch.compile bring, one by one
-    python -m benchmarks.attacks verdicts     every example's verdict against the direct call (an hour and more)
+    python -m benchmarks.attacks shards       two processes compared with one, and with two threads
+    python -m benchmarks.attacks autoattack   AutoAttack compared with the package, on robust and other networks
+    python -m benchmarks.attacks curve        four radii in one evaluation compared with four evaluations
+    python -m benchmarks.attacks trust        cost of the trust checks of an evaluation
+    python -m benchmarks.attacks weakest      flags lost or gained by checking the weakest examples first
+    python -m benchmarks.attacks speed        PGD compared with foolbox, a tenth of AutoAttack with the package
+    python -m benchmarks.attacks tricks       gain from folding, channels_last and torch.compile, one by one
+    python -m benchmarks.attacks verdicts     compare the outcome of every example with a direct call (over an hour)
 
-Needs CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResNet-18 is the one pyautoattack ships.
+Requires CIFAR-10 and, for `speed`, foolbox (`pip install excite[bench]`). The ResNet-18 comes with pyautoattack.
 """
 
 import argparse
@@ -29,13 +29,13 @@ QUESTIONS = {
     "verdicts": verdicts.main,
     "weakest": weakest.main,
 }
-ASKED_BY_DEFAULT = ("shards", "autoattack", "curve", "trust")
+DEFAULT = ("shards", "autoattack", "curve", "trust")
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=ASKED_BY_DEFAULT, metavar="|".join(QUESTIONS))
-    parser.add_argument("--only", default="", help="a part of a case's name, e.g. APGD-T or 'ResNet-18, a tenth'")
-    parser.add_argument("--threads", type=int, default=1, help="of torch; waiting threads burn CPU time too")
+    parser.add_argument("what", nargs="*", default=DEFAULT, metavar="|".join(QUESTIONS))
+    parser.add_argument("--only", default="", help="part of a case's name, e.g. APGD-T or 'ResNet-18, a tenth'")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads; idle ones use CPU time, too")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for what in arguments.what:

@@ -1,4 +1,4 @@
-"""How much faster is the whole of AutoAttack than the package, where images fall at once and where most withstand?"""
+"""How much faster is AutoAttack than the package, on networks that are not robust and on robust ones?"""
 
 import time
 
@@ -12,7 +12,6 @@ from excite.evaluation import evaluate
 
 
 def main(only: str) -> None:
-    """The whole of AutoAttack, where images fall at once and where most withstand."""
     for name, model, eps, count in (
         ("ResNet-18, not robust,", resnet18, 8 / 255, 8),
         ("ResNet-18, not robust,", resnet18, 4 / 255, 8),
@@ -33,6 +32,6 @@ def main(only: str) -> None:
             right = (network(theirs).argmax(1) == y).numpy()
         different = int((right != ours.outcomes("attack")).sum())
         print(
-            f"  {ours.clean.correct} right, {ours.worst.correct} withstand; verdicts that differ: {different}",
+            f"  {ours.clean.correct} correct, {ours.worst.correct} robust; different outcomes: {different}",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""What do four radii in one evaluation cost, beside four evaluations?"""
+"""How much does one evaluation at four radii cost, compared with four evaluations?"""
 
 import time
 from functools import partial
@@ -10,11 +10,10 @@ from excite.evaluation import evaluate
 
 
 def main(only: str) -> None:
-    """Radii at which most fall, and radii at which most withstand; beside four evaluations, and the dearest of them."""
     model = trained("resnet20", epochs=2)
     for title, radii in (
-        ("ResNet-20 falls early, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
-        ("ResNet-20 withstands long, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
+        ("ResNet-20, large radii, ε = 1, 2, 4, 8/255", (1 / 255, 2 / 255, 4 / 255, 8 / 255)),
+        ("ResNet-20, small radii, ε = 0.1, 0.2, 0.4, 0.8/255", (0.1 / 255, 0.2 / 255, 0.4 / 255, 0.8 / 255)),
     ):
         effort = {"iterations": 10, "queries": 500}
         for kind, count, attack in (
@@ -33,11 +32,12 @@ def main(only: str) -> None:
             together = judge({"attack": attack}, eps=radii).curves["attack"]
             spent = time.process_time() - began
             print_ratios(f"{title}, {kind}", {"four evaluations": sum(seconds), "a curve": spent})
-            print(f"  {spent / max(seconds):.2f} times the dearest of the four")
+            print(f"  {spent / max(seconds):.2f} times the most expensive of the four")
             verdicts = [together.robust(eps) for eps in radii]
-            print(f"  of {count} withstand {[int(v.sum()) for v in verdicts]}, apart {[int(v.sum()) for v in apart]}")
+            counts, separately = ([int(v.sum()) for v in outcomes] for outcomes in (verdicts, apart))
+            print(f"  robust of {count}: {counts}, in separate evaluations {separately}")
             fewer, more = (
                 [int((a & ~b).sum()) for a, b in pairs]
                 for pairs in (zip(apart, verdicts, strict=True), zip(verdicts, apart, strict=True))
             )
-            print(f"  withstand apart but not here {fewer}, here but not apart {more}", flush=True)
+            print(f"  robust only in separate evaluations: {fewer}, only in the curve: {more}", flush=True)

@@ -1,4 +1,4 @@
-"""The same attacks without us: ten plain lines, foolbox, and the authors' package as its documentation shows."""
+"""The same attacks without excite: ten plain lines, foolbox, and the AutoAttack package as documented."""
 
 from collections.abc import Callable
 
@@ -22,12 +22,12 @@ def plain_pgd(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def direct_autoattack(members: list[str] | None, *, eps: float = EPS, shorter: bool = False) -> Direct:
-    """The package called as its documentation shows; `shorter` takes a tenth of its iterations and queries."""
+    """Call the package as documented; `shorter` uses a tenth of its iterations and queries."""
 
     def run(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         version = "standard" if members is None else "custom"
         adversary = pyautoattack.AutoAttack(model, attacks=members, eps=eps, seed=0, version=version)
-        adversary.apgd.n_restarts = 1  # "custom" begins with five
+        adversary.apgd.n_restarts = 1  # "custom" has five by default
         if shorter:
             for attack in (adversary.apgd, adversary.apgd_targeted):
                 attack.n_iter = 10

@@ -1,6 +1,6 @@
-"""The networks that are attacked, and the images.
+"""The networks and images for the attack benchmarks.
 
-Those of ours are trained at their first use, for a few minutes, and kept beside the data.
+Our networks are trained at first use, for a few minutes, and stored beside the data.
 """
 
 import collections
@@ -31,7 +31,7 @@ def resnet18() -> nn.Module:
 
 
 def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> nn.Module:
-    """A small network of ours after a few passes over 10,000 images; adversarially, if the objective is."""
+    """One of our small networks, trained for a few epochs on 10,000 images, adversarially if the objective is."""
     torch.manual_seed(0)
     model = models.create(name)
     kind = "plain" if objective is standard_loss else "robust"
@@ -51,7 +51,7 @@ def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> 
 
 
 def robust_resnet8() -> nn.Module:
-    """By one-step adversarial training within 4/255."""
+    """A ResNet-8 from one-step adversarial training at eps = 4/255."""
     return trained("resnet8", epochs=3, objective=PGDAT(eps=4 / 255, step=5 / 255, steps=1, random_start=True))
 
 

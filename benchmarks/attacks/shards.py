@@ -1,4 +1,4 @@
-"""How much faster are two processes than one, and than one with two threads?"""
+"""How much faster are two processes than one, and than one process with two threads?"""
 
 import time
 
@@ -13,7 +13,7 @@ from excite.evaluation import Evaluation, evaluate
 
 
 def main(only: str) -> None:
-    """Wall time, and CPU time with that of the workers: on a busy machine only the latter says anything."""
+    """Wall time, and CPU time including workers; on a busy machine only the CPU time is meaningful."""
     model = trained("resnet20", epochs=2)
     effort = {"iterations": 10, "queries": 500}
     for title, count, batch, attack in (
@@ -24,7 +24,7 @@ def main(only: str) -> None:
             continue
         x, y = test_images(count)
         print(f"\nResNet-20, {title} on {count} images, batches of {batch}")
-        found: list[Evaluation] = []
+        results: list[Evaluation] = []
         walls: list[float] = []
         for name, threads, workers in (
             ("one process, one thread", 1, 1),
@@ -33,12 +33,12 @@ def main(only: str) -> None:
         ):
             torch.set_num_threads(threads)
             wall, cpu = time.perf_counter(), cpu_seconds()
-            found.append(evaluate(model, x, y, {"a": attack}, batch_size=batch, checks=False, workers=workers))
+            results.append(evaluate(model, x, y, {"a": attack}, batch_size=batch, checks=False, workers=workers))
             walls.append(time.perf_counter() - wall)
             cpu = cpu_seconds() - cpu
             print(f"  {name:32} wall {walls[-1]:8.2f} s   {walls[0] / walls[-1]:5.2f}×   CPU {cpu:8.2f} s", flush=True)
         torch.set_num_threads(1)
-        same = np.array_equal(found[0].outcomes("a"), found[-1].outcomes("a"))
+        same = np.array_equal(results[0].outcomes("a"), results[-1].outcomes("a"))
         print(f"  two processes against one with two threads: {walls[1] / walls[2]:.2f}×")
-        words = "the same verdicts" if same else "OTHER VERDICTS"
-        print(f"  {words} from one and two processes: {found[0].worst.correct} withstand", flush=True)
+        outcomes = "the same outcomes" if same else "DIFFERENT OUTCOMES"
+        print(f"  {outcomes} with one and two processes: {results[0].worst.correct} robust", flush=True)

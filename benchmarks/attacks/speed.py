@@ -1,4 +1,4 @@
-"""How much faster are our attacks than foolbox and pyautoattack? (a quarter of an hour)"""
+"""How much faster are our attacks than foolbox and pyautoattack? (15 minutes)"""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,8 +21,8 @@ def main(only: str) -> None:
             f"{name}, PGD-20 on {count} images": {
                 "foolbox": partial(foolbox_pgd, model, x, y),
                 "ten plain lines": partial(plain_pgd, model, x, y),
-                "ours, every example to the end": partial(attacks.pgd, model, x, y, eps=EPS, step=STEP),
-                "ours, fooled examples leave": partial(pgd, model, x, y, None),
+                "ours, all examples to the end": partial(attacks.pgd, model, x, y, eps=EPS, step=STEP),
+                "ours, without fooled examples": partial(pgd, model, x, y, None),
                 "limit: 20 gradients of the fast model": partial(gradient, fast_inference(model), x, y, times=20),
             },
             f"{name}, a tenth of AutoAttack standard on 24 images": {

@@ -1,4 +1,4 @@
-"""CPU seconds of cases that take turns, and how they are printed."""
+"""Measure CPU seconds of several cases in turn, and print their ratios."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def in_turn(cases: dict[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """The fastest round of each case, in CPU seconds; they take turns, so that a busy machine is busy for all."""
+    """CPU seconds of the fastest round of each case. Cases take turns, so that other work affects all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, run in cases.items():
@@ -24,6 +24,6 @@ def print_ratios(title: str, seconds: dict[str, float]) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those it has waited for."""
+    """CPU seconds of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""What do the trust checks add to an evaluation of 1,000 images?"""
+"""How much do the trust checks add to the cost of an evaluation?"""
 
 import time
 from functools import partial
@@ -12,7 +12,7 @@ from excite.evaluation import Evaluation, evaluate
 
 
 def main(only: str) -> None:
-    """The share of an evaluation that its trust checks are; they are the same however many images there are."""
+    """CPU seconds of attacks and of checks; the cost of the checks does not depend on the number of images."""
     resnet20 = partial(trained, "resnet20", epochs=2)
     for name, network, images, attack in (
         ("ResNet-20", resnet20, 1000, attacks.create("pgd", eps=1 / 255, step=1 / 255 / 8)),
@@ -24,12 +24,12 @@ def main(only: str) -> None:
             continue
         result, attacking, checking = attacked_and_checked(network(), attack, images)
         flags = [flag.name for flag in result.flags]
-        print(f"\n{title}: {result.worst.correct} withstand, flags {flags or 'none'}")
+        print(f"\n{title}: {result.worst.correct} robust, flags {flags or 'none'}")
         print(f"  {attacking:.2f} s of attacks, {checking:.2f} s of checks: {checking / attacking:.1%}", flush=True)
 
 
 def attacked_and_checked(model: nn.Module, attack: Attack, images: int) -> tuple[Evaluation, float, float]:
-    """CPU seconds until the last batch is judged, and after it."""
+    """CPU seconds until the last batch is attacked, and after it."""
     moments = [time.process_time()]
     x, y = test_images(images)
     result = evaluate(model, x, y, {"attack": attack}, on_progress=lambda *_: moments.append(time.process_time()))

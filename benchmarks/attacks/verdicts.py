@@ -1,4 +1,4 @@
-"""Is every example's verdict that of the direct call? (an hour and more)"""
+"""Is the outcome of every example the same as with a direct call of the package? (over an hour)"""
 
 import time
 
@@ -38,7 +38,7 @@ def main(only: str) -> None:
         different = np.flatnonzero(right.numpy() != evaluation.outcomes("attack")).tolist()
         print(
             f"{name}, {count} images: clean {evaluation.clean.value:.1%}, robust {evaluation.worst.value:.1%}, direct "
-            f"{float(right.float().mean()):.1%}, verdicts that differ: {different or 'none'}; "
-            f"{halfway - began:.0f} s against {ended - halfway:.0f} s",
+            f"{float(right.float().mean()):.1%}, different outcomes: {different or 'none'}; "
+            f"{halfway - began:.0f} s, direct {ended - halfway:.0f} s",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""Which flags do the trust checks lose, or gain, by attacking the weakest examples first, until it is certain?"""
+"""Which flags do the trust checks lose or gain if they attack the weakest examples first?"""
 
 import itertools
 import time
@@ -28,7 +28,7 @@ ATTACKS = [
 
 
 def survivors(only: str) -> Iterator[tuple[str, nn.Module, Attack, float, Tensor, Tensor]]:
-    """Small networks, honest ones and fake defences around them, with the images that withstood an attack."""
+    """Small networks, plain or with a fake defence, and the images that are robust to an attack."""
     test = data.load("mnist-sample").test
     x, y = test.floats()[:250], test.labels[:250]
     for seed in SEEDS:
@@ -44,7 +44,7 @@ def survivors(only: str) -> Iterator[tuple[str, nn.Module, Attack, float, Tensor
 
 
 def main(only: str) -> None:
-    """Flags with all examples attacked at once, and with the weakest first; random starts differ between the two."""
+    """Compare flags from attacking all examples at once with flags from the weakest first; random starts differ."""
     seconds, flags = {EXAMPLES: 0.0, WEAKEST: 0.0}, {EXAMPLES: 0, WEAKEST: 0}
     cases, lost, gained = 0, 0, 0
     for title, model, attack, share, x, y in survivors(only):

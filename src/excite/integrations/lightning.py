@@ -185,9 +185,6 @@ class OnlineRateCallback(FindsRateDuring, Callback):
         if values:
             _log(trainer, values)
 
-    def state_dict(self) -> dict[str, Any]:
-        return self._state()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict or None
 

@@ -151,7 +151,8 @@ class FindsRateDuring:
         logger.info("%s", self.online.estimate)
         return estimate_values(self.online.estimate)
 
-    def _state(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
+        """The search, to continue it with `_begin(saved=…)`; empty before training has started."""
         if self.online is None:
             return {}
         tensors, facts = self.online.state()

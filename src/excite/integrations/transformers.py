@@ -189,7 +189,7 @@ class OnlineRateTrainerCallback(FindsRateDuring, TrainerCallback):
         if self.online is None:
             return
         _log(state, self._after_step(self.trainer.accelerator.reduce(torch.stack(self._losses).sum(), "mean")))
-        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, self._state())
+        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, self.state_dict())
 
 
 def _unwrapped(optimizer: Any, scheduler: Any) -> tuple[Optimizer, LRScheduler]:
