@@ -180,7 +180,7 @@ def figure(results: Results) -> "Figure":
                 points: dict[float, list[float]] = {}
                 for each in results.grid(network):
                     points.setdefault(each.rate or 0.0, []).append(getattr(each, measure))
-                style.mean_and_range(axes, points, colour=colour, marker=marker, name=f"{MEASURES[measure]} accuracy")
+                style.mean_and_range(axes, points, color=colour, marker=marker, name=f"{MEASURES[measure]} accuracy")
             for row, method in enumerate(shown, start=1):
                 picked = [each.rate for each in results.of(network, method) if each.rate]
                 colour = style.VERMILION if method in OURS else style.INK

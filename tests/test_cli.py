@@ -68,7 +68,7 @@ def test_a_reader_who_has_gone_is_no_error() -> None:
 
 def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:
     folder, stdout, stderr = finished
-    for text in ("baseline", "PoE-motivated, 1/L", "2/L", "L ≤ ", "1/L", "train s", "attack s"):
+    for text in ("baseline", "PoE-motivated, 1/L", "2/L", "L ≤ ", "1/L", "rate η¹"):
         assert text in stdout
     assert "Report: runs/mnist-sample/report.html" in stdout
     assert "training at rate" in stderr

@@ -35,14 +35,9 @@ ELSEWHERE = {
     "models/test_models.py": ("every model's first weights, in one table", "models/initialize"),
     "report/figures/test_figures.py": (
         "every figure in one table",
-        "report/figures/estimators report/figures/figure_1 report/figures/figure_2 report/figures/figure_3 "
-        "report/figures/figure_4 report/figures/gains report/figures/heat_maps report/figures/summary "
-        "report/figures/theorem_1",
+        "report/figures/gains report/figures/lipschitz report/figures/theory",
     ),
-    "report/tables/test_run_tables.py": (
-        "how its cells are written",
-        "report/tables/records report/tables/study_columns",
-    ),
+    "report/test_formats.py": ("records are one of the formats", "report/records"),
     "test_extensions.py": ("every stage, from the command to the page", "runs/stages/estimate"),
     "sweeps/engines/test_engines.py": (
         "every engine gives the same: one table",

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from excite.files import write_text
 from excite.report.figures import draw
-from excite.report.tables.run_tables import study_table
-from excite.runs.collection import by_seed, collect
+from excite.report.rows import tidy
+from excite.report.tables import study_table
+from excite.runs.collection import collect
 
 KEPT = (
     *("experiment.json", "stages.json", "estimate.json", "outcome.json", "evaluation.json", "search.json"),
@@ -45,7 +46,7 @@ if __name__ == "__main__":
     for run in arguments.runs:
         keep(run, arguments.out / run.name, traces=arguments.traces)
     results = collect([arguments.out])
-    table = study_table(by_seed(results))
+    table = study_table(tidy(results))
     write_text(arguments.out / "table.md", table.markdown() + "\n")
     write_text(arguments.out / "table.csv", table.csv())
     for name in arguments.figure:

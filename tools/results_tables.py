@@ -7,16 +7,16 @@ attack that decides. After `<!-- results/NAME: ARM against the others -->` it sh
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from excite.evaluation.comparison import paired_difference
 from excite.files import write_text
-from excite.report.findings import signed
-from excite.report.tables.formats import Cell
-from excite.report.tables.study_columns import NOTHING, StudyArm, arms_of, columns_for, evaluations_of, paired
-from excite.report.trainings import Confounders, mean_of
-from excite.runs.collection import Group, by_seed, collect
+from excite.report.comparison import points
+from excite.report.rows import CLEAN, Row, arm_names, pairs, select, tidy
+from excite.report.tables import EMPTY, study_table
+from excite.runs.collection import collect
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted((HOME / "docs/lab").glob("*-length.md"))
@@ -24,65 +24,67 @@ BLOCK = re.compile(r"(<!-- (results/[\w./-]+)(?:: (\S+) against the others)? -->
 
 
 def page(text: str) -> str:
-    """`text` with every table as the runs of its folder have it."""
-    return BLOCK.sub(_written, text)
+    """`text` with every table computed again from the runs of its folder."""
+    return BLOCK.sub(_block, text)
 
 
-def _written(block: re.Match[str]) -> str:
-    (group,) = by_seed(collect([HOME / block[2]]))
-    return f"{block[1]}{against_the_others(group, block[3]) if block[3] else table(group)}\n{block[4]}"
+def _block(block: re.Match[str]) -> str:
+    rows = tidy(collect([HOME / block[2]]))
+    return f"{block[1]}{against_the_others(rows, block[3]) if block[3] else table(rows)}\n{block[4]}"
 
 
-def table(group: Group) -> str:
-    """A row per arm, over its seeds, under the attack that decides."""
-    arms = arms_of(group, "")
-    decides = group.experiment.deciding
-    cells = {column.path: cell for column, cell in columns_for(arms).items()}
-    columns: dict[str, Callable[[StudyArm], Cell]] = {
-        "arm": cells["arm",],
-        "rate η¹": cells["rate",],
-        "batch": cells["batch",],
-        "η¹/B": lambda arm: _mean(arm, lambda one: one.rate_per_image, "{:.1e}"),
-        "seeds": cells["seeds",],
-        "training %": lambda arm: _mean(arm, lambda one: one.train_accuracy, "{:.1%}"),
-        "clean %": cells["clean",],
-        f"{decides} %": cells["robust", decides],
-        "points gained": cells["difference", decides],
+def table(rows: Sequence[Row]) -> str:
+    """A row per arm of one experiment, under the attack that decides."""
+    study = study_table(rows)
+    decides = rows[0].group.experiment.deciding
+    columns = {title: [cell.text for cell in cells] for title, cells in study.columns.items()}
+    arms = [arm[CLEAN].rows for arm in study.arms]
+    shown = {
+        "arm": columns["arm"],
+        "rate η¹": columns["rate η¹"],
+        "batch": columns["batch"],
+        "η¹/B": [f"{fmean(row.rate_per_image for row in seeds):.1e}" for seeds in arms],
+        "seeds": columns["seeds"],
+        "training %": [_train_accuracy(seeds) for seeds in arms],
+        "clean %": columns["clean %"],
+        f"{decides} %": columns[f"{decides} %"],
+        "points gained": columns[f"Δ {decides}"],
     }
-    if ("best", decides) in cells:
-        columns["best weights: %"] = cells["best", decides]
-        columns["points gained with them"] = cells["best_difference", decides]
-    columns |= {f"median minimal ε, {path[1]}": cell for path, cell in cells.items() if path[0] == "median"}
-    return _lines(list(columns), [[cell(arm).text for cell in columns.values()] for arm in arms])
+    if f"best: {decides} %" in columns:
+        shown["best weights: %"] = columns[f"best: {decides} %"]
+        shown["points gained with them"] = columns[f"best: Δ {decides}"]
+    shown |= {title: column for title, column in columns.items() if title.startswith("median minimal ε")}
+    return _lines(list(shown), list(zip(*shown.values(), strict=True)))
 
 
-def against_the_others(group: Group, name: str) -> str:
-    """What an arm gains on each of the others, in points: over seeds, and at each of them."""
-    rows = []
-    for other in (arm for arm in group.arm_names if arm != name):
-        cells = [group.arms(other)[0].title]
-        for on in (group.experiment.deciding, "clean"):
-            pairs = paired(evaluations_of(group, other), evaluations_of(group, name), on)
-            if not pairs:
-                cells += ["–", "–"]
+def _train_accuracy(rows: Sequence[Row]) -> str:
+    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
+    return f"{fmean(known):.1%}".removesuffix("%") if known else EMPTY
+
+
+def against_the_others(rows: Sequence[Row], name: str) -> str:
+    """The points that an arm gains on each other arm: over all seeds, and with each seed."""
+    measures = (rows[0].group.experiment.deciding, CLEAN)
+    lines = []
+    for other in (arm for arm in arm_names(rows) if arm != name):
+        cells = [select(rows, other)[0].arm.title]
+        for images in measures:
+            paired = list(pairs(select(rows, other, images), select(rows, name, images)).values())
+            if not paired:
+                cells += [EMPTY, EMPTY]
                 continue
-            mean = paired_difference(list(pairs.values()), on)
-            low, high = map(signed, mean.interval)
-            each = (signed(paired_difference([pair], on).difference) for pair in pairs.values())
-            cells += [f"{signed(mean.difference)} ({low} to {high})", ", ".join(each)]
-        rows.append(cells)
-    headings = [part for on in (group.experiment.deciding, "clean") for part in (on, f"{on}, by seed")]
-    return _lines([f"{group.arms(name)[0].short_title} gains on", *headings], rows)
+            mean = paired_difference(paired, images)
+            low, high = map(points, mean.interval)
+            each = (points(paired_difference([pair], images).difference) for pair in paired)
+            cells += [f"{points(mean.difference)} ({low} to {high})", ", ".join(each)]
+        lines.append(cells)
+    headings = [part for images in measures for part in (images, f"{images}, by seed")]
+    return _lines([f"{select(rows, name)[0].arm.short_title} gains on", *headings], lines)
 
 
 def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = [":--", *["--:"] * (len(headings) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (headings, rule, *rows))
-
-
-def _mean(arm: StudyArm, of: Callable[[Confounders], float | None], words: str) -> Cell:
-    value = of(mean_of(arm.confounders))
-    return NOTHING if value is None else Cell(words.format(value).removesuffix("%"), value)
 
 
 if __name__ == "__main__":

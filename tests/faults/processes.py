@@ -15,7 +15,7 @@ from excite.cli import main
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
-    [__name__, "excite.report.page.page", "excite.runs.procedure", "scipy.stats", "sympy", "jinja2", "PIL.Image"]
+    [__name__, "excite.report.page", "excite.runs.procedure", "scipy.stats", "sympy", "jinja2", "PIL.Image"]
 )
 LONGEST = 300.0  # seconds, after which a process hangs
 

@@ -16,7 +16,7 @@ from typing import Any
 import scipy.stats
 
 from excite.errors import DivergedError
-from excite.report.page.page import write_page
+from excite.report.page import write_page
 from excite.runs.experiment import from_values
 from excite.runs.procedure import Run
 from tests.faults.conftest import EXPERIMENT, Quiet

@@ -13,7 +13,7 @@ import torch
 
 from excite.errors import ExciteError
 from excite.files import append_line, read_json, read_lines, write_bytes, write_json
-from excite.report.page.page import write_page
+from excite.report.page import write_page
 from excite.runs.experiment import from_values
 from excite.runs.procedure import Run
 from excite.runs.verify import verify

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from excite import lipschitz
-from excite.report.page.page import page
+from excite.report.page import page
 from excite.runs.folder import RunFolder
 
 

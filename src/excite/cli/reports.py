@@ -1,4 +1,4 @@
-"""Commands that show what there is: report, figure, list."""
+"""Commands that show results and what is available: report, figure, list."""
 
 import atexit
 import contextlib
@@ -15,39 +15,40 @@ from excite.errors import ExciteError
 
 @click.command(epilog="Example: excite report runs/mnist-sample --open")
 @runs_argument
-@click.option("--open", "in_browser", is_flag=True, help="Show the page in the browser.")
+@click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
 @click.option(
     "--out",
     type=Output(dir_okay=False),
-    help="The page; by default report.html in the folder; here, where several are named.",
+    help="Where to write the page. Default: report.html in RUNS, or in the current folder for several RUNS.",
 )
 @click.option(
     "--format",
     "wanted",
     type=click.Choice(["markdown", "latex", "csv", "json"]),
-    help="Print the table in this format and write no page.",
+    help="Print only the table, in this format; write no page.",
 )
 @json_option
 def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
-    """Print the table of one run or many, and write a page that shows everything: verdict, curves, images, L.
+    """Print the table of one or more runs, and write an HTML page with the verdict, charts, images and L.
 
-    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """
     import webbrowser
 
-    from excite.report.page.page import PAGE, write_page
-    from excite.report.tables.formats import prose
-    from excite.report.tables.run_tables import study_table, table
+    from excite.report.formats import prose
+    from excite.report.page import PAGE, write_page
+    from excite.report.rows import tidy
+    from excite.report.tables import study_table, table
     from excite.report.verdict import conclude
-    from excite.runs.collection import by_seed, collect
+    from excite.runs.collection import collect
 
     if wanted:
-        refuse_ignored(["in_browser", "out"], "--format prints a table and writes no page; leave one of them out")
+        refuse_ignored(["in_browser", "out"], "--format prints the table and writes no page; use one of them")
         if wanted != "json":
-            refuse_ignored(["as_json"], f"--format {wanted} is not JSON; leave one of them out")
+            refuse_ignored(["as_json"], f"--format {wanted} is not JSON; use one of them")
     runs = collect(folders)
-    groups = by_seed(runs)
-    study, verdict = study_table(groups), str(conclude(groups))
+    rows = tidy(runs)
+    study, verdict = study_table(rows), str(conclude(rows))
     if wanted and wanted != "json":
         click.echo(getattr(study, wanted)())
         return
@@ -58,11 +59,11 @@ def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted
     text = table(runs[0]) if len(runs) == 1 else f"{study}\n\n{prose(verdict)}"
     show(as_json, study.to_json(verdict) | {"report": str(page)}, f"{text}\nReport: {page}")
     if in_browser and not webbrowser.open(page.resolve().as_uri()):
-        raise ExciteError(f"No browser could be started; open {page} in one.")
+        raise ExciteError(f"No browser could be started. Open {page} yourself.")
 
 
 class _WithFigures(click.Command):
-    """Its help lists the figures, which are imported only then."""
+    """A command whose help lists the figures, which are imported only then."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from excite.report.figures import FIGURES
@@ -80,12 +81,12 @@ class _WithFigures(click.Command):
     type=Output(file_okay=False),
     default=Path("figures"),
     show_default=True,
-    help="Folder for the files.",
+    help="Folder to write the files to.",
 )
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw a figure of the paper, or another one, from run folders, as SVG, PNG and PDF.
+    """Draw a figure of the paper, or another figure, as SVG, PNG and PDF.
 
-    RUNS are run folders, or folders that hold some: those of several seeds, those of a sweep.
+    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """
     from excite.report.figures import draw
     from excite.runs.collection import collect
@@ -98,10 +99,10 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 @device_option
 @json_option
 def list_(device: str | None, as_json: bool) -> None:
-    """List experiments with their cost on this machine, and every other name: data, models, attacks, estimators …"""
-    with _garbage_left_alone():
+    """List the experiments with their cost on this machine, and all data sets, models, attacks, estimators …"""
+    with _without_garbage_collection():
         from excite.report.figures import FIGURES
-        from excite.report.tables.formats import terminal_width
+        from excite.report.formats import terminal_width
         from excite.runs.assemble import usable_device
         from excite.sweeps.listing import list_everything
 
@@ -110,8 +111,8 @@ def list_(device: str | None, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """Imports make little but things that stay; looking through them for garbage, also at the end, costs a second."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Imports create almost no garbage; searching for it, also at exit, would cost a second."""
     gc.disable()
     atexit.register(gc.freeze)
     try:

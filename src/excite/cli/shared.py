@@ -277,10 +277,10 @@ def show(as_json: bool, value: Any, text: str) -> None:
 
 def show_results(folder: Path, as_json: bool) -> None:
     """One run: its table, its page, and for machines everything it found."""
-    from excite.report.page.page import write_page
-    from excite.report.tables.run_tables import study_table, table
-    from excite.report.verdict import verdict
-    from excite.runs.collection import by_seed
+    from excite.report.page import write_page
+    from excite.report.rows import tidy
+    from excite.report.tables import study_table, table
+    from excite.report.verdict import conclude
     from excite.runs.folder import RunFolder
 
     run = RunFolder(folder)
@@ -288,20 +288,22 @@ def show_results(folder: Path, as_json: bool) -> None:
     if not as_json:
         show(as_json, None, f"{table(run)}\nReport: {page}")
         return
-    show(as_json, study_table(by_seed([run])).to_json(verdict(run)) | run.to_json() | {"report": str(page)}, "")
+    rows = tidy([run])
+    show(as_json, study_table(rows).to_json(str(conclude(rows))) | run.to_json() | {"report": str(page)}, "")
 
 
 def show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
     """Many runs: their table, their page, how the sweep went."""
-    from excite.report.page.page import PAGE, write_page
-    from excite.report.tables.formats import prose
-    from excite.report.tables.run_tables import study_table
+    from excite.report.formats import prose
+    from excite.report.page import PAGE, write_page
+    from excite.report.rows import tidy
+    from excite.report.tables import study_table
     from excite.report.verdict import conclude
-    from excite.runs.collection import by_seed, collect
+    from excite.runs.collection import collect
 
     runs = collect([folder])
-    groups = by_seed(runs)
-    study, verdict, page = study_table(groups), conclude(groups), write_page(runs, folder / PAGE)
+    rows = tidy(runs)
+    study, verdict, page = study_table(rows), conclude(rows), write_page(runs, folder / PAGE)
     facts = study.to_json(str(verdict)) | {"report": str(page)} | (sweep.to_json() if sweep else {})
     summary = f"{sweep}\n" if sweep else ""
     show(as_json, facts, f"{study}\n\n{prose(str(verdict))}\n{summary}Report: {page}")

@@ -1,276 +1,284 @@
-"""The conclusion in one sentence: did 1/L or 2/L help, by how much, and how sure are we."""
+"""The conclusion of a report: did 1/L or 2/L help, by how much, and what speaks against that."""
 
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
-from excite.report.findings import (
-    BASELINE,
-    CLEAR,
-    DIVERGED,
-    HELPED,
-    HELPFUL,
-    HURT,
-    UNCLEAR,
-    Finding,
-    compare,
-    compare_arms,
-    listed,
-    percent,
-    signed,
-)
-from excite.report.tables.study_columns import evaluations_of, paired
-from excite.report.trainings import doubted, doubted_together, relied_on, unmet_premises
+from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms, listed, percent, points
+from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, select
+from excite.report.trust import doubted, doubted_together, unmet_premises, used_estimates
 from excite.runs.arms import Arm, arm_named
-from excite.runs.collection import Group, by_seed
 from excite.runs.folder import RunFolder
 
-LARGE_BATCH, UNFINISHED = 1000, 0.95  # images, and of the training images: docs/results.md, A and C
-OVERFITTED = 0.01  # of the test images: docs/results.md, D
-FURTHER = 0.01  # of the training images: by so much more an arm has fitted, it has learned further
+# Where larger rates helped in the experiments of docs/results.md: large batches (A and C), overfitting (D).
+LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
+OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
+BETTER_FITTED = 0.01  # share of the training images
 
-PLURALS = {"is": "are", "was": "were", "has": "have"}
-NOTHING = "There is nothing to compare yet"
-ONE_TRAINING = "One training per arm: the intervals cover the choice of test images, not the luck of a training run."
-NOT_IDENTIFIED = "{} is not identified, so 1/L and 2/L are not reliable rates; the line of the estimate says why."
+Findings = Sequence[Finding]  # the arms of one experiment
+RESULTS = "see results.md in the documentation"
+ONE_SEED = (
+    "With one training per arm, the intervals cover the choice of test images, not the variation between trainings."
+)
+MANY_INTERVALS = "Expect one in twenty of the 95% intervals to miss the true value."
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The sentence in two halves, what to keep in mind, and in a word how to take it."""
+    """The conclusion in a headline, the numbers behind it, and what to keep in mind."""
 
     headline: str
     evidence: str = ""
     cautions: tuple[str, ...] = ()
-    tone: str = "unclear"  # helped, hurt, unclear, warning
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.headline}: {self.evidence}." if self.evidence else f"{self.headline}."
+    tone: str = "unclear"  # helped, hurt, unclear or warning: the color of the page's headline
 
     def __str__(self) -> str:
-        return " ".join([self.sentence, *self.cautions])
+        return " ".join(filter(None, [f"{self.headline}.", self.evidence, *self.cautions]))
 
 
-def verdict(results: RunFolder) -> str:
-    """The conclusion of one run, in words."""
-    return str(conclude(by_seed([results])))
-
-
-def conclude(groups: Sequence[Group]) -> Verdict:
-    """The conclusion of one experiment, under one seed or several, or of a sweep over many."""
-    findings = [found for group in groups if (found := compare_arms(group))]
+def conclude(rows: Sequence[Row]) -> Verdict:
+    """The verdict on one experiment, with one seed or several, or on many experiments."""
+    experiments = by_experiment(rows)
+    findings = [found for experiment in experiments if (found := compare_arms(experiment))]
+    runs = list(dict.fromkeys(row.run for row in rows))
+    only = experiments[0] if len(experiments) == 1 else None
+    advice = [*_unfinished(only), *_overfitted(only)] if only else []
     if not any(finding.compared for found in findings for finding in found):
-        diverged = [finding.arm for found in findings for finding in found if finding.effect == DIVERGED]
-        if len(groups) == 1 and any(arm.problem for arm in groups[0].arms(BASELINE)):
-            diverged.insert(0, "the baseline")
-        headline = f"{listed(dict.fromkeys(diverged))} diverged" if diverged and len(groups) == 1 else NOTHING
-        return Verdict(_begun(headline), cautions=(*_doubted(groups), *_where_rates_helped(groups)))
-    told = _one(groups[0], findings[0]) if len(groups) == 1 else _many(findings)
-    further = _learned_further(groups[0], findings[0]) if len(groups) == 1 else ()
-    helped = _where_rates_helped(groups)
-    cautions = (*_doubted(groups), *further, *helped, *_disagreements(groups), *_cautions(groups, findings))
-    if doubted := {words: arm for group in groups for words, arm in distrusted(group).items()}:
-        cautions = (f"Trust checks warn: {', '.join(doubted)}.", *cautions)
-    names = {arm.name for arm in doubted.values() if not arm.control}  # a control would, if anything, do less
-    if not names:
-        return Verdict(told.headline, told.evidence, cautions, told.tone)
-    if len(groups) == 1 and BASELINE not in names and any(_stands(finding, names) for finding in findings[0]):
-        suspects = listed(finding.arm for finding in findings[0] if finding.name in names)
-        headline = f"{told.headline}; the accuracy of {suspects} is not to be trusted yet"
-        return Verdict(headline, told.evidence, cautions, "warning")
-    headline = f"Not to be trusted yet; as measured, {told.headline[0].lower()}{told.headline[1:]}"
-    return Verdict(headline, told.evidence, cautions, "warning")
+        return Verdict(_nothing_compared(only, findings), cautions=(*_doubts(experiments, runs), *advice))
+    verdict = _verdict_on_one(only, findings[0]) if only else _verdict_on_many(findings)
+    further = [*_better_fitted(only, findings[0]), *advice, *_disagreements(only)] if only else []
+    cautions = [*_doubts(experiments, runs), *further, *_limits(runs, findings, one=bool(only))]
+    return _with_warnings(replace(verdict, cautions=tuple(cautions)), rows, findings if only else None)
 
 
-def _stands(finding: Finding, doubted: Collection[str]) -> bool:
-    """Whether it is of an arm that is neither doubted nor a control."""
-    return finding.compared and finding.name not in doubted and not arm_named(finding.name).control
+def _nothing_compared(only: Sequence[Row] | None, findings: Sequence[Findings]) -> str:
+    diverged = [finding.arm for found in findings for finding in found if finding.effect is Effect.DIVERGED]
+    if only and any(row.arm.problem for row in select(only, BASELINE)):
+        diverged.insert(0, "the baseline")
+    return _capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
 
 
-def distrusted(group: Group) -> dict[str, Arm]:
-    """The trust checks that warned, in words, and the arm that each warned of."""
-    return {
-        f"“{flag.name}” ({arm.short_title})": arm.arm
-        for run in group.runs
-        for arm in run.arms
-        if arm.evaluation
-        for flag in arm.evaluation.flags
-    }
-
-
-def _one(group: Group, findings: Sequence[Finding]) -> Verdict:
-    effects: dict[str, list[str]] = {}
+def _verdict_on_one(rows: Sequence[Row], findings: Findings) -> Verdict:
+    arms: dict[str, list[str]] = {}  # by conclusion
     for finding in findings:
-        effects.setdefault(finding.so, []).append(finding.arm)
-    headline = _begun(", ".join(f"{listed(arms)} {_plural(effect, len(arms))}" for effect, arms in effects.items()))
+        arms.setdefault(finding.conclusion, []).append(finding.arm)
+    headline = _capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
     compared = [finding for finding in findings if finding.compared]
-    first = compared[0]
-    measured = "clean accuracy" if first.attack == "clean" else f"accuracy under {first.attack}"
+    first, n_runs = compared[0], len(rows[0].group.runs)
+    measure = "Clean accuracy" if first.images == CLEAN else f"Accuracy under {first.images}"
     if len({finding.seeds for finding in compared}) > 1:
-        evidence = f"{measured}, means of the seeds at which both are there, is {listed(f.alone() for f in compared)}"
-        return Verdict(headline, evidence, tone=_tone(compared))
-    seeds = f", mean of {len(first.seeds)} seeds," if len(first.seeds) > 1 else ""
-    if 1 <= len(first.seeds) < len(group.runs):
-        seeds = f", at the {len(first.seeds)} of {len(group.runs)} seeds where both are there,"
-    evidence = f"{measured}{seeds} is {percent(first.baseline)} with the baseline, {listed(map(str, compared))}"
-    return Verdict(headline, evidence, tone=_tone(compared))
+        each = (
+            f"{_measured(finding)}, against {percent(finding.baseline)} for the baseline at "
+            f"seed{'s' * (len(finding.seeds) > 1)} {listed(map(str, finding.seeds))}"
+            for finding in compared
+        )
+        return Verdict(headline, f"{measure}, over the seeds with both: {'; '.join(each)}.", tone=_tone(compared))
+    seeds = f", mean of {n_runs} seeds" if n_runs > 1 else ""
+    if len(first.seeds) < n_runs:
+        seeds = f", over the {len(first.seeds)} of {n_runs} seeds with both"
+    numbers = [f"{percent(first.baseline)} for the baseline", *map(_measured, compared)]
+    return Verdict(headline, f"{measure}{seeds}: {listed(numbers)}.", tone=_tone(compared))
 
 
-def _many(findings: Sequence[Sequence[Finding]]) -> Verdict:
+def _measured(finding: Finding) -> str:
+    low, high = map(points, finding.interval)
+    details = f"{points(finding.difference)} points, 95% interval {low} to {high}"
+    failures = f"; {finding.failures}" if finding.failures else ""
+    return f"{percent(finding.value)} for {finding.arm} ({details}{failures})"
+
+
+def _verdict_on_many(findings: Sequence[Findings]) -> Verdict:
     counts: dict[str, Counter[str]] = {}
-    for found in findings:
-        for finding in found:
-            counts.setdefault(finding.arm, Counter())[finding.so] += 1
-    told = [
-        f"{arm} {listed(f'{effect} in {number}' for effect, number in effects.most_common())}"
-        for arm, effects in counts.items()
+    for finding in (finding for found in findings for finding in found):
+        counts.setdefault(finding.arm, Counter())[finding.conclusion] += 1
+    arms = [
+        f"{arm} {listed(f'{conclusion} in {number}' for conclusion, number in conclusions.most_common())}"
+        for arm, conclusions in counts.items()
     ]
-    compared = [finding for found in findings for finding in found if finding.compared]
-    least, most = (choose(compared, key=lambda finding: finding.difference) for choose in (min, max))
-    attacks = listed(dict.fromkeys(finding.attack for finding in compared))
-    evidence = (
-        f"paired with the baseline of the same setting under {attacks}, the changes range from "
-        f"{signed(least.difference)} points ({least.arm}) to {signed(most.difference)} points ({most.arm})"
+    compared = sorted(
+        (finding for found in findings for finding in found if finding.compared), key=lambda one: one.difference
     )
-    tone = _tone(compared) if len({finding.so for finding in compared}) == 1 else "unclear"
-    return Verdict(f"Over {len(findings)} settings, {'; '.join(told)}", evidence, tone=tone)
+    attacks = listed(dict.fromkeys(finding.images for found in findings for finding in found if finding.compared))
+    least, most = (f"{points(finding.difference)} points ({finding.arm})" for finding in (compared[0], compared[-1]))
+    evidence = f"Under {attacks}, differences from the baseline of the same setting range from {least} to {most}."
+    tone = _tone(compared) if len({finding.conclusion for finding in compared}) == 1 else "unclear"
+    return Verdict(f"Over {len(findings)} settings, {'; '.join(arms)}", evidence, tone=tone)
 
 
 def _tone(compared: Iterable[Finding]) -> str:
-    """A word only where the arms agree; one that helps beside one that hurts is not clear. Controls have no say."""
-    own = [finding for finding in compared if not arm_named(finding.name).control]
-    effects = {UNCLEAR if finding.unbeaten else finding.effect for finding in own} - {UNCLEAR}
-    return effects.pop() if len(effects) == 1 and effects <= {HELPED, HURT} else "unclear"
+    """The effect that all arms with a clear effect share. Controls do not count."""
+    effects = {
+        Effect.UNCLEAR if finding.unbeaten else finding.effect
+        for finding in compared
+        if not arm_named(finding.name).control
+    } - {Effect.UNCLEAR}
+    return str(effects.pop()) if len(effects) == 1 and effects <= {Effect.HELPED, Effect.HURT} else "unclear"
 
 
-def _learned_further(group: Group, findings: Sequence[Finding]) -> Iterable[str]:
-    """Where an arm that helped has also fitted more training images than the baseline, which is a reason of its own."""
-    before = _train_accuracy(group, BASELINE)
-    control = "" if "batch" in group.arm_names else " (the arm `batch` has the η/B of 1/L)"
-    for finding in (finding for finding in findings if not arm_named(finding.name).control):
-        after = _train_accuracy(group, finding.name)
-        if finding.effect in HELPFUL and before is not None and after is not None and after > before + FURTHER:
+def _with_warnings(verdict: Verdict, rows: Sequence[Row], findings: Sequence[Findings] | None) -> Verdict:
+    """The verdict with the warnings of trust checks; those on a control leave the headline as it is.
+
+    The true accuracy under attack of an arm with a warning may be lower, and a weaker control only helps the arm.
+    """
+    warnings = trust_warnings(rows)
+    if not warnings:
+        return verdict
+    cautions = (f"Trust checks warn: {', '.join(warnings)}.", *verdict.cautions)
+    suspects = {arm.name for arm in warnings.values() if not arm.control}
+    if not suspects:
+        return replace(verdict, cautions=cautions)
+    arms = findings[0] if findings else []
+    sound = [one for one in arms if one.compared and one.name not in suspects and not arm_named(one.name).control]
+    if sound and BASELINE not in suspects:
+        names = listed(finding.arm for finding in arms if finding.name in suspects)
+        headline = f"{verdict.headline}; do not trust the accuracy of {names} yet"
+    else:
+        headline = f"Do not trust this yet: {verdict.headline}"
+    return replace(verdict, headline=headline, cautions=cautions, tone="warning")
+
+
+def trust_warnings(rows: Iterable[Row]) -> dict[str, Arm]:
+    """The warnings of trust checks, with the arm that each is about."""
+    return {
+        f"“{flag.name}” ({row.arm.short_title})": row.arm.arm
+        for group in by_experiment(select(rows))
+        for row in sorted(group, key=lambda row: row.seed)
+        if row.arm.evaluation
+        for flag in row.arm.evaluation.flags
+    }
+
+
+def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[str]:
+    """What the trainings say against each L that their rates came from."""
+    single = [doubted(run) for run in runs]
+    together = {name: why for rows in experiments for name, why in doubted_together(rows[0].group.runs).items()}
+    for name in dict.fromkeys([*(name for doubts in single for name in doubts), *together]):
+        reasons = [doubts[name] for doubts in single if name in doubts]
+        where = f" in {len(reasons)} of {len(runs)} runs" if len(runs) > 1 and reasons else ""
+        yield f"{name} is in doubt{where}: {reasons[0] if reasons else together[name]}."
+
+
+def _better_fitted(rows: Sequence[Row], findings: Findings) -> Iterator[str]:
+    """An arm that helped and also fitted more training images than the baseline may have helped by that alone."""
+    before = _train_accuracy(rows, BASELINE)
+    control = "" if "batch" in arm_names(rows) else " (the arm `batch` keeps the η/B of 1/L)"
+    for finding in findings:
+        after = _train_accuracy(rows, finding.name)
+        if finding.effect not in HELPFUL or arm_named(finding.name).control or before is None or after is None:
+            continue
+        if after > before + BETTER_FITTED:
             yield (
-                f"{finding.arm} has also learned further, {percent(after)} of the training images, the baseline "
-                f"{percent(before)}: it may have helped by that alone. Give the baseline more epochs, or smaller "
-                f"batches{control}, and see."
+                f"{finding.arm} also fitted more of the training images ({percent(after)}, the baseline "
+                f"{percent(before)}), which may be why it helped. To find out, train the baseline for more epochs or "
+                f"in smaller batches{control}."
             )
 
 
-def _where_rates_helped(groups: Sequence[Group]) -> Iterable[str]:
-    """To one experiment whose baseline stands as those did for which a larger rate helped."""
-    if len(groups) == 1:
-        yield from _unfinished(groups[0])
-        yield from _overfits(groups[0])
-
-
-def _unfinished(group: Group) -> Iterable[str]:
-    """In large batches, where the baseline has not finished; one that learned nothing has not begun."""
-    if any(arm.evaluation and arm.evaluation.learned_nothing for arm in group.arms(BASELINE)):
-        return
-    fitted, batch = _train_accuracy(group, BASELINE), group.experiment.training.batch_size
-    if group.experiment.trains_plainly and batch >= LARGE_BATCH and fitted is not None and fitted < UNFINISHED:
+def _unfinished(rows: Sequence[Row]) -> Iterator[str]:
+    """Advice for large batches in which the baseline has learned something, but has not finished."""
+    experiment, fitted = rows[0].group.experiment, _train_accuracy(rows, BASELINE)
+    learned = not any(row.arm.evaluation and row.arm.evaluation.learned_nothing for row in select(rows, BASELINE))
+    large = experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
+    if learned and large and fitted is not None and fitted < FITTED:
         yield (
-            f"The baseline has fitted {percent(fitted)} of the training images, in batches of {batch:,}. Where one had "
-            "not finished in such batches, rates of 1/(2L) to 1/L made networks more accurate and mostly more robust, "
-            f"2/L did not (results.md of the documentation).{_to_try(group, 'half', 'poe')}"
+            f"The baseline fitted only {percent(fitted)} of the training images, in batches of "
+            f"{experiment.training.batch_size:,}. In such cases, rates of 1/(2L) to 1/L made networks more accurate "
+            f"and mostly more robust; 2/L did not ({RESULTS}).{_to_try(rows, 'half', 'poe')}"
         )
 
 
-def _overfits(group: Group) -> Iterable[str]:
-    """In adversarial training, where the baseline's robustness was better before the end."""
-    attack = group.experiment.deciding
-    best, last = (evaluations_of(group, BASELINE, best=best) for best in (True, False))
-    pairs = [] if group.experiment.trains_plainly else list(paired(last, best, attack).values())
-    lost = paired_difference(pairs, attack).difference if pairs else 0.0
+def _overfitted(rows: Sequence[Row]) -> Iterator[str]:
+    """Advice for adversarial training in which the baseline was more robust before the end."""
+    experiment = rows[0].group.experiment
+    baseline = select(rows, BASELINE, experiment.deciding)
+    last_and_best = [
+        (last, best)
+        for row in baseline
+        if (last := row.evaluation()) and (best := row.evaluation(best=True))
+        if row.accuracy() and row.accuracy(best=True)
+    ]
+    if experiment.trains_plainly or not last_and_best:
+        return
+    lost = paired_difference(last_and_best, experiment.deciding).difference
     if lost >= OVERFITTED:
         yield (
-            f"The baseline's best weights keep {100 * lost:.1f} points more than its last under {attack}: it overfits. "
-            "Where adversarial training did so, 1/L made the last weights more robust at no less clean accuracy; the "
-            "baseline's rate in batches with the η/B of 1/L did so by half as much or more (results.md of the "
-            f"documentation).{_to_try(group, 'poe', 'batch')}"
+            f"The baseline overfits: under {experiment.deciding} its best weights are {100 * lost:.1f} points more "
+            "accurate than its last ones. In such cases, 1/L made the last weights more robust without loss of clean "
+            "accuracy; the baseline's rate in smaller batches, with the η/B of 1/L, gained at least half as much "
+            f"({RESULTS}).{_to_try(rows, 'poe', 'batch')}"
         )
 
 
-def _to_try(group: Group, *names: str) -> str:
-    """How to train those of the arms that were not, and what they are held against."""
-    untried = [name for name in names if name not in group.arm_names]
+def _to_try(rows: Sequence[Row], *names: str) -> str:
+    untried = [name for name in names if name not in arm_names(rows)]
     return f" To try: --arms {','.join([BASELINE, *untried])}." if untried else ""
 
 
-def _train_accuracy(group: Group, name: str) -> float | None:
-    known = [found for arm in group.arms(name) if (found := arm.outcome.train_accuracy) is not None]
+def _train_accuracy(rows: Sequence[Row], name: str) -> float | None:
+    known = [share for row in select(rows, name) if (share := row.arm.outcome.train_accuracy) is not None]
     return fmean(known) if known else None
 
 
-def _disagreements(groups: Sequence[Group]) -> Iterable[str]:
-    """Where another attack of the same experiment says the opposite, or the best weights do."""
-    for group in groups if len(groups) == 1 else ():
-        decides = group.experiment.deciding
-        told = {finding.name: finding.difference for finding in compare_arms(group) if finding.effect in CLEAR}
-        looks = {
-            f"The attacks disagree: under {attack}": [compare(group, name, attack) for name in told]
-            for attack in group.experiment.attacks
-            if attack != decides
-        }
-        looks["Best and last weights disagree: with the best ones"] = [
-            compare(group, name, decides, best=True) for name in told
-        ]
-        for where, findings in looks.items():
-            turned = [one for one in findings if one.effect in CLEAR and one.difference * told[one.name] < 0]
-            if turned:
-                yield f"{where}, {listed(f'{one.arm} {one.effect} ({signed(one.difference)})' for one in turned)}."
+def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
+    """Clear effects that are reversed under another attack, or with the best weights."""
+    experiment = rows[0].group.experiment
+    clear = {finding.name: finding.difference for finding in compare_arms(rows) if finding.effect in CLEAR}
+    others = {
+        f"The attacks disagree: under {attack}": [compare(rows, name, attack) for name in clear]
+        for attack in experiment.attacks
+        if attack != experiment.deciding
+    }
+    others["The best and the last weights disagree: with the best weights"] = [
+        compare(rows, name, experiment.deciding, best=True) for name in clear
+    ]
+    for where, findings in others.items():
+        reversed_ = [one for one in findings if one.effect in CLEAR and one.difference * clear[one.name] < 0]
+        if reversed_:
+            arms = listed(f"{one.arm} {one.effect} ({points(one.difference)} points)" for one in reversed_)
+            yield f"{where}, {arms}."
 
 
-def _cautions(groups: Sequence[Group], findings: Sequence[Sequence[Finding]]) -> tuple[str, ...]:
-    runs = [run for group in groups for run in group.runs]
-    compared = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
-    vague = dict.fromkeys(name for run in runs for name, found in relied_on(run).items() if not found.reliable)
-    cautions = [*map(NOT_IDENTIFIED.format, vague), *unmet_premises(runs)]
-    if compared[-1] == 1:
-        cautions.append(ONE_TRAINING)
+def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: bool) -> Iterator[str]:
+    """What the numbers do not cover."""
+    estimates = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
+    vague = dict.fromkeys(name for name, estimate in estimates if not estimate.reliable)
+    for name in vague:
+        yield f"{name} is not identified, so 1/L and 2/L are not reliable rates; the estimate says why."
+    yield from unmet_premises(runs)
+    seeds = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
+    if seeds[-1] == 1:
+        yield ONE_SEED
         if len(runs) == 1 and not vague:
-            cautions.append(
-                f"A second seed costs about {duration(spent(runs[0]))}: run it again with --set seed="
+            yield (
+                f"A second seed takes about {duration(computing_time(runs[0]))}: run again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
             )
-    elif len(groups) == 1:
-        cautions.append(
-            f"Paired by test image and by seed: the intervals cover the luck of both, over "
-            f"{' or '.join(map(str, compared))} seeds{'; with one, of the images alone' if compared[0] == 1 else ''}."
+    elif one:
+        images_only = "; with one seed, of the images only" if seeds[0] == 1 else ""
+        yield (
+            "The differences are paired by test image and seed, and the intervals cover the variation of both "
+            f"({' or '.join(map(str, seeds))} seeds{images_only})."
         )
-    if len(groups) > 1:
-        cautions.append("Of many 95% intervals, one in twenty misses by chance.")
-    return tuple(cautions)
+    if not one:
+        yield MANY_INTERVALS
 
 
-def _doubted(groups: Sequence[Group]) -> Iterable[str]:
-    """What trainings say against the L that their rates came from."""
-    runs = [run for group in groups for run in group.runs]
-    against = [doubted(run) for run in runs]
-    together = {name: words for group in groups for name, words in doubted_together(group.runs).items()}
-    for name in dict.fromkeys([name for found in against for name in found] + [*together]):
-        words = [found[name] for found in against if name in found]
-        more = f" (and so in {len(words)} of {len(runs)} runs)" if len(runs) > 1 and words else ""
-        yield f"{name} is in doubt: {words[0] if words else together[name]}{more}."
+def computing_time(run: RunFolder) -> float:
+    """The seconds that all stages of a run took, including repeated ones.
 
-
-def spent(run: RunFolder) -> float:
-    """What a run took: its estimates, its trainings, its attacks."""
-    estimates = sum(stored.seconds for stored in run.estimates.values())
+    Older versions did not record stages; then it is the time that estimates, trainings and evaluations state.
+    """
+    recorded = {stage.file for stage in run.stages}
+    if recorded and all(f"{arm.name}/{arm.outcome_file.name}" in recorded for arm in run.arms):
+        return sum(stage.seconds for stage in run.stages)
     evaluations = [one for arm in run.arms for one in (arm.evaluation, arm.best.evaluation) if one]
+    estimates = sum(stored.seconds for stored in run.estimates.values())
     attacks = sum(evaluation.cost.seconds for evaluation in evaluations)
     return estimates + sum(arm.outcome.seconds for arm in run.arms) + attacks
 
 
-def _begun(sentence: str) -> str:
-    return f"{sentence[0].upper()}{sentence[1:]}"
-
-
-def _plural(effect: str, number: int) -> str:
-    return re.sub(r"\b(is|was|has)\b", lambda word: PLURALS[word[0]], effect) if number > 1 else effect
+def _capitalized(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"

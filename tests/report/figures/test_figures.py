@@ -17,8 +17,9 @@ from excite.evaluation import Evaluation
 from excite.excitation import acuteness, certify
 from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.report.comparison import Effect
 from excite.report.figures import FIGURES, draw, plot, style
-from excite.report.tables.published import FIGURE_5_CONSTANTS
+from excite.report.published import FIGURE_5_CONSTANTS
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
 from excite.runs.stages.attack import certify as leave_certificate
@@ -221,7 +222,7 @@ def test_the_summary_has_a_row_per_arm_and_experiment(write_run: Write, evaluate
     assert second.endswith("trades, 1 seed")
     beyond, diverged = (text.get_text().strip() for text in clean.texts)
     assert beyond.startswith("← −30.0 (")
-    assert diverged == "diverged"
+    assert diverged == Effect.DIVERGED
 
 
 def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, descent: Descent) -> None:
@@ -369,29 +370,29 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "cure"),
     [
-        ("figure-1", "an estimate of L. `excite estimate RUN --train` makes one"),
-        ("figure-2", "at two constant rates or more. Try `excite sweep figure-2-relu-small`"),
-        ("figure-3", "--set record.attacked_examples=100"),
-        ("figure-4", "two batch sizes or more"),
-        ("figure-5", "--compare --train` does it. `excite run figures-5-6-small` makes a run that has it"),
-        ("figure-6", "--compare --train` does it. `excite run figures-5-6-small` makes a run that has it"),
-        ("estimators", "what the estimators said of a baseline's trace"),
-        ("gains", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
-        ("summary", "whose baseline and another arm were both evaluated. Try `excite run mnist-sample`"),
-        ("theorem-1", "`excite run theorem-1` makes them"),
+        ("figure-1", "excite estimate RUN --train"),
+        ("figure-2", "excite sweep figure-2-relu-small"),
+        ("figure-3", "record.attacked_examples=100"),
+        ("figure-4", "excite sweep figure-4-small"),
+        ("figure-5", "excite run figures-5-6-small"),
+        ("figure-6", "excite run figures-5-6-small"),
+        ("estimators", "trained and recorded"),
+        ("gains", "excite run mnist-sample"),
+        ("summary", "excite run mnist-sample"),
+        ("theorem-1", "excite run theorem-1"),
     ],
 )
-def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, message: str) -> None:
+def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, cure: str) -> None:
     bare = write_run({"baseline": {"epochs": [{"test_accuracy": 0.5}]}})
-    with pytest.raises(InputError, match=re.escape(message)):
+    with pytest.raises(InputError, match=re.escape(cure)):
         draw(name, [bare], tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
 
 def test_an_unknown_figure_is_named(everything: list[RunFolder], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match='no figure "figure-7"; did you mean "figure-'):
+    with pytest.raises(InputError, match="figure-7"):
         draw("figure-7", everything, tmp_path)
 
 

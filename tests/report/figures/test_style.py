@@ -1,5 +1,7 @@
 """Colours that can be seen on white and on a dark page, and an ink that follows the reader."""
 
+from itertools import pairwise
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -9,9 +11,9 @@ from excite.runs.arms import ARMS, Arm
 DARK_PAGE = "#16181a"
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """As WCAG 2 defines it."""
-    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
@@ -21,10 +23,10 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("colour", [style.BLUE, style.VERMILION, style.GREEN, style.PINK])
+@pytest.mark.parametrize("color", style.COLORS)
 @pytest.mark.parametrize("page", ["#ffffff", DARK_PAGE])
-def test_lines_stand_out_on_either_page(colour: str, page: str) -> None:
-    assert contrast(colour, page) >= 3
+def test_lines_stand_out_on_either_page(color: str, page: str) -> None:
+    assert contrast(color, page) >= 3
 
 
 def test_letters_stand_out_on_either_page() -> None:
@@ -32,9 +34,9 @@ def test_letters_stand_out_on_either_page() -> None:
     assert contrast(style.LIGHT_INK, DARK_PAGE) >= 4.5
 
 
-def test_arms_differ_in_colour_and_marker() -> None:
-    looks = [style.look(arm) for arm in ("baseline", "poe", "largest", "grid-5")]
-    assert len({colour for colour, _ in looks}) == len({marker for _, marker in looks}) == 4
+def test_arms_differ_in_color_and_marker() -> None:
+    looks = [style.look(arm) for arm in (*ARMS, "grid-5")]
+    assert len({color for color, _ in looks}) == len({marker for _, marker in looks}) == len(ARMS) + 1
 
 
 def test_an_arm_that_is_added_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,7 +65,7 @@ def test_no_legend_and_no_title_is_cut(length: int) -> None:
         figure, (axes,) = style.panels(1, 1, width=4.8, height=3.6)
         for number in range(7):
             axes.plot([0, 1], [0, number], label=f"{number} {'attack ' * (length // 7)}")
-        style.label(axes, "rate", "accuracy", "network " * (length // 8))
+        style.label(axes, "rate (no unit)", "accuracy (%)", "network " * (length // 8))
         style.legend_below(figure, [axes], columns=4)
         figure.canvas.draw()
         (legend,) = figure.legends
@@ -72,3 +74,14 @@ def test_no_legend_and_no_title_is_cut(length: int) -> None:
             assert box.y0 >= 0
             assert box.x1 <= figure.bbox.width
             assert box.y1 <= figure.bbox.height
+
+
+def test_a_title_stays_above_its_panel() -> None:
+    with style.settings():
+        figure, panels = style.panels(1, 3, width=3.4)
+        for axes in panels:
+            style.label(axes, "epoch", "accuracy (%)", "a long title of a panel " * 6)
+        figure.canvas.draw()
+        boxes = [axes.title.get_window_extent() for axes in panels]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert boxes[-1].x1 <= figure.bbox.width

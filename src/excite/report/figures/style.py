@@ -1,7 +1,7 @@
-"""How every figure looks: colours that all can tell apart, in print and in the dark; the same bytes every time.
+"""How every figure looks, on paper and on the page: colors, markers, legends, and reproducible files.
 
-An SVG has no background, and its ink is `currentColor`: dark by itself, light where the reader prefers dark, and on a
-page whatever the page says (`.excite-figure { color: … }`). Its letters stay letters. A PNG is dark on white.
+An SVG has a transparent background and draws text and axes in `currentColor`: dark by default, light if the reader
+prefers dark, and on the page whatever its style sheet says for `.excite-figure`. A PNG is dark on white.
 """
 
 import io
@@ -20,25 +20,29 @@ from excite.files import atomic, write_text
 from excite.runs.arms import ARMS, arm_named
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 INK, LIGHT_INK = "#1a1a1a", "#ececec"
-# From Okabe and Ito's palette, which colour-blind readers can tell apart: those with a contrast of 3 and more both on
-# white and on a dark page. Markers say the same in black and white.
+# The first four are from Okabe and Ito's color-blind palette. All have a contrast of at least 3 on white and on a dark
+# page. Markers distinguish the arms in black and white.
 BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
-LOOKS = ((BLUE, "o"), (VERMILION, "s"), (GREEN, "^"), (PINK, "D"), (INK, "v"))
-COLOURS, MARKERS = tuple(colour for colour, _ in LOOKS), "os^Dv<>pPX*h8"
-GRID = "a grid"  # of any number of rates
-FIRST = ("baseline", "poe", "largest", GRID)  # of the arms: the looks that differ most
-LONGEST_NAME = 60  # letters in a line of a legend or a panel's title
-HEAT = "cividis"  # even in lightness, the same for nearly all eyes
+COLORS = (BLUE, VERMILION, GREEN, PINK, "#8A63D2", "#85851A", "#D03A55", "#808488", "#9C6B30", "#1D91A8", "#B04CC0")
+MARKERS = "os^Dv<>pPX*"
+GLYPHS = "●■▲◆▼◀▶⬟✚✖★"  # the same markers, for the legend of the page
+LOOKS = tuple(zip((*COLORS[:4], INK), MARKERS, strict=False))  # for attacks and estimators
+GRID = "grid"  # a grid search over any number of rates
+FIRST = ("baseline", "poe", "largest", GRID)  # the arms whose looks differ most
+LETTERS_PER_INCH = 12  # of a title or a legend
+HEAT = "cividis"  # a color map with even lightness, readable for color-blind people
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "excite",
     "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -56,26 +60,28 @@ SETTINGS: dict[Any, Any] = {
     "lines.linewidth": 1.4,
 }
 DARK = f"<style>@media (prefers-color-scheme: dark) {{ .excite-figure {{ color: {LIGHT_INK} }} }}</style>"
+TIP = "tip: "
 
 
 def settings() -> AbstractContextManager[None]:
-    """The house's looks, for what is drawn inside."""
+    """A context in which matplotlib draws in this style."""
     from matplotlib import rc_context
 
     return rc_context(SETTINGS)
 
 
 def look(arm: str) -> tuple[str, str]:
-    """Colour and marker of an arm, the same in every figure; an arm with another's L has the colour of the arm."""
-    base, at, _ = arm.partition("@")
+    """The color and the marker of an arm in every figure. `poe@stated` has the color of `poe` and another marker."""
+    base, preset, _ = arm.partition("@")
     order = list(dict.fromkeys((*FIRST, *ARMS)))
     family = GRID if arm_named(base).rates else base
-    number = order.index(family) if family in order else len(order) + crc32(base.encode())  # such as 1.9-over-L
-    return COLOURS[number % len(COLOURS)], MARKERS[(number + bool(at) * len(order)) % len(MARKERS)]
+    spare = max(1, len(COLORS) - len(order))
+    number = order.index(family) if family in order else len(order) + crc32(base.encode()) % spare  # e.g. 1.9-over-L
+    return COLORS[number % len(COLORS)], MARKERS[(number + bool(preset) * 5) % len(MARKERS)]
 
 
 def panels(rows: int, columns: int, *, width: float = 4.2, height: float = 3.1) -> tuple["Figure", list["Axes"]]:
-    """A figure and its panels, row by row; sizes in inches per panel."""
+    """A figure and its panels, row by row; the size of each panel is in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -83,14 +89,27 @@ def panels(rows: int, columns: int, *, width: float = 4.2, height: float = 3.1) 
 
 
 def label(axes: "Axes", x: str, y: str, title: str = "") -> None:
+    """Name both axes and, wrapped to the width of the panel, its content."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title("\n".join(textwrap.fill(line, LONGEST_NAME) for line in title.splitlines()))
+    axes.set_title(wrapped(title, _inches(axes) - 0.8))
     axes.grid(visible=True)
 
 
+def wrapped(text: str, inches: float) -> str:
+    """Break lines so that text of the usual size fits into this width."""
+    return "\n".join(textwrap.fill(line, max(8, int(inches * LETTERS_PER_INCH))) for line in text.splitlines())
+
+
+def _inches(axes: "Axes") -> float:
+    """The width of a panel with its labels."""
+    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
+    assert place is not None and figure is not None  # noqa: PT018, S101
+    return float(figure.get_figwidth()) / place.get_gridspec().ncols
+
+
 def log_ticks(axis: "Axis", low: float, high: float) -> None:
-    """For an axis on a log scale: plain numbers, as many as a span from `low` to `high` has room for."""
+    """Plain numbers on a log axis, as many as fit between `low` and `high`."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     decades = np.log10(high / low)
@@ -106,9 +125,9 @@ def whole_epochs(axes: "Axes") -> None:
 
 
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
-    """One legend for all panels, each name once, in as many columns as the figure is wide enough for."""
+    """One legend for all panels, each name once, in as many columns as fit."""
     named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
-    words = [textwrap.fill(name, LONGEST_NAME) for name in named]
+    words = [wrapped(name, figure.get_figwidth() - 0.6) for name in named]
     for tried in range(columns, 0, -1):
         legend = figure.legend(list(named.values()), words, loc="outside lower center", ncols=tried)
         if tried == 1 or legend.get_window_extent().width <= figure.bbox.width:
@@ -117,36 +136,52 @@ def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) 
 
 
 def mean_and_range(
-    axes: "Axes", points: dict[float, list[float]], *, colour: str, marker: str, name: str, line: str = "-"
+    axes: "Axes", points: dict[float, list[float]], *, color: str, marker: str, name: str, line: str = "-"
 ) -> None:
-    """A line through the means, and a band from the smallest to the largest value where there are several."""
-    at = sorted(points)
-    axes.plot(at, [float(np.mean(points[x])) for x in at], color=colour, marker=marker, linestyle=line, label=name)
-    if any(len(points[x]) > 1 for x in at):
-        low, high = [min(points[x]) for x in at], [max(points[x]) for x in at]
-        axes.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0, label="from least to most over seeds")
+    """A line through the means, and a band from the smallest to the largest value if there are several."""
+    places = sorted(points)
+    means = [float(np.mean(points[x])) for x in places]
+    (drawn,) = axes.plot(places, means, color=color, marker=marker, linestyle=line, label=name)
+    if places:
+        tip(drawn, f"{name}: {means[-1]:.4g} at {places[-1]:g}")
+    if any(len(points[x]) > 1 for x in places):
+        low, high = [min(points[x]) for x in places], [max(points[x]) for x in places]
+        axes.fill_between(
+            places, low, high, color=color, alpha=0.2, linewidth=0, label="smallest to largest over seeds"
+        )
+
+
+def tip(artist: "Artist", text: str) -> None:
+    """Show `text` when the pointer rests on `artist` in an SVG."""
+    artist.set_gid(TIP + text)
 
 
 def save(figure: "Figure", name: str, title: str, folder: Path) -> list[Path]:
-    """Write `name`.svg, .png and .pdf; drawn again they are the same, byte for byte."""
+    """Write `name`.svg, .png and .pdf; drawn again, they are the same byte for byte."""
     vector, pixels, print_ready = (folder / f"{name}.{kind}" for kind in ("svg", "png", "pdf"))
     write_text(vector, svg(figure, name, title))
     with settings(), atomic(pixels) as temporary:
         figure.savefig(temporary, format="png", dpi=160, facecolor="white", metadata={"Software": None})
     with settings(), atomic(print_ready) as temporary:
-        dateless = {"CreationDate": None, "Producer": None, "Creator": None}
-        figure.savefig(temporary, format="pdf", metadata=dateless)
+        no_dates = {"CreationDate": None, "Producer": None, "Creator": None}
+        figure.savefig(temporary, format="pdf", metadata=no_dates)
     return [vector, pixels, print_ready]
 
 
-def svg(figure: "Figure", name: str, title: str) -> str:
-    """The figure as SVG text that can stand in a page beside others: its ids begin with `name`."""
+def svg(figure: "Figure", name: str, title: str, *, embedded: bool = False) -> str:
+    """The figure as SVG; its ids start with `name`, so that a page can hold several.
+
+    A file by itself follows the reader's preference for dark; one that is `embedded` follows the page.
+    """
     text = io.StringIO()
     with settings():
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+        figure.savefig(
+            text, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
+    drawing = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", drawing)
     drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", drawing)
     opening, rest = drawing.split(">", 1)
-    return f'{opening} class="excite-figure" color="{INK}" role="img" aria-label={quoteattr(title)}>{DARK}{rest}'
+    dark = "" if embedded else DARK
+    return f'{opening} class="excite-figure" color="{INK}" role="img" aria-label={quoteattr(title)}>{dark}{rest}'

@@ -1,0 +1,214 @@
+"""Figures of accuracy: against the rate, the epoch and the radius of an attack, and of each arm with its interval."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from excite.errors import InputError
+from excite.evaluation import Accuracy
+from excite.quantities import pixels
+from excite.report.figures import style
+from excite.report.rows import CLEAN, Row, arm_names, select, tidy
+from excite.runs.collection import same_but, titles, without_rate
+from excite.runs.folder import RunFolder, arm_title, arm_titles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+RATES = {1: "1/L", 2: "edge, 2/L"}
+CLEAN_EPOCHS, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the latter on the images that are attacked
+ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
+LOSS = "loss"
+MARKED_EPOCHS = 8
+Points = dict[float, list[float]]  # by place on the x axis: one value per seed
+
+
+def figure_2(runs: Sequence[RunFolder]) -> "Figure":
+    """A panel per network; each arm of a run is a training at one constant rate. Mean and range over seeds."""
+    constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
+    groups = [group for group in same_but(without_rate, constant) if len(_rates(group)) > 1]
+    if not groups:
+        raise InputError(
+            "figure-2 needs evaluated runs of one network at two or more constant rates. Try `excite sweep "
+            'figure-2-relu-small`, or set training.schedule to { kind = "constant", rate = … } and run at several '
+            "rates."
+        )
+    return against_rate(groups)
+
+
+def against_rate(groups: Sequence[Sequence[RunFolder]]) -> "Figure":
+    """Accuracy against the first rate, with 1/L and 2/L; a panel for each group of runs that differ in their rate."""
+    figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.6)
+    for group, axes, title in zip(groups, all_axes, titles(groups), strict=True):
+        _draw_rates(axes, group)
+        style.label(axes, "first learning rate η¹ (no unit, log scale)", "accuracy on test images (%)", title)
+    style.legend_below(figure, all_axes, columns=3)
+    return figure
+
+
+def _draw_rates(axes: "Axes", group: Sequence[RunFolder]) -> None:
+    rows = _without_controls(group)
+    for images, (color, marker) in zip(dict.fromkeys(row.images for row in rows), cycle(style.LOOKS), strict=False):
+        style.mean_and_range(axes, _by_rate(rows, images), color=color, marker=marker, name=images)
+    rates, diverged = [row.arm.rate for row in rows], [row.arm.rate for row in select(rows) if row.arm.problem]
+    if diverged:
+        axes.plot(diverged, [0.0] * len(diverged), "x", color=style.INK, markersize=6, label="diverged", clip_on=False)
+    for multiple, name in RATES.items():
+        for line, rate in enumerate(sorted({run.estimate.learning_rate(multiple) for run in group if run.estimate})):
+            dashes = (0, (1, 1.5)) if multiple == 1 else (0, (5, 2))
+            axes.axvline(rate, color=style.INK, linewidth=1, linestyle=dashes, label=None if line else name)
+    axes.set_xscale("log")
+    style.log_ticks(axes.xaxis, min(rates), max(rates))
+    axes.set_ylim(-2, 102)
+
+
+def _without_controls(group: Sequence[RunFolder]) -> list[Row]:
+    """Controls may have another batch size."""
+    return [row for run in group for row in tidy([run]) if not row.arm.arm.control]
+
+
+def _by_rate(rows: Iterable[Row], images: str) -> Points:
+    points: Points = {}
+    for row in select(rows, images=images):
+        if accuracy := row.accuracy():
+            points.setdefault(float(f"{row.arm.rate:.6g}"), []).append(100 * accuracy.value)
+    return points
+
+
+def _rates(group: Sequence[RunFolder]) -> set[float]:
+    return set(_by_rate(_without_controls(group), CLEAN))
+
+
+def figure_3(runs: Sequence[RunFolder]) -> "Figure":
+    """Two panels per experiment: clean and robust accuracy after every epoch. Mean and range over seeds.
+
+    If no epoch was attacked on test images, the robust accuracy is the one on held-out training images.
+    """
+    groups = same_but(lambda experiment: experiment, (run for run in runs if _has(run, ROBUST) or _has(run, HELD_OUT)))
+    if not groups:
+        raise InputError(
+            "figure-3 needs runs that were attacked during training. Train in a new folder with --set "
+            "record.attacked_examples=100 or record.best_every, or try `excite run figure-3-small`."
+        )
+    figure, all_axes = style.panels(len(groups), 2, width=4.6, height=3.2)
+    for (group, title), left, right in zip(
+        zip(groups, titles(groups), strict=True), all_axes[::2], all_axes[1::2], strict=True
+    ):
+        same_images = all(ATTACKED_CLEAN in epoch.extra for run in group for arm in run.arms for epoch in arm.epochs)
+        attack = next(iter(group[0].experiment.attacks), "attack")
+        robust = ROBUST if any(_has(run, ROBUST) for run in group) else HELD_OUT
+        clean = ATTACKED_CLEAN if same_images else CLEAN_EPOCHS
+        for axes, key, name, words in ((left, clean, "clean", title), (right, robust, "robust", f"{title}; {attack}")):
+            _draw_epochs(axes, group, key)
+            style.label(axes, "epoch", f"{name} accuracy (%, {_images(group[0], key)})", words)
+    style.legend_below(figure, all_axes)
+    return figure
+
+
+def _draw_epochs(axes: "Axes", runs: Sequence[RunFolder], key: str) -> bool:
+    """A line per arm of a quantity after each epoch; False if no epoch recorded it."""
+    for name, title in arm_titles(runs).items():
+        points: Points = {}
+        for epoch in (epoch for run in runs for arm in run.arms if arm.name == name for epoch in arm.epochs):
+            value = epoch.loss if key == LOSS else 100 * epoch.extra.get(key, math.nan)
+            if math.isfinite(value) and (key != LOSS or value > 0):  # which has a log scale
+                points.setdefault(epoch.epoch, []).append(value)
+        if points:
+            color, marker = style.look(name)
+            style.mean_and_range(axes, points, color=color, marker=marker, name=title)
+            axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
+    style.whole_epochs(axes)
+    return bool(axes.lines)
+
+
+def _images(run: RunFolder, key: str) -> str:
+    """On which images the accuracy of an epoch was measured."""
+    record = run.experiment.record
+    if key == HELD_OUT:
+        return f"{record.held_out_examples:,} held-out images"
+    first = record.test_examples if key == CLEAN_EPOCHS else record.attacked_examples
+    available = run.experiment.data.test_examples or math.inf
+    return f"first {first:,} test images" if 0 < first < available else "all test images"
+
+
+def _has(run: RunFolder, key: str) -> bool:
+    return any(key in epoch.extra for arm in run.arms for epoch in arm.epochs)
+
+
+def curves(runs: Sequence[RunFolder]) -> dict[str, "Figure"]:
+    """For the page: the training loss and the accuracies after every epoch, each with a title, if recorded."""
+    quantities = {
+        "Training loss (nats, log scale)": LOSS,
+        "Clean test accuracy (%)": CLEAN_EPOCHS,
+        "Robust test accuracy (%)": ROBUST,
+    }
+    charts = {}
+    for title, key in quantities.items():
+        figure, (axes,) = style.panels(1, 1, width=4.2, height=2.5)
+        if _draw_epochs(axes, runs, key):
+            if key == LOSS:
+                axes.set_yscale("log")
+                style.log_ticks(axes.yaxis, *axes.get_ylim())
+            style.label(axes, "epoch", "")
+            charts[title] = figure
+    return charts
+
+
+def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
+    """For the page: the accuracy of each arm of an experiment, a chart for each set of images."""
+    charts = {}
+    for images in dict.fromkeys(row.images for row in rows):
+        arms = {name: [row for row in select(rows, name, images) if row.accuracy()] for name in arm_names(rows)}
+        measured = {name: found for name, found in arms.items() if found}
+        if not measured:
+            continue
+        figure, (axes,) = style.panels(1, 1, width=4.2, height=0.8 + 0.28 * len(measured))
+        for y, (name, found) in enumerate(measured.items()):
+            color, marker = style.look(name)
+            value, low, high = spread([accuracy for row in found if (accuracy := row.accuracy())])
+            axes.plot([low, high], [y, y], color=color, linewidth=2)
+            (dot,) = axes.plot([value], [y], marker, color=color, markersize=6)
+            style.tip(dot, f"{arm_title([row.arm for row in found])}: {value:.1f}% ({low:.1f} to {high:.1f})")
+            side, place = ("left", high + 2) if high < 80 else ("right", low - 2)
+            axes.text(place, y, f"{value:.1f}", ha=side, va="center", fontsize=8)
+        axes.set_yticks(range(len(measured)), [found[0].arm.short_title for found in measured.values()])
+        axes.set_ylim(len(measured) - 0.5, -0.5)
+        axes.set_xlim(0, 100)
+        style.label(axes, "accuracy (%)", "")
+        axes.grid(visible=False, axis="y")
+        charts["clean test images" if images == CLEAN else images] = figure
+    return charts
+
+
+def radii(rows: Sequence[Row]) -> dict[str, "Figure"]:
+    """For the page: accuracy against the radius ε, for each attack that ran at several; ε = 0 is no attack."""
+    charts = {}
+    for images in dict.fromkeys(row.images for row in rows if row.curve):
+        figure, (axes,) = style.panels(1, 1, width=4.2, height=2.5)
+        places: set[float] = set()
+        for name in arm_names(rows):
+            points: Points = {}
+            arms = [row.arm for row in select(rows, name, images) if row.curve]
+            for evaluation in (arm.evaluation for arm in arms if arm.evaluation):
+                curve = evaluation.curves[images]
+                for eps, accuracy in zip((0.0, *curve.eps), (evaluation.clean, *curve.accuracies), strict=True):
+                    points.setdefault(eps, []).append(100 * accuracy.value)
+            if points:
+                color, marker = style.look(name)
+                style.mean_and_range(axes, points, color=color, marker=marker, name=arm_title(arms))
+                places |= points.keys()
+        axes.set_xticks(sorted(places), [pixels(eps) for eps in sorted(places)])
+        style.label(axes, "ε (no unit)", "")
+        charts[f"{images} (%)"] = figure
+    return charts
+
+
+def spread(accuracies: Sequence[Accuracy]) -> tuple[float, float, float]:
+    """In %: the mean, and its range over seeds; for one seed, Wilson's 95% interval."""
+    shares = [100 * accuracy.value for accuracy in accuracies]
+    if len(accuracies) == 1:
+        low, high = accuracies[0].interval
+        return shares[0], 100 * low, 100 * high
+    return math.fsum(shares) / len(shares), min(shares), max(shares)

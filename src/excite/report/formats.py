@@ -1,0 +1,175 @@
+"""Write a table as text for a terminal, as Markdown or as LaTeX."""
+
+import io
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+
+NO_BREAK = "\ue000"  # stands for a space at which a cell is not wrapped
+PADDING = 3  # columns of a terminal: one to the left of a cell, one to its right, one between cells
+WIDTH_WITHOUT_TERMINAL = 120
+LATEX_WIDTH = 100  # characters that fit on a line of a page in \\footnotesize
+GREEK = {
+    **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta"},
+    **{"θ": "theta", "λ": "lambda", "μ": "mu", "σ": "sigma", "Δ": "Delta"},
+}
+LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{character: f"$\\{name}$" for character, name in GREEK.items()},
+    **{"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$"},
+    **{"ℓ": r"$\ell$", "¹": "$^{1}$", "²": "$^{2}$", "₂": "$_{2}$", "–": "--", "†": r"\dag{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+}
+
+
+class Cell(NamedTuple):
+    text: str
+    mark: str | None = None  # "best" (bold) or "second" (underlined)
+
+
+Rows = Sequence[Sequence[Cell]]
+
+
+def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str:
+    """Columns of words are aligned to the left, numbers to the right."""
+    styles = {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}
+    lines = [
+        [_escape_markdown(title) for title in titles],
+        [":--" if left else "--:" for left in words],
+        *([styles[cell.mark].format(_escape_markdown(cell.text)) for cell in row] for row in rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def latex(
+    titles: Sequence[str], groups: Sequence[Rows], *, words: Sequence[bool], keys: int, caption: str, label: str
+) -> str:
+    """A `table*` with a rule between groups; the document needs adjustbox and booktabs.
+
+    Columns that do not fit on the page go below, in a further part that repeats the first `keys` columns.
+    """
+    columns = [[title, *(row[n].text for rows in groups for row in rows)] for n, title in enumerate(titles)]
+    parts = column_parts([max(map(len, column)) + 2 for column in columns], keys=keys, width=LATEX_WIDTH)
+    tabulars = [
+        _tabular(
+            [titles[n] for n in part],
+            [[[row[n] for n in part] for row in rows] for rows in groups],
+            "".join("l" if words[n] else "r" for n in part),
+        )
+        for part in parts
+    ]
+    limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
+    return "\n".join(
+        [
+            r"% \usepackage{adjustbox,booktabs}",
+            r"\begin{table*}[t]",
+            r"\centering\footnotesize",
+            rf"\caption{{{escape_latex(caption)}}}",
+            rf"\label{{{label}}}",
+            "\n".join(f"\\par\\smallskip\n{limits}\n{tabular}\n\\end{{adjustbox}}" for tabular in tabulars),
+            r"\end{table*}",
+        ]
+    )
+
+
+def _tabular(titles: Sequence[str], groups: Sequence[Rows], alignment: str) -> str:
+    styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
+    bodies = [
+        "\n".join(
+            " & ".join(styles[cell.mark].format(escape_latex(cell.text)) for cell in row) + r" \\" for row in rows
+        )
+        for rows in groups
+    ]
+    between = "\n\\midrule\n" if any(len(rows) > 1 for rows in groups) else "\n"
+    head = " & ".join(map(escape_latex, titles)) + r" \\"
+    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", head, r"\midrule", between.join(bodies), r"\bottomrule"]
+    return "\n".join([*lines, r"\end{tabular}"])
+
+
+def column_parts(widths: Sequence[int], *, keys: int, width: int) -> list[list[int]]:
+    """Split columns into parts that fit into `width`; the first `keys` columns are repeated in every part.
+
+    >>> column_parts([5, 3, 3, 3], keys=1, width=11)
+    [[0, 1, 2], [0, 3]]
+    """
+    repeated = list(range(keys))
+    parts: list[list[int]] = [[]]
+    for number in range(keys, len(widths)):
+        if parts[-1] and sum(widths[n] for n in (*repeated, *parts[-1], number)) > width:
+            parts.append([])
+        parts[-1].append(number)
+    return [[*repeated, *part] for part in parts]
+
+
+def escape_latex(text: str) -> str:
+    """
+    >>> print(escape_latex("50% of a_b, ε = 8/255"))
+    50\\% of a\\_b, $\\varepsilon$ = 8/255
+    """
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{character}" if character in "|*_`<\\" else character for character in text)
+
+
+def text_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, keys: int = 1, width: int | None = None
+) -> str:
+    """A table for the terminal: the first `keys` columns to the left, the others to the right.
+
+    Columns that do not fit go below, in a further part that repeats the first `keys` columns.
+    """
+    room = (width or terminal_width()) - 1
+    glue = f"{NO_BREAK}±{NO_BREAK}", f"{NO_BREAK}to{NO_BREAK}"
+    rows = [[cell.replace(" ± ", glue[0]).replace(" to ", glue[1]) for cell in row] for row in rows]
+    texts = [[title, *(row[n] for row in rows)] for n, title in enumerate(columns)]
+    least = [max(_longest_word(text) for text in column) for column in texts]
+    wanted = [max(map(cell_len, column)) for column in texts]
+    drawn = []
+    for part in column_parts([one + PADDING for one in least], keys=keys, width=room):
+        widths = _fit([wanted[n] for n in part], [least[n] for n in part], room)
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+        for number, wide in zip(part, widths, strict=True):
+            table.add_column(columns[number], justify="right" if number >= keys else "left", width=wide)
+        for row in rows:
+            table.add_row(*(row[number] for number in part))
+        text = io.StringIO()
+        Console(file=text, width=room, color_system=None, markup=False, highlight=False, emoji=False).print(table)
+        drawn.append("\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines()))
+    return "\n\n".join(drawn).replace(NO_BREAK, " ")
+
+
+def _fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """The wanted widths; the widest columns are narrowed until all fit, or until every word would break."""
+    widths = list(wanted)
+    while sum(widths) + PADDING * len(widths) > room:
+        narrowable = [n for n in range(len(widths)) if widths[n] > least[n]]
+        if not narrowable:
+            break
+        widths[max(narrowable, key=lambda n: widths[n])] -= 1
+    return widths
+
+
+def _longest_word(text: str) -> int:
+    return max((cell_len(word) for word in text.split()), default=0)
+
+
+def prose(text: str, width: int | None = None) -> str:
+    """Sentences wrapped for a terminal. In a file, every sentence stays on one line."""
+    if width is None and not sys.stdout.isatty():
+        return text
+    return "\n".join(textwrap.fill(line, (width or terminal_width()) - 1) for line in text.splitlines())
+
+
+def terminal_width() -> int:
+    """The width of the terminal or the value of COLUMNS; 120 without a terminal."""
+    return shutil.get_terminal_size(fallback=(WIDTH_WITHOUT_TERMINAL, 24)).columns

@@ -1,1 +1,0 @@
-"""One self-contained HTML page: the verdict first, then all it rests on."""

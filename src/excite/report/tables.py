@@ -1,0 +1,261 @@
+"""The table for people: a row per experiment and arm, over all seeds and beside the paper's numbers."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
+from excite.report.published import PublishedAccuracy, at_full_scale
+from excite.report.records import as_csv, as_json, marks, records
+from excite.report.rows import CLEAN, Row, Summary, summarize, tidy
+from excite.report.trust import doubted, doubted_together
+from excite.report.verdict import conclude
+from excite.runs.arms import POE, arm_named
+from excite.runs.folder import RunFolder
+
+EMPTY, DAGGER = "–", "†"
+WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of text
+KEYS = ("setting", "arm")  # columns that identify a row
+DESCRIPTION = ("data", "model", "objective", "by", "epochs")  # columns that a table of one row does without
+
+MARKED = "Bold and underlined: best and second-best accuracy under each attack, of arms that trained with every seed."
+MEDIAN = (
+    "Median minimal ε: the radius at which half of the test images are misclassified, interpolated between the radii "
+    "tried; mean ± standard deviation over seeds, or a 95% interval for one seed. The accuracy is that at the largest."
+)
+DIFFERENCE = (
+    "Δ: points gained on the baseline, paired by test image and seed, with a 95% interval that covers the variation of "
+    "both (with one seed, of the images only)."
+)
+BEST = "best: with the weights that were best on held-out training images; all other numbers are for the last weights."
+
+Arm = Mapping[str, Summary]  # by images: one arm of one experiment
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """One row per experiment and arm."""
+
+    columns: Mapping[str, Sequence[Cell]]
+    arms: Sequence[Arm]
+    records: Sequence[dict[str, Any]]
+    legend: Sequence[str]  # what the numbers mean
+    warnings: Sequence[str]  # what went wrong or cannot be trusted
+
+    @property
+    def notes(self) -> list[str]:
+        return [*self.legend, *self.warnings]
+
+    def words(self, title: str) -> bool:
+        """Whether a column holds words rather than numbers."""
+        return title in WORDS and any(cell.text != EMPTY for cell in self.columns[title])
+
+    def markdown(self) -> str:
+        rows = list(zip(*self.columns.values(), strict=True))
+        return "\n\n".join([markdown(list(self.columns), rows, words=list(map(self.words, self.columns))), *self.notes])
+
+    def latex(self) -> str:
+        """Values that are the same in every row move to the caption."""
+        common, shown, keys = self._layout()
+        rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
+        numbered = groupby(enumerate(self.arms), key=lambda item: item[1][CLEAN].first.group)
+        groups = [[rows[n] for n, _ in arms] for _, arms in numbered]
+        names = dict.fromkeys(record["experiment"] for record in self.records)
+        caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
+        words = list(map(self.words, shown))
+        return latex(shown, groups, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
+
+    def csv(self) -> str:
+        return as_csv(self.records)
+
+    def to_json(self, verdict: str = "") -> dict[str, Any]:
+        return as_json(self.records, verdict=verdict, notes=self.notes)
+
+    def text(self, width: int | None = None) -> str:
+        """For a terminal: values that are the same in every row move above the table."""
+        common, shown, keys = self._layout()
+        rows = [[self.columns[title][n].text for title in shown] for n in range(len(self.arms))]
+        body = text_table(shown, rows, keys=keys, width=width)
+        notes = "\n".join(note for note in self.notes if note != MARKED)
+        parts = (prose(common, width or terminal_width()), body, prose(notes, width))
+        return "\n\n".join(part for part in parts if part)
+
+    def _layout(self) -> tuple[str, list[str], int]:
+        """The values that all rows share, in words; the other columns, key columns first; the number of key columns."""
+        texts = {title: [cell.text for cell in cells] for title, cells in self.columns.items()}
+        same = [title for title, column in texts.items() if title not in KEYS and len(set(column)) == 1]
+        if len(self.arms) == 1:
+            same = [title for title in same if title in DESCRIPTION]
+        common = " · ".join(f"{title} {texts[title][0]}" for title in same if texts[title][0] != EMPTY)
+        keys = [title for title in texts if title in KEYS]
+        return common, [*keys, *(title for title in texts if title not in (*keys, *same))], len(keys)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def study_table(rows: Sequence[Row]) -> StudyTable:
+    """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
+    summaries = summarize(rows)
+    arms: dict[tuple[Any, str], dict[str, Summary]] = {}
+    for one in summaries:
+        arms.setdefault((one.first.group, one.first.name), {})[one.first.images] = one
+    found = list(arms.values())
+    return StudyTable(
+        columns=_columns(found, marks(summaries)),
+        arms=found,
+        records=list(records(summaries)),
+        legend=list(_legend(found)),
+        warnings=list(_warnings([arm[CLEAN] for arm in found])),
+    )
+
+
+def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, list[Cell]]:
+    """A column is left out where it would say nothing: the objective, settings, medians, the paper's numbers …"""
+    clean = [arm[CLEAN] for arm in arms]
+    images = list(arms[0]) if arms else [CLEAN]
+    experiments = [one.first.group.experiment for one in clean]
+    texts = {
+        "data": [experiment.data_set for experiment in experiments],
+        "model": [experiment.network for experiment in experiments],
+    }
+    if not all(experiment.trains_plainly for experiment in experiments):
+        texts["objective"] = [experiment.objective for experiment in experiments]
+    if any(one.first.setting for one in clean):
+        texts["setting"] = [one.first.setting or EMPTY for one in clean]
+    texts |= {
+        "arm": [one.title for one in clean],
+        "seeds": [_seeds(one) for one in clean],
+        "rate η¹": [_range([row.arm.rate for row in one.rows]) for one in clean],
+        "L": [_constant(one) for one in clean],
+        "by": [one.method or EMPTY for one in clean],
+        "epochs": [f"{experiment.training.epochs}" for experiment in experiments],
+        "batch": [_range([row.batch_size for row in one.rows]) for one in clean],
+    }
+    columns = {title: [Cell(text) for text in column] for title, column in texts.items()}
+    columns |= {f"{on} %": [Cell(accuracy_text(arm[on]), marked.get(arm[on])) for arm in arms] for on in images}
+    further = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
+    further = {title: column for title, column in further.items() if set(column) - {EMPTY}}
+    further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
+    if any(one.accuracy(best=True) for one in clean):
+        further |= {f"best: {on} %": [accuracy_text(arm[on], best=True) for arm in arms] for on in images}
+        further |= {f"best: Δ {on}": [difference_text(arm[on], best=True) for arm in arms] for on in images}
+    stated = [one.published_arm for one in clean]
+    if any(stated):
+        further |= {
+            "paper: clean %": [_published(one and one.clean) for one in stated],
+            "paper: robust %": [_published(one and one.robust) for one in stated],
+            "paper: L, (M, N), epochs, batch": [_published_settings(one) for one in clean],
+        }
+    if any(one and one.logged for one in stated):
+        logs = [one.logged if one else None for one in stated]
+        further["released log: clean / robust %"] = ["{:.2f} / {:.2f}".format(*log) if log else EMPTY for log in logs]
+    return columns | {title: [Cell(text) for text in column] for title, column in further.items()}
+
+
+def _range(values: Sequence[float]) -> str:
+    """The mean over seeds and, if they differ, the smallest and largest value."""
+    mean, low, high = statistics.mean(values), min(values), max(values)
+    return f"{mean:.4g}" if high - low <= 1e-9 * high else f"{mean:.3g} ({low:.3g}–{high:.3g})"
+
+
+def _seeds(one: Summary) -> str:
+    text = f"{one.n_seeds}" if one.n_evaluated == one.n_seeds else f"{one.n_evaluated} of {one.n_seeds}"
+    return f"{text} ({one.n_diverged} diverged)" if one.n_diverged else text
+
+
+def _constant(one: Summary) -> str:
+    if not one.estimates:
+        return EMPTY
+    return _range([estimate.constant for estimate in one.estimates]) + ("" if one.trusted else " ?")
+
+
+def accuracy_text(one: Summary, *, best: bool = False) -> str:
+    accuracy, dagger = one.accuracy(best=best), f" {DAGGER}" if one.doubted(best=best) else ""
+    if accuracy is None:
+        return "diverged" if one.n_diverged else EMPTY
+    if accuracy.deviation is None:
+        return f"{accuracy.mean:.2f} ({accuracy.low:.2f}–{accuracy.high:.2f}){dagger}"
+    return f"{accuracy.mean:.2f} ± {accuracy.deviation:.2f}{dagger}"
+
+
+def _median(one: Summary) -> str:
+    medians = one.medians
+    if len(medians) < 2:
+        return str(medians[0]) if medians else EMPTY
+    words, radii, mean = medians[0].words, [median.value for median in medians], one.median_radius
+    if mean is None or mean.deviation is None:
+        return f"{words(math.inf)} at {radii.count(math.inf)} of {len(radii)} seeds"
+    return f"{words(mean.mean)} ± {words(mean.deviation)}"
+
+
+def difference_text(one: Summary, *, best: bool = False) -> str:
+    found = one.difference(best=best)
+    if found is None:
+        return EMPTY
+    difference, low, high = (100 * number for number in (found.difference, *found.interval))
+    seeds = f" at {found.seeds} of {one.n_seeds} seeds" if found.seeds < one.n_seeds else ""
+    return f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){seeds}".replace("-", "−")
+
+
+def _published(accuracy: PublishedAccuracy | None) -> str:
+    return EMPTY if accuracy is None else str(accuracy)
+
+
+def _published_settings(one: Summary) -> str:
+    row = one.published
+    if row is None or one.published_arm is None:
+        return EMPTY
+    return f"{row.constant:g}, ({row.n_maxima}, {row.n_points}), {row.epochs}, {row.batch_size}"
+
+
+def _legend(arms: Sequence[Arm]) -> Iterator[str]:
+    clean = [arm[CLEAN] for arm in arms]
+    if any(one.n_evaluated > 1 for one in clean):
+        yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
+    else:
+        yield "Accuracies in %, with Wilson's 95% interval for the choice of test images; one training per arm."
+    yield MARKED
+    if any(one.medians for arm in arms for one in arm.values()):
+        yield MEDIAN
+    yield DIFFERENCE
+    if any(one.accuracy(best=True) for one in clean):
+        yield BEST
+    if any(one.estimates and not one.trusted for one in clean):
+        yield "L with a question mark: the data do not identify it, or trainings contradict it."
+    published = [(one.published, one.first.group.experiment.name) for one in clean if one.published]
+    yield from dict.fromkeys(f"Paper: Table {row.table}, {row.attack}, 5 seeds." for row, _ in published)
+    small = dict.fromkeys(name for _, name in published if at_full_scale(name) != name)
+    if small:
+        yield f"{', '.join(small)}: smaller than in the paper, so its numbers are shown for orientation only."
+    if any(arm_named(one.first.name).multiple for one in clean):
+        yield POE
+    if any(row.arm.doubts for one in clean for row in one.rows):
+        yield f"{DAGGER}: trust checks warn that the true accuracy may be lower."
+
+
+def _warnings(arms: Sequence[Summary]) -> Iterator[str]:
+    titles = {one: f"{one.first.group.experiment.network}, {one.title}" for one in arms}
+    for one in arms:
+        doubts = dict.fromkeys(doubt for row in one.rows for doubt in row.arm.doubts)
+        yield from (f"{titles[one]}{weights}, do not trust this yet: {flag}" for weights, flag in doubts)
+    for group in dict.fromkeys(one.first.group for one in arms):
+        network = group.experiment.network
+        for run in group.runs:
+            doubts = doubted(run)
+            yield from (f"{network}, seed {run.experiment.seed}, {L} is in doubt: {why}." for L, why in doubts.items())
+        yield from (f"{network}, {L} is in doubt: {why}." for L, why in doubted_together(group.runs).items())
+    for one in arms:
+        yield from dict.fromkeys(f"{titles[one]}: {row.arm.problem}" for row in one.rows if row.arm.problem)
+
+
+def table(run: RunFolder) -> str:
+    """The table of one run with its verdict and L."""
+    rows = tidy([run])
+    notes = [str(conclude(rows))]
+    if run.estimate:
+        notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
+    return "\n".join([f"{study_table(rows)}\n", *map(prose, notes)])

@@ -1,0 +1,82 @@
+"""The paper's figures, checked by what the paper says about them."""
+
+from typing import Any
+
+import pytest
+
+from excite.report.published import (
+    FIGURE_5_CONSTANTS,
+    FIGURE_5_MAXIMA,
+    FIGURE_5_POINTS,
+    PUBLISHED,
+    PublishedAccuracy,
+    published_row,
+)
+from excite.runs import load
+from excite.runs.experiment import catalogue
+
+
+def test_every_row_is_an_experiment_of_the_catalogue_and_so_is_its_small_twin() -> None:
+    shipped = catalogue()
+    for name in PUBLISHED:
+        assert name in shipped
+        assert f"{name}-small" in shipped
+        assert published_row(load(f"{name}-small")) is PUBLISHED[name] is published_row(load(name))
+    assert published_row(load("mnist-sample")) is None
+
+
+@pytest.mark.parametrize("change", ["training.objective=standard", "model.name=resnet20", "data.name=mnist"])
+def test_an_experiment_changed_into_something_else_repeats_no_row(change: str) -> None:
+    assert published_row(load("table-2-trades-small", overrides=["training.epochs=2"])) is not None
+    assert published_row(load("table-2-trades-small", overrides=[change])) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "attack", "same"),
+    [
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "step": "0.1/255", "steps": 20}, True),
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "loss": "margin"}, False),
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "2/255"}, False),
+        ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "norm": "l2"}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255}, True),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "norm": "l2"}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "version": "rand"}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "members": ["square"]}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "iterations": 5}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": 0.031}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": ["4/255", "8/255"]}, False),
+        ("table-2-trades", {"kind": "pgd", "eps": "8/255"}, False),
+    ],
+)
+def test_a_figure_stands_beside_the_attack_it_was_measured_with(name: str, attack: dict[str, Any], same: bool) -> None:
+    assert PUBLISHED[name].measured_by(attack) == same
+
+
+@pytest.mark.parametrize(("table", "gain"), [(1, 11.05), (2, 0.44)])
+def test_the_largest_gain_of_each_table(table: int, gain: float) -> None:
+    rows = [row.arms for row in PUBLISHED.values() if row.table == table]
+    gains = [arms[arm].robust.mean - arms["baseline"].robust.mean for arms in rows for arm in ("poe", "largest")]
+    assert max(gains) == pytest.approx(gain)
+    assert min(gains) > 0
+
+
+def test_the_released_logs_gain_less() -> None:
+    logged = [row.arms for row in PUBLISHED.values() if row.table == 2]
+    gains = [
+        arms[arm].logged[1] - arms["baseline"].logged[1]  # type: ignore[index]
+        for arms in logged
+        for arm in ("poe", "largest")
+    ]
+    assert (min(gains), max(gains)) == (pytest.approx(0.02), pytest.approx(0.27))
+
+
+def test_figure_5_holds_the_l_of_table_1() -> None:
+    row = PUBLISHED["table-1-cifar10-resnet20"]
+    constant = FIGURE_5_CONSTANTS[FIGURE_5_MAXIMA.index(row.n_maxima)][FIGURE_5_POINTS.index(row.n_points)]
+    assert constant == row.constant
+    assert [len(constants) for constants in FIGURE_5_CONSTANTS] == [len(FIGURE_5_POINTS)] * len(FIGURE_5_MAXIMA)
+
+
+def test_as_printed() -> None:
+    assert str(PublishedAccuracy(31.9, 3.1)) == "31.90 ± 3.10"
+    assert str(PublishedAccuracy(31.9)) == "31.90"

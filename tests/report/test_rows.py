@@ -1,0 +1,85 @@
+"""Rows: one per experiment, arm, seed and set of images; what older versions did not store is unknown."""
+
+from collections.abc import Callable
+
+import pytest
+
+from excite.evaluation import Evaluation
+from excite.report.page import page
+from excite.report.rows import Row, tidy
+from excite.report.tables import study_table
+from excite.runs.folder import RunFolder
+from excite.training.history import EpochMetrics, append
+
+WriteRun = Callable[..., RunFolder]
+Evaluated = Callable[..., Evaluation]
+
+
+def trained(run: RunFolder, rates: list[float]) -> Row:
+    for number, rate in enumerate(rates, start=1):
+        append(run.arm("baseline").path, EpochMetrics(number, rate, 1 / number, 1.0))
+    (row,) = tidy([run])
+    return row
+
+
+def test_a_row_per_experiment_arm_seed_and_images(write_run: WriteRun, evaluated: Evaluated) -> None:
+    arms = {"baseline": {"evaluation": evaluated(90, 40)}, "poe": {}}
+    rows = tidy([write_run(arms, changes=[f"seed={seed}"]) for seed in range(2)])
+    attack = rows[-1].images
+    assert [(row.name, row.images, row.seed) for row in rows] == [
+        (arm, images, seed) for arm in arms for images in ("clean", attack) for seed in (0, 1)
+    ]
+    accuracies = [accuracy.value if (accuracy := row.accuracy()) else None for row in rows]
+    assert accuracies == [0.9, 0.9, 0.4, 0.4, *[None] * 4]
+
+
+def test_what_may_explain_a_difference(write_run: WriteRun) -> None:
+    told = {"rate": 0.4, "batch_size": 100, "steps": 50, "train_accuracy": 0.9}
+    run = write_run({"baseline": told}, changes=["training.weight_decay=0.001"])
+    row = trained(run, [0.4, 0.4, 0.04, 0.04, 0.04])
+    assert (row.batch_size, row.steps_after_drop) == (100, 30)
+    assert (row.rate_per_image, row.rate_times_decay) == pytest.approx((0.004, 0.0004))
+    assert (row.final_rate, row.final_loss) == pytest.approx((0.04, 0.2))
+
+
+def test_what_older_versions_did_not_store_is_unknown(write_run: WriteRun) -> None:
+    row = trained(write_run({"baseline": {}}), [0.1, 0.1])
+    assert (row.steps_after_drop, row.batch_size, row.premise_met) == (None, 64, None)
+
+
+def test_a_rate_that_never_drops_has_no_steps_after_it(write_run: WriteRun) -> None:
+    assert trained(write_run({"baseline": {"steps": 8}}), [0.1, 0.1]).steps_after_drop is None
+
+
+def test_tables_and_page_show_them_beside_the_best_weights(write_run: WriteRun, evaluated: Evaluated) -> None:
+    runs = [
+        write_run(
+            {
+                "baseline": {"evaluation": evaluated(90, 40), "best": evaluated(80, 50), "batch_size": 64, "steps": 10},
+                "poe": {"evaluation": evaluated(90, 60), "best": evaluated(80, 45), "train_accuracy": 0.875},
+                "batch": {"evaluation": evaluated(90, 60), "batch_size": 16 + 4 * seed},
+            },
+            changes=[f"seed={seed}"],
+        )
+        for seed in range(2)
+    ]
+    table = study_table(tidy(runs))
+    records = {(record["arm"], record["images"]): record for record in table.records}
+    attack = table.records[1]["images"]
+    assert records["poe", attack]["best_accuracy"] == pytest.approx(45)
+    assert records["poe", attack]["best_difference"] == pytest.approx(-5)
+    assert records["poe", attack]["difference"] == pytest.approx(20)
+    assert records["poe", "clean"]["best_accuracy"] == pytest.approx(80)
+    assert records["poe", attack]["train_accuracy"] == pytest.approx(87.5)
+    assert records["baseline", attack]["steps"] == 10
+    assert records["batch", attack]["batch_size"] == 18
+    assert records["batch", attack]["best_accuracy"] is None
+    assert f"best: {attack} %" in table.columns
+    html = page(runs)
+    assert "training accuracy %" in html
+    assert f"best: {attack} %" in html
+    assert "87.5" in html
+
+
+def test_without_best_weights_there_is_no_such_column(write_run: WriteRun, evaluated: Evaluated) -> None:
+    assert "best:" not in study_table(tidy([write_run({"baseline": {"evaluation": evaluated(9, 4)}})])).markdown()
