@@ -70,7 +70,7 @@ def page(runs: Sequence[RunFolder]) -> str:
     environment.filters |= {"points": points, "pixels": pixels, "folder": folder, "svg": svg, "code": _code}
     environment.filters |= {
         "arm_title": lambda arm: arm_title([arm]),
-        "number": lambda value, form="{:.3g}": "–" if value is None else form.format(value),
+        "number": _number,
         "sentence": lambda text: text[:1].upper() + text[1:],
     }
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
@@ -147,6 +147,10 @@ def _policy(script: str) -> str:
 def _code(text: str) -> Markup:
     """Escaped text in which `backticks` mark code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
+
+
+def _number(value: float | None, form: str = "{:.3g}") -> str:
+    return "–" if value is None else form.format(value)
 
 
 def _facts(groups: Sequence[Group]) -> dict[str, str]:

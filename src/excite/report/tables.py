@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
-from excite.report.published import PublishedAccuracy, at_full_scale
+from excite.report.published import at_full_scale
 from excite.report.records import as_csv, as_json, marks, records
 from excite.report.rows import CLEAN, Row, Summary, summarize, tidy
 from excite.report.trust import doubted, doubted_together
@@ -146,8 +146,8 @@ def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, li
     stated = [one.published_arm for one in clean]
     if any(stated):
         further |= {
-            "paper: clean %": [_published(one and one.clean) for one in stated],
-            "paper: robust %": [_published(one and one.robust) for one in stated],
+            "paper: clean %": [str(one.clean) if one else EMPTY for one in stated],
+            "paper: robust %": [str(one.robust) if one else EMPTY for one in stated],
             "paper: L, (M, N), epochs, batch": [_published_settings(one) for one in clean],
         }
     if any(one and one.logged for one in stated):
@@ -201,10 +201,6 @@ def difference_text(one: Summary, *, best: bool = False) -> str:
     return f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){seeds}".replace("-", "−")
 
 
-def _published(accuracy: PublishedAccuracy | None) -> str:
-    return EMPTY if accuracy is None else str(accuracy)
-
-
 def _published_settings(one: Summary) -> str:
     row = one.published
     if row is None or one.published_arm is None:
@@ -245,8 +241,8 @@ def _warnings(arms: Sequence[Summary]) -> Iterator[str]:
     for group in dict.fromkeys(one.first.group for one in arms):
         network = group.experiment.network
         for run in group.runs:
-            doubts = doubted(run)
-            yield from (f"{network}, seed {run.experiment.seed}, {L} is in doubt: {why}." for L, why in doubts.items())
+            who = f"{network}, seed {run.experiment.seed}"
+            yield from (f"{who}, {L} is in doubt: {why}." for L, why in doubted(run).items())
         yield from (f"{network}, {L} is in doubt: {why}." for L, why in doubted_together(group.runs).items())
     for one in arms:
         yield from dict.fromkeys(f"{titles[one]}: {row.arm.problem}" for row in one.rows if row.arm.problem)

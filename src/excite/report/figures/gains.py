@@ -53,7 +53,7 @@ def _draw_gains(axes: "Axes", rows: Sequence[Row]) -> None:
     for number, (images, best) in enumerate(lines):
         color, marker = looks[images]
         offset = ROOM * ((number + 0.5) / len(lines) - 0.5)
-        for y, arm in enumerate(arms, start=0):
+        for y, arm in enumerate(arms):
             paired = list(pairs(select(rows, BASELINE, images), select(rows, arm, images), best=best).values())
             if not paired:
                 continue
@@ -79,7 +79,7 @@ def _rates(rows: Sequence[Row]) -> str:
 
 def summary(runs: Sequence[RunFolder]) -> "Figure":
     """A block of rows per experiment, a row per arm; hollow marks stand for one training."""
-    experiments = by_experiment(tidy(runs))
+    experiments = [rows for rows in by_experiment(tidy(runs)) if compare_arms(rows)]
     robust = [compare_arms(rows) for rows in experiments]
     if not any(finding.compared for findings in robust for finding in findings):
         raise InputError(NOTHING.format("summary"))
@@ -87,7 +87,7 @@ def summary(runs: Sequence[RunFolder]) -> "Figure":
     names: list[str] = []
     headings: dict[int, str] = {}
     for rows, findings, title in zip(experiments, robust, _titles(experiments), strict=True):
-        lines = style.wrapped(title, 6).splitlines()
+        lines = style.wrapped(title, 2.9).splitlines()
         headings |= {len(names) + n: line for n, line in enumerate(lines)}
         names += [""] * len(lines)
         names += [f"{finding.arm} ({_rates(select(rows, finding.name))})" for finding in findings]
@@ -96,7 +96,7 @@ def summary(runs: Sequence[RunFolder]) -> "Figure":
         (left, robust, "under the attack that decides"),
         (right, clean, "on clean images"),
     ):
-        style.label(axes, "points gained (95% interval)", "arm (its rate η)", measure)
+        style.label(axes, "points gained (95% interval)", "arm (its rate η)" if axes is left else "", measure)
         axes.axvline(0, color=style.INK, linewidth=1)
         axes.set_xlim(-REACH, REACH)
         axes.set_ylim(len(names) - 0.5, -0.5)
@@ -107,9 +107,7 @@ def summary(runs: Sequence[RunFolder]) -> "Figure":
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
     for row, line in headings.items():
-        text = left.text(-REACH, row, f" {line}", va="center", fontsize=8, fontweight="bold")
-        text.set_in_layout(False)  # it may reach into the other panel, whose row is empty
-    right.set_facecolor("none")
+        left.text(-REACH, row, f" {line}", va="center", fontsize=8, fontweight="bold")
     figure.supxlabel("Hollow: one training per arm; its interval covers the choice of test images only.", fontsize=8)
     return figure
 

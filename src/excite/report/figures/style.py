@@ -35,7 +35,7 @@ GLYPHS = "●■▲◆▼◀▶⬟✚✖★"  # the same markers, for the legend
 LOOKS = tuple(zip((*COLORS[:4], INK), MARKERS, strict=False))  # for attacks and estimators
 GRID = "grid"  # a grid search over any number of rates
 FIRST = ("baseline", "poe", "largest", GRID)  # the arms whose looks differ most
-LETTERS_PER_INCH = 12  # of a title or a legend
+LETTERS_PER_INCH = 14  # of a title or a legend
 HEAT = "cividis"  # a color map with even lightness, readable for color-blind people
 
 SETTINGS: dict[Any, Any] = {
