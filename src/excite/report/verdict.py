@@ -13,7 +13,7 @@ from excite.report.trust import doubted, doubted_together, unmet_premises, used_
 from excite.runs.arms import Arm, arm_named
 from excite.runs.folder import RunFolder
 
-# Where larger rates helped in the experiments of docs/results.md: large batches (A and C), overfitting (D).
+# Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
 LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
 OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
 BETTER_FITTED = 0.01  # share of the training images
