@@ -21,8 +21,7 @@ from excite.files import expected, read_json, sha256, write_bytes, write_json, w
 from excite.quantities import check_whole, number, pixels
 from excite.registry import named_options, with_named_options
 from excite.runs.assemble import Parts, assemble
-from excite.runs.folder import RunFolder
-from excite.runs.missing import needed_model
+from excite.runs.folder import RunFolder, needed_model
 
 __all__ = ["Record", "benchmark", "export", "load_model", "model_card", "save_model"]
 

@@ -10,7 +10,7 @@ from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.arms import OWN, in_order
 from excite.runs.experiment import options_of
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
-from excite.runs.stored import Certified
+from excite.runs.records import Certified
 from excite.training.history import EpochMetrics
 
 ROUNDING = 1e-9

@@ -10,8 +10,7 @@ from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report.figures import style
 from excite.report.trainings import by_short_trainings
 from excite.runs.collection import same_but, titles, without_rate
-from excite.runs.folder import RunFolder
-from excite.runs.missing import stored_estimates
+from excite.runs.folder import RunFolder, stored_estimates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,7 @@ from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate
 from excite.report.figures import style
 from excite.report.tables.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS, at_full_scale
-from excite.runs.folder import RunFolder
-from excite.runs.missing import stored_estimates
+from excite.runs.folder import RunFolder, stored_estimates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,7 +18,7 @@ from excite.runs.arms import arm_named
 from excite.runs.collection import Group
 from excite.runs.experiment import flattened, without_plan
 from excite.runs.folder import RunFolder
-from excite.runs.stored import Circumstances, StageDone
+from excite.runs.records import Circumstances, StageDone
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from excite.report.verdict import conclude
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed
 from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, ArmFolder, RunFolder, arm_title, arm_titles
-from excite.runs.stored import STAGES, Illustration
+from excite.runs.records import STAGES, Illustration
 from excite.training.history import METRICS
 
 PAGE = "report.html"
