@@ -20,7 +20,7 @@ from tests.command_line import call, call_process, start
 
 SHORT = [
     *("--set", "data.train_examples=640", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
-    *("--set", "lipschitz.steps=20"),
+    *("--set", "lipschitz.steps=20", "--set", "lipschitz.limit=1.0"),
 ]
 SMALL = ["mnist-sample", *SHORT, "--set", "training.batch_size=32", "--force"]
 

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from excite.training.resumable import stop_requests
+from excite.training.resumable import StopRequest, stop_requests
 
 
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
     with stop_requests() as stop:
-        assert stop.signal_number is None
+        assert stop == StopRequest()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal_number == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):

@@ -140,7 +140,7 @@ def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> 
 
 def verbosity_options(command: Command) -> Command:
     """-q and -v, which `console` reads."""
-    flag = {"is_flag": True, "expose_value": False, "callback": _verbosity}
+    flag: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _verbosity}
     quiet = click.option("-q", "--quiet", help="Print only the result and errors.", **flag)
     return quiet(click.option("-v", "--verbose", help="Also print the loss of every epoch.", **flag)(command))
 

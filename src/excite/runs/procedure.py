@@ -214,15 +214,12 @@ class Run:
         """The run that estimates L for this one, if the study shares L."""
         return leader_of(self.files) if is_shared(self.experiment, estimator) else None
 
-    def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
-        """Estimate L by several estimators; the value is the reason if one has no estimate."""
+    def estimates(self, names: Iterable[str] = ()) -> dict[str, LipschitzEstimate | str]:
+        """Estimate L by several estimators, by default all; the value is the reason if one has no estimate."""
         own = own_name(self.experiment)
+        names = names or every_name(self.experiment)
         estimates = {name: self._estimate(OWN if name == own else name) for name in names}
         return {name: stored.estimate or stored.problem for name, stored in estimates.items()}
-
-    def estimates(self) -> dict[str, LipschitzEstimate | str]:
-        """Estimate L by every estimator."""
-        return self.compare(every_name(self.experiment))
 
     def estimates_from_trace(self) -> None:
         """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
@@ -230,7 +227,7 @@ class Run:
             return
         for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
             try:
-                self.compare([name])
+                self.estimates([name])
             except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
                 self.console.say(f"There will be no L by {name}: {error}")
 

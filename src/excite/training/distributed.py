@@ -72,7 +72,7 @@ class Ranks:
         return replace(self, synchronized=synchronized, itself=itself)
 
     def share(self, loss: Loss, examples: int) -> Loss:
-        """Weight `loss`, a mean over this process's `examples`, so that its mean over processes is that of the batch."""
+        """Weight `loss`, a mean over this process's `examples`, so that its mean over processes is the batch's."""
         if self.world == 1:
             return loss
         total = torch.tensor(examples)

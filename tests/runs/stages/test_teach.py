@@ -21,7 +21,13 @@ SMALL = [
     *("data.name=mnist-sample-1k+4k", "data.test_examples=40", "data.epoch_samples=120"),
     *("training.epochs=2", "training.batch_size=20", 'training.objective={kind="rst", eps=0.1, step=0.05, steps=2}'),
     'arms=["baseline", "poe"]',
-    *("record.curvature_every=1", "record.probe_examples=40", "lipschitz.steps=5", "allow_unidentified=true"),
+    *(
+        "record.curvature_every=1",
+        "record.probe_examples=40",
+        "lipschitz.steps=5",
+        "lipschitz.limit=1.0",
+        "allow_unidentified=true",
+    ),
     'attacks={"PGD"={kind="pgd", eps=0.1, step=0.05, steps=2}}',
 ]
 TEACHER = [
