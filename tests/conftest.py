@@ -71,6 +71,7 @@ schedule = { kind = "step", rate = 0.05, milestones = [1] }
 
 [lipschitz]
 steps = 40
+limit = 1.0
 
 [attacks]
 "PGD-3" = { kind = "pgd", eps = 0.1, step = 0.05, steps = 3, random_start = true }
@@ -144,7 +145,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     values["data"] |= {"train_examples": 320, "test_examples": 40}
     values["training"] |= {"epochs": 3, "batch_size": 32}
     values["record"] |= {"attacked_examples": 40}
-    values["lipschitz"] |= {"steps": 20}
+    values["lipschitz"] |= {"steps": 20, "limit": 1.0}
     values["attacks"] = {
         f"PGD-5 ε={eps}": {"kind": "pgd", "eps": eps, "step": 0.05, "steps": 5, "random_start": True}
         for eps in (0.1, 0.3)

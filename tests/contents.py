@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 
-from excite.runs.stored import STAGES
+from excite.runs.records import STAGES
 from excite.trace import Trace
 
 MEASURED = {"seconds", "sha256"}  # another time, and so another hash of what holds it

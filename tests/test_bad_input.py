@@ -10,7 +10,7 @@ import torch
 
 from excite.cli import main
 
-# A line: a command line, and what its error must say. RUN is a run folder with a trained and attacked baseline.
+# A line: a command line, and a keyword of its error. RUN is a run folder with a trained and attacked baseline.
 COMMANDS = (Path(__file__).parent / "bad_commands.txt").read_text(encoding="utf-8")
 CASES = [tuple(part.strip() for part in line.rsplit("|", 1)) for line in COMMANDS.splitlines()]
 THEIRS = """

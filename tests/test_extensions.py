@@ -20,7 +20,7 @@ from excite.lipschitz import Estimator, LipschitzEstimate
 from excite.lipschitz.protocol import Needs
 from excite.report.figures import FIGURES, Kind
 from excite.runs import load
-from excite.runs.arms import ARMS, OWN, Arm, KnownRates
+from excite.runs.arms import ARMS, OWN, Arm
 from excite.runs.folder import RunFolder
 from excite.sweeps.costs import costs
 
@@ -99,22 +99,6 @@ class ToyEstimator(Estimator[None]):
         return LipschitzEstimate(constant, (constant, constant), "toy-estimator", True, basis="a guess")
 
 
-@dataclass(frozen=True)
-class ToyArm(Arm):
-    """Half of 1/L."""
-
-    @property
-    def estimator(self) -> str | None:
-        return OWN
-
-    @property
-    def multiple(self) -> float | None:
-        return 0.5
-
-    def first_rate(self, known: KnownRates) -> float:
-        return known.estimate(OWN).learning_rate(0.5)
-
-
 def toy_data() -> data.Dataset:
     """Dark and bright squares."""
     labels = torch.arange(120) % 2
@@ -138,7 +122,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(attacks.ATTACKS, "toy-attack", ToyAttack)
     monkeypatch.setitem(objectives.OBJECTIVES, "toy-objective", ToyObjective)
     monkeypatch.setitem(lipschitz.ESTIMATORS, "toy-estimator", ToyEstimator)
-    monkeypatch.setitem(ARMS, "toy-arm", ToyArm("toy-arm", "toy arm, 1/(2L)", "1/(2L)"))
+    monkeypatch.setitem(ARMS, "toy-arm", Arm("toy-arm", "toy arm, 1/(2L)", "1/(2L)", multiple=0.5, estimator=OWN))
     monkeypatch.setitem(FIGURES, "toy-figure", Kind("Rates of the toys", toy_figure))
     monkeypatch.setitem(DATASETS, "toy-data", InMemory.of(toy_data()))
 

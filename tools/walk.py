@@ -1,12 +1,11 @@
-"""Print the walk of one baseline run: which files of src/excite it enters, in which order, with how many steps back.
+"""Print which files of src/excite a baseline run enters, in which order, and how many steps back it takes.
 
     python tools/walk.py                # a small run of mnist-sample's baseline, from the command line to the report
-    python tools/walk.py --list         # and every file, in order, steps back marked
+    python tools/walk.py --list         # also every file in order, with steps back marked
 
-A file is entered when one of its functions is called; importing it does not count. The walk is the order of first
-entries. Stations are the folders of src/excite; files beside them, which every station may use, belong to none.
-A step back enters a new file of a station that the run had been through before: the walk has been to other stations
-since, and nothing of this one is at work any more. (One that called another and goes on is not entered again.)
+A file is entered when one of its functions is called; importing it does not count. The folders of src/excite are called
+stations; the files beside them belong to none. A step back enters a new file of an earlier station, if the run has been
+to other stations since and no function of that station is still running.
 """
 
 import argparse
@@ -26,7 +25,7 @@ SMALL = ("data.train_examples=640", "data.test_examples=60", "training.epochs=2"
 
 @dataclass(frozen=True)
 class Walk:
-    """Files of the package, as `station/file.py`, in the order of their first call, and those that are steps back."""
+    """The files in the order of their first call, as `station/file.py`, and those that are steps back."""
 
     files: tuple[str, ...]
     steps_back: tuple[str, ...]
@@ -36,7 +35,7 @@ class Walk:
 
 
 class Footprints:
-    """Told of every call, it notes new files."""
+    """A profile function that records new files."""
 
     def __init__(self, package: Path) -> None:
         self.package = f"{package}{os.sep}"
@@ -59,12 +58,12 @@ class Footprints:
         station = self._station(file)
         if not station or station == self.here:
             return
-        if station in self.visited and not self._at_work(station, caller):
+        if station in self.visited and not self._running(station, caller):
             self.steps_back.append(file)
         self.visited.add(station)
         self.here = station
 
-    def _at_work(self, station: str, frame: FrameType | None) -> bool:
+    def _running(self, station: str, frame: FrameType | None) -> bool:
         while frame:
             if self._station(frame.f_code.co_filename) == station:
                 return True
@@ -79,16 +78,16 @@ class Footprints:
 
 
 def walk(arguments: Sequence[str]) -> Walk:
-    """Run the command line with `arguments` in this process, in an empty folder, and note the files it enters.
+    """Run the command line in this process, in an empty folder, and record the files it enters.
 
-    Everything is imported first: bodies of modules and classes are no part of the walk.
+    Everything is imported first, because the bodies of modules and classes do not count.
     """
     import excite
     from excite.cli import cli
 
     for module in pkgutil.walk_packages(excite.__path__, "excite."):
         if not module.name.endswith("__main__"):
-            with contextlib.suppress(ImportError):  # of an integration whose package is not installed
+            with contextlib.suppress(ImportError):  # an integration whose package is not installed
                 importlib.import_module(module.name)
     footprints = Footprints(Path(excite.__file__).parent)
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +103,7 @@ def walk(arguments: Sequence[str]) -> Walk:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="every file, in order, steps back marked")
+    parser.add_argument("--list", action="store_true", help="print every file in order, with steps back marked")
     wanted = parser.parse_args()
     taken = walk(["run", "mnist-sample", "--arms", "baseline", *(word for key in SMALL for word in ("--set", key))])
     if wanted.list:

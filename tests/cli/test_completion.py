@@ -1,18 +1,9 @@
-"""A shell that asks gets commands, options, experiments and arms."""
+"""The shell completes commands, options, experiments and arms."""
 
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner
 
 from excite.cli import cli
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_every_shell_gets_its_script(shell: str) -> None:
-    answer = CliRunner().invoke(cli, ["completion", shell])
-    assert answer.exit_code == 0
-    assert "_EXCITE_COMPLETE" in answer.stdout
-    assert shell in answer.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def told(finished: Path) -> Callable[[Path], str]:
 
     def tell(path: Path) -> str:
         folder = RunFolder(path)
-        says: list[Any] = [folder.to_json(), folder.illustration and asdict(folder.illustration)]
+        says: list[Any] = [folder.to_json(), folder.illustration and folder.illustration.to_json()]
         says.append(judged(parts, folder).to_json()["attacks"])
         says.append(load_extra(folder.pseudo_labels_file).labels.tolist())
         says.append(read_stored(stored_file(path, CACHED.name), CACHED).fingerprint())
@@ -111,7 +110,7 @@ def told(finished: Path) -> Callable[[Path], str]:
             says.append([name, found and found.to_json(), stored.problem])
         for arm in folder.arms:
             trace = arm.trace()
-            says.append([arm.certified and asdict(arm.certified), arm.arm.rates and arm.best_of_grid])
+            says.append([arm.certified and arm.certified.to_json(), arm.arm.rates and arm.best_of_grid])
             says.append([arm.name, str(trace), None if trace is None else trace.squared_gradient_distances.tolist()])
             for trained in (arm, arm.best):
                 weights = trained.load_into(model).state_dict()

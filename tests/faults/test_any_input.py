@@ -16,7 +16,7 @@ from excite.evaluation import Evaluation
 from excite.files import read_as, read_json, write_json
 from excite.runs.assemble import look_up
 from excite.runs.experiment import flattened, from_values, load, with_values
-from excite.runs.stored import Illustration, StoredEstimate
+from excite.runs.records import Illustration, StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
 MANY = 100

@@ -91,7 +91,7 @@ def break_at(place: str, value: float, at: int, folder: Path, patch: pytest.Monk
     run.all()
     case = f"{value} in the {place} at step {at}"
     (arm,) = RunFolder(folder).arms
-    assert "Training diverged" in str(arm.problem), case
+    assert "diverged" in str(arm.problem), case
     assert arm.evaluation is None, case
     assert arm.trace() is None, case
     assert len(arm.epochs) == (at - 1) // 5, case
@@ -123,7 +123,7 @@ def test_a_hundred_times_the_rate(objective: Any, tmp_path: Path) -> None:
     run = Run(tmp_path, from_values(values), console=Spoiler(Breaking("", 0.0, 0)), device="cpu").all()
     baseline, poe = run.arms
     assert baseline.evaluation
-    assert "Training diverged" in str(poe.problem)
+    assert "diverged" in str(poe.problem)
     assert poe.evaluation is None
     with pytest.raises(DivergedError):
         Run.open(tmp_path, console=Spoiler(Breaking("", 0.0, 0)), device="cpu").train("poe")

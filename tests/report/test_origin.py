@@ -18,12 +18,12 @@ from excite.runs import load
 from excite.runs.collection import by_seed
 from excite.runs.experiment import from_values, without_plan
 from excite.runs.folder import EXPERIMENT, RunFolder
-from excite.runs.stored import STAGES, here
+from excite.runs.records import STAGES, circumstances
 
 
 def test_a_run_says_its_machine_versions_threads_date_and_total_time(small_run: RunFolder) -> None:
     (place,) = places([small_run])
-    now = here(torch.device("cpu"))
+    now = circumstances(torch.device("cpu"))
     assert place.circumstances == now
     assert len(place.stages) == len(small_run.stages)
     assert {"baseline/outcome.json", "poe/evaluation.json", "estimate.json", "illustration.json"} <= {

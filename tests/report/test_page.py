@@ -5,7 +5,6 @@ import hashlib
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
 from html import unescape
 from html.parser import HTMLParser
 from importlib import resources
@@ -24,8 +23,8 @@ from excite.report.rows import tidy
 from excite.report.verdict import conclude
 from excite.runs.experiment import with_values
 from excite.runs.folder import EXPERIMENT, RunFolder
+from excite.runs.records import StoredEstimate
 from excite.runs.stages.attack import certify
-from excite.runs.stored import StoredEstimate
 from excite.trace import Trace
 
 WriteRun = Callable[..., RunFolder]
@@ -290,5 +289,5 @@ def test_a_preset_that_was_added_later_is_read(write_run: WriteRun, evaluated: C
     runs = [write_run(arms, changes=[f"seed={seed}"], estimates={"later": later}) for seed in (0, 1)]
     for run in runs:
         stored = StoredEstimate(later, 1.0, options={"method": "epochs", "shared": True})
-        write_json(run.estimate_file("later"), asdict(stored))
+        stored.save(run.estimate_file("later"))
     assert "one for all seeds" in page(runs)

@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from excite.report.rows import tidy
 from excite.report.tables import StudyTable, study_table
 from excite.runs import load
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
-from excite.runs.stored import StoredEstimate
+from excite.runs.records import StoredEstimate
 from excite.training.history import EpochMetrics, append
 from tests.report.conftest import EDGE, ROBUST
 
@@ -190,12 +190,12 @@ def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
         for seed in range(2)
     ]
     for run in runs:
-        write_json(run.estimate_file("paper"), asdict(StoredEstimate(MAXIMA, 1.0)))
+        StoredEstimate(MAXIMA, 1.0).save(run.estimate_file("paper"))
     table = study_table(tidy(runs))
     assert (cells(table, "poe")["L"], cells(table, "poe")["by"]) == ("4", "edge")
     shared = cells(table, "poe@paper")
     assert (shared["L"], shared["by"]) == ("5 ?", "epochs (200, 100), one for all seeds")
-    write_json(runs[1].estimate_file("paper"), asdict(StoredEstimate(replace(MAXIMA, constant=6.0), 1.0)))
+    StoredEstimate(replace(MAXIMA, constant=6.0), 1.0).save(runs[1].estimate_file("paper"))
     assert cells(study_table(tidy(RunFolder(run.path) for run in runs)), "poe@paper")["by"] == "epochs (200, 100)"
 
 

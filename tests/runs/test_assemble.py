@@ -70,11 +70,11 @@ def test_an_objective_is_a_name_or_a_table(asked: str, built: Objective) -> None
 @pytest.mark.parametrize(
     ("asked", "cure"),
     [
-        ("tardes", 'did you mean "trades"'),
-        ("{beta=3.0}", "needs a kind"),
-        ('{kind="trades",bta=3.0}', 'did you mean "beta"'),
+        ("tardes", "trades"),
+        ("{beta=3.0}", "kind"),
+        ('{kind="trades",bta=3.0}', "beta"),
         ('{kind="trades",beta="much"}', "beta"),
-        ('{kind="awp",on="mart"}', "Known: pgd_at, trades"),
+        ('{kind="awp",on="mart"}', "pgd_at"),
     ],
 )
 def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> None:
@@ -83,5 +83,5 @@ def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> 
 
 
 def test_an_unusable_device_is_named() -> None:
-    with pytest.raises(InputError, match='device "warp" cannot be used here'):
+    with pytest.raises(InputError, match="--device"):
         assemble(load("mnist-sample"), device="warp")

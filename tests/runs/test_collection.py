@@ -27,12 +27,12 @@ def test_runs_that_differ_in_their_seed_alone_belong_together(tmp_path: Path) ->
 def test_one_experiment_at_one_seed_does_not_count_twice(tmp_path: Path) -> None:
     leave_run(tmp_path / "a", "seed=1")
     leave_run(tmp_path / "b", "seed=1")
-    with pytest.raises(InputError, match=r"one experiment at one seed, 1\. Name one"):
+    with pytest.raises(InputError, match="seed"):
         by_seed(collect([tmp_path]))
 
 
 def test_a_folder_without_runs_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is no run in"):
+    with pytest.raises(InputError, match="excite run"):
         collect([tmp_path])
 
 

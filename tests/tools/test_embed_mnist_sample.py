@@ -6,7 +6,7 @@ import numpy as np
 
 from excite import data
 from excite.data.sources.mnist import MNIST_SAMPLE
-from tests.tools.test_walk import loaded
+from tests.tools.loading import loaded
 
 
 def test_the_first_images_of_each_class_in_the_order_of_the_file(tmp_path: Path) -> None:

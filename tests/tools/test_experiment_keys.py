@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from excite.runs import experiment
-from tests.tools.test_walk import loaded
+from tests.tools.loading import loaded
 
 TOOL = loaded(Path(__file__).parents[2] / "tools/experiment_keys.py")
 

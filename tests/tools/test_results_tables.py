@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.tools.test_walk import loaded
+from tests.tools.loading import loaded
 
 HOME = Path(__file__).parents[2]
 

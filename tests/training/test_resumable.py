@@ -6,14 +6,13 @@ import threading
 
 import pytest
 
-from excite.training.resumable import stop_requests
+from excite.training.resumable import StopRequest, stop_requests
 
 
 def test_the_first_signal_waits_and_the_second_does_not() -> None:
     with stop_requests() as stop:
-        assert not stop
+        assert stop == StopRequest()
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop
         assert stop.signal_number == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -27,16 +26,16 @@ def test_handlers_are_put_back() -> None:
 
 
 def test_other_threads_are_left_alone() -> None:
-    seen: list[bool] = []
+    seen: list[int | None] = []
 
     def inside() -> None:
         with stop_requests() as stop:
-            seen.append(bool(stop))
+            seen.append(stop.signal_number)
 
     thread = threading.Thread(target=inside)
     thread.start()
     thread.join()
-    assert seen == [False]
+    assert seen == [None]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -46,7 +45,7 @@ def test_a_signal_that_is_ignored_stops_nothing(number: signal.Signals) -> None:
     try:
         with stop_requests() as stop:
             os.kill(os.getpid(), number)
-            assert not stop
+            assert stop.signal_number is None
         assert signal.getsignal(number) == signal.SIG_IGN
     finally:
         signal.signal(number, before)

@@ -1,4 +1,4 @@
-"""The command line: one file per group of commands, no logic; torch is imported only by the commands that need it."""
+"""The command line: one file per group of commands; torch is imported only by the commands that need it."""
 
 import contextlib
 import io
@@ -17,35 +17,46 @@ from typing import Any
 import click
 
 import excite
-from excite.cli import attacks, completion, data, estimates, export, reports, runs, verify
+from excite.cli import folders, reports, runs
 from excite.errors import DivergedError, ExciteError, InterruptedRunError, printable
 
 COMMANDS: tuple[click.Command, ...] = (
     runs.run,
     runs.sweep,
     runs.train,
-    estimates.estimate,
-    estimates.certify,
-    estimates.batch_size,
-    attacks.attack,
-    attacks.pseudo_label,
+    folders.estimate,
+    folders.certify,
+    runs.batch_size,
+    folders.attack,
+    folders.pseudo_label,
     reports.report,
     reports.figure,
     reports.list_,
-    export.export,
-    verify.verify,
-    data.data,
-    completion.completion,
+    folders.export,
+    folders.verify,
+    folders.data,
 )
 
 EPILOG = """\b
-Exit codes: 0 done, 1 other error, 2 wrong input, 3 training diverged, 4 data not to be had, 5 corrupt file,
-6 L not identified, 130 interrupted (Ctrl-C), 143 terminated. A stopped run is saved: the same command continues it."""
+Exit codes:
+    0  success
+    1  other error
+    2  wrong input
+    3  training diverged
+    4  data unavailable
+    5  corrupt file
+    6  L is not identified
+  130  interrupted (Ctrl-C)
+  141  broken pipe
+  143  terminated
+Interrupted runs are saved: run the same command again to resume.
+\b
+Shell completion: eval "$(_EXCITE_COMPLETE=bash_source excite)" in ~/.bashrc; zsh_source and fish_source likewise."""
 
 
 class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
-        """Here, because click would end with 1."""
+        """Exit with 141 if the output pipe is closed; click would exit with 1."""
         try:
             return super().invoke(context)
         except BrokenPipeError:
@@ -62,8 +73,8 @@ def cli(context: click.Context) -> None:
     """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
     if _processes() > 1 and context.invoked_subcommand != "train":
         raise click.UsageError(
-            "torchrun is for `excite train`: train each arm with it, then give this command without torchrun; "
-            "what is trained is not trained again."
+            "Only `excite train` runs under torchrun. Train each arm with it, then run this command without torchrun; "
+            "trained arms are not trained again."
         )
 
 
@@ -71,19 +82,19 @@ for _command in COMMANDS:
     cli.add_command(_command)
 
 
-A_MOMENT = 0.05  # seconds, in which a finaliser comes to its end
-_KEPT = "; finished stages are kept, the same command goes on from there."
+A_MOMENT = 0.05  # seconds, enough for a finalizer to end
+_KEPT = ". Finished stages are kept: run the same command again to resume."
 
 
 class _Stderr(logging.Handler):
-    """Writes to what stderr is at the time: a progress bar stands in for it while it is shown."""
+    """Writes to the current stderr: a progress bar replaces it while it is shown."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.echo(printable(self.format(record)), err=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: logs go to stderr, errors become one line there and an exit code."""
+    """Run the command line: logs go to stderr, and an error becomes one line there and an exit code."""
     try:
         with _only_first_speaks(), _terminated_in_order():
             logger = logging.getLogger("excite")
@@ -95,24 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"Interrupted{_KEPT}", err=True)
         sys.exit(130)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)
-        click.echo(printable(said.getvalue()), err=True, nl=False)
+        message = io.StringIO()
+        error.show(message)
+        click.echo(printable(message.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except ExciteError as error:
-        concerns_all = isinstance(error, DivergedError | InterruptedRunError)
-        if _is_first() or not concerns_all:
+        same_everywhere = isinstance(error, DivergedError | InterruptedRunError)  # in all processes of torchrun
+        if _is_first() or not same_everywhere:
             click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        click.echo(printable(f"error: The operating system refused{where}: {error.strerror or error}."), err=True)
+        click.echo(printable(f"error: Cannot access{where}: {error.strerror or error}."), err=True)
         sys.exit(ExciteError.exit_code)
 
 
 @contextlib.contextmanager
 def _terminated_in_order() -> Iterator[None]:
-    """On SIGTERM end as on Ctrl-C: locks are given back, other processes stopped, half-written files removed."""
+    """Handle SIGTERM like Ctrl-C: release locks, stop worker processes, remove incomplete files."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise _Terminated(128 + number)
@@ -133,11 +144,11 @@ def _terminated_in_order() -> Iterator[None]:
 
 
 class _Terminated(SystemExit):
-    """SIGTERM arrived outside of training, which ends by itself."""
+    """SIGTERM arrived outside of training; training handles it itself."""
 
 
 def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
-    """Python drops what is raised while an object is finalised: a request to stop that came then is sent again."""
+    """Send a stop signal again if Python dropped its exception, because it was raised while an object was finalized."""
     requests = {_Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
     if request := requests.get(dropped.exc_type):
         threading.Timer(A_MOMENT, os.kill, (os.getpid(), request)).start()
@@ -146,7 +157,7 @@ def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
 
 
 def _is_first() -> bool:
-    """Among the processes that torchrun starts. A RANK alone is a cluster's, whose tasks know nothing of each other."""
+    """Whether this is the first process of torchrun. Without WORLD_SIZE, RANK belongs to a cluster and is ignored."""
     return _processes() == 1 or int(os.environ.get("RANK") or 0) == 0
 
 
@@ -159,5 +170,5 @@ def _only_first_speaks() -> Iterator[None]:
     if _is_first():
         yield
     else:
-        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        with Path(os.devnull).open("w") as null, redirect_stdout(null), redirect_stderr(null):
             yield

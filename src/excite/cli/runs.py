@@ -1,15 +1,16 @@
-"""Commands that train: run, sweep, train."""
+"""Commands that train: run, sweep, train, batch-size."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from excite.cli.shared import (
+    SHARE,
     Output,
     arm_option,
     arms_option,
     console,
-    described,
     device_option,
     estimator_option,
     experiment_argument,
@@ -17,14 +18,16 @@ from excite.cli.shared import (
     json_option,
     out_option,
     refuse_ignored,
+    resolve_experiment,
     seeds_option,
     set_option,
     show,
-    show_results,
-    show_study,
     verbosity_options,
 )
 from excite.errors import ExciteError
+
+if TYPE_CHECKING:
+    from excite.sweeps.sweep import Sweep
 
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
@@ -33,8 +36,8 @@ from excite.errors import ExciteError
 @seeds_option
 @estimator_option
 @force_option
-@click.option("--workers", type=click.IntRange(min=1), help="Share each attack among N processes of one thread.")
-@click.option("--tensorboard", is_flag=True, help="Also write event files, to tensorboard/ in the run folder.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes that share each attack, with one thread each.")
+@click.option("--tensorboard", is_flag=True, help="Also write event files to tensorboard/ in the run folder.")
 @out_option
 @set_option
 @device_option
@@ -53,10 +56,10 @@ def run(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Run the paper's whole procedure: baseline, L, the 1/L and 2/L arms, attacks, report.
+    """Run the paper's whole procedure: baseline, L, training at 1/L and 2/L, attacks, report.
 
-    EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to go on with. A stage that is finished is not
-    run again: a stopped run goes on, and arms and seeds can be added.
+    EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to continue. Finished stages are not repeated:
+    run the command again to resume an interrupted run, or to add arms and seeds.
     """
     from excite.console import Placed
     from excite.evaluation.shards import Shards
@@ -65,20 +68,22 @@ def run(
     from excite.runs.procedure import Run
 
     if tensorboard:
-        from excite.integrations.tensorboard import write_run  # where it is missing, that is said before any work
+        from excite.integrations.tensorboard import write_run  # fails before any work if tensorboard is missing
         from excite.runs.folder import RunFolder
-    description, folder = described(experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, force=force)
-    chosen = () if arms is None else arm_names(arms)
-    speaking, folders = console(), run_folders(description, folder, seeds)
-    for count, (path, each) in enumerate(folders.items(), 1):
-        placed = Placed(speaking, f"seed {count} of {seeds}") if seeds else speaking
-        Run(path, each, console=placed, device=device, arms=chosen).all(chosen, Shards(workers))
+    resolved, folder = resolve_experiment(
+        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, force=force
+    )
+    names = () if arms is None else arm_names(arms)
+    speaker = console()
+    for count, (path, seeded) in enumerate(run_folders(resolved, folder, seeds).items(), 1):
+        placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
+        Run(path, seeded, console=placed, device=device, arms=names).all(names, Shards(workers))
         if tensorboard:
             write_run(RunFolder(path))
     if seeds is None:
-        show_results(folder, as_json)
+        _show_run(folder, as_json)
     else:
-        show_study(folder, as_json)
+        _show_study(folder, as_json)
 
 
 @click.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
@@ -86,10 +91,12 @@ def run(
 @arms_option
 @seeds_option
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU, or per core.")
-@click.option("--shards", type=click.IntRange(min=1), help="Share the attack of each job among N processes or tasks.")
-@click.option("--address", help="A Ray cluster to use, for instance auto; by default ray starts on this machine.")
-@click.option("--out", type=Output(file_okay=False), help="Holds the run folders; by default runs/<experiment>-sweep.")
+@click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU or core.")
+@click.option("--shards", type=click.IntRange(min=1), help="Processes or tasks that share the attack of each job.")
+@click.option("--address", help="Ray cluster, such as auto; by default Ray starts on this machine.")
+@click.option(
+    "--out", type=Output(file_okay=False), help="Parent of the run folders; by default runs/<experiment>-sweep."
+)
 @estimator_option
 @force_option
 @set_option
@@ -113,8 +120,8 @@ def sweep(
 ) -> None:
     """Run every combination of an experiment's [sweep] table, seed and arm, as independent jobs.
 
-    What is finished is not run again, also not by another sweep in the same folder at the same time. A killed job is
-    started again and goes on from its checkpoint. Exits with 1 if a job failed; a diverged training is a result.
+    Finished jobs are not repeated, and two sweeps can share a folder. A killed job restarts from its checkpoint.
+    Exits with 1 if a job failed; a diverged training is a result, not a failure.
     """
     from functools import partial
 
@@ -126,12 +133,12 @@ def sweep(
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
     if address:
-        refuse_ignored(["workers"], "a cluster has its own; leave it or --address out")
-    description, folder = described(
+        refuse_ignored(["workers"], "a cluster has its own; leave out --workers or --address")
+    resolved, folder = resolve_experiment(
         experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True, force=force
     )
     finished = sweep_runs(
-        combinations(description, folder, seeds),
+        combinations(resolved, folder, seeds),
         folder,
         engine=partial(engines.run_locally, workers=workers, shards=shards, device=device)
         if engine == "local"
@@ -140,10 +147,10 @@ def sweep(
         arms=() if arms is None else arm_names(arms),
         device=device,
     )
-    show_study(folder, as_json, finished)
+    _show_study(folder, as_json, finished)
     if finished.failed:
         failed = f"{len(finished.failed)} of {len(finished.outcomes)} jobs failed"
-        raise ExciteError(f"{failed}. The same command tries them again.")
+        raise ExciteError(f"{failed}. Run the command again to retry them.")
 
 
 @click.command(epilog="Example: excite train mnist-sample --set training.schedule.rate=0.2 --out runs/fast")
@@ -164,15 +171,89 @@ def train(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Train one arm of an experiment; 1/L and 2/L are estimated first if they are needed."""
+    """Train one arm of an experiment; L is estimated first if the arm needs it."""
     from excite.runs.arms import arm_named
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
     from excite.training.distributed import launched
 
-    arm = arm_named(arm).name
+    name = arm_named(arm).name
     with launched() as ranks:
-        description, folder = described(experiment, changes, out, force=force)
-        Run(folder, description, console=console(), device=device, arms=[arm]).train(arm, ranks)
-    result = RunFolder(folder).arm(arm)
-    show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / arm}")
+        resolved, folder = resolve_experiment(experiment, changes, out, force=force)
+        Run(folder, resolved, console=console(), device=device, arms=[name]).train(name, ranks)
+    result = RunFolder(folder).arm(name)
+    show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / name}")
+
+
+@click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
+@click.argument("experiment")
+@click.argument("sizes", nargs=-1, type=click.IntRange(min=1), required=True)
+@click.option("--try", is_flag=True, required=True, expose_value=False, help="Precedes the sizes.")
+@click.option(
+    "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
+)
+@out_option
+@set_option
+@device_option
+@verbosity_options
+@json_option
+def batch_size(
+    experiment: str,
+    sizes: tuple[int, ...],
+    threshold: float | None,
+    out: Path | None,
+    changes: tuple[str, ...],
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Choose a batch size as the paper does: the smallest with Assumption 2, then smaller until accuracy is reached.
+
+    Trains the baseline at each of SIZES, each in its own folder.
+    """
+    from excite.runs.collection import check_not_a_run
+    from excite.runs.experiment import with_values
+    from excite.runs.procedure import Run
+    from excite.runs.stages.batch_size import check_sizes, try_batch_sizes
+
+    resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
+    parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
+    check_not_a_run(parent)
+    check_sizes(resolved, sizes)
+    sized = {size: with_values(resolved, {"training.batch_size": size}) for size in sizes}
+    runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
+    choice = try_batch_sizes(runs, threshold)
+    show(as_json, choice.to_json(), str(choice))
+
+
+def _show_run(folder: Path, as_json: bool) -> None:
+    """Print the table of one run, or everything about it as JSON, and write its page."""
+    from excite.report.page import write_page
+    from excite.report.rows import tidy
+    from excite.report.tables import study_table, table
+    from excite.report.verdict import conclude
+    from excite.runs.folder import RunFolder
+
+    run = RunFolder(folder)
+    page = write_page(run)
+    if not as_json:
+        show(as_json, None, f"{table(run)}\nReport: {page}")
+        return
+    rows = tidy([run])
+    show(as_json, study_table(rows).to_json(str(conclude(rows))) | run.to_json() | {"report": str(page)}, "")
+
+
+def _show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
+    """Print the table of several runs and how the sweep ended, and write their page."""
+    from excite.report.formats import prose
+    from excite.report.page import PAGE, write_page
+    from excite.report.rows import tidy
+    from excite.report.tables import study_table
+    from excite.report.verdict import conclude
+    from excite.runs.collection import collect
+
+    runs = collect([folder])
+    rows = tidy(runs)
+    study, verdict, page = study_table(rows), conclude(rows), write_page(runs, folder / PAGE)
+    facts = study.to_json(str(verdict)) | {"report": str(page)} | (sweep.to_json() if sweep else {})
+    summary = f"{sweep}\n" if sweep else ""
+    show(as_json, facts, f"{study}\n\n{prose(str(verdict))}\n{summary}Report: {page}")

@@ -19,8 +19,7 @@ from excite.evaluation import Evaluation, evaluate
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
 from excite.quantities import check_whole, number, pixels
 from excite.runs.assemble import Parts, assemble
-from excite.runs.folder import RunFolder
-from excite.runs.missing import needed_model
+from excite.runs.folder import RunFolder, needed_model
 
 __all__ = ["benchmark", "export", "leaderboard_row", "load_model", "model_card", "save_model"]
 

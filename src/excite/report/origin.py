@@ -12,13 +12,12 @@ import tomli_w
 
 from excite.errors import ExciteError
 from excite.quantities import duration
-from excite.report.verdict import computing_time
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import arm_named
 from excite.runs.collection import Group
 from excite.runs.experiment import flattened, without_plan
 from excite.runs.folder import RunFolder
-from excite.runs.stored import Circumstances, StageDone
+from excite.runs.records import Circumstances, StageDone
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def places(runs: Sequence[RunFolder]) -> list[Place]:
 
 def in_short(runs: Sequence[RunFolder]) -> dict[str, str]:
     """For the top of the page: the computing time, when the last stage ended, and on which machines."""
-    facts = {"computing time": duration(sum(map(computing_time, runs)))}
+    facts = {"computing time": duration(sum(run.seconds for run in runs))}
     stages = [stage for run in runs for stage in run.stages]
     if stages:
         machines = dict.fromkeys(

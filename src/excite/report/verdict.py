@@ -253,7 +253,7 @@ def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: boo
         yield ONE_SEED
         if len(runs) == 1 and not vague:
             yield (
-                f"A second seed takes about {duration(computing_time(runs[0]))}: run again with --set seed="
+                f"A second seed takes about {duration(runs[0].seconds)}: run again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
             )
     elif one:
@@ -264,20 +264,6 @@ def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: boo
         )
     if not one:
         yield MANY_INTERVALS
-
-
-def computing_time(run: RunFolder) -> float:
-    """The seconds that all stages of a run took, including repeated ones.
-
-    Older versions did not record stages; then it is the time that estimates, trainings and evaluations state.
-    """
-    recorded = {stage.file for stage in run.stages}
-    if recorded and all(f"{arm.name}/{arm.outcome_file.name}" in recorded for arm in run.arms):
-        return sum(stage.seconds for stage in run.stages)
-    evaluations = [one for arm in run.arms for one in (arm.evaluation, arm.best.evaluation) if one]
-    estimates = sum(stored.seconds for stored in run.estimates.values())
-    attacks = sum(evaluation.cost.seconds for evaluation in evaluations)
-    return estimates + sum(arm.outcome.seconds for arm in run.arms) + attacks
 
 
 def _capitalized(sentence: str) -> str:

@@ -1,4 +1,4 @@
-"""Experiments: descriptions in TOML, and the paper's procedure that runs them in a folder."""
+"""Experiments, described in TOML, and the paper's procedure, which runs them in a folder."""
 
 from excite.runs.experiment import Experiment, catalogue, load
 

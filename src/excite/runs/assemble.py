@@ -1,6 +1,7 @@
-"""An experiment's names turned into the things themselves, all of them checked before anything runs."""
+"""Build what an experiment names (data, model, objective, schedule, attacks), and check it before anything runs."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
@@ -19,34 +20,46 @@ from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.data.self_training.mixture import Mixture
 from excite.errors import InputError
-from excite.lipschitz.online import OnlineRate
 from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective
-from excite.quantities import OnProgress
-from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators
+from excite.randomness import accelerator, derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, kind_and_options, lookup
-from excite.runs.experiment import Experiment
-from excite.runs.stored import fitting
+from excite.runs.experiment import Data, Experiment, Record
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
-from excite.training import descend, train
-from excite.training.distributed import ALONE, Ranks
-from excite.training.history import EpochMetrics
+from excite.training import descend
 
 
 @dataclass(frozen=True)
-class Parts:
-    experiment: Experiment
-    train: Split
-    test: Split
-    new_model: Callable[..., nn.Module]  # the same initial weights every time, others for `draw=1`, `draw=2`, …
+class Named:
+    """What an experiment names and what can be built without its data."""
+
     objective: NamedObjective
     schedule: Schedule  # the baseline's γᵏ
     augment: Augmentation
     attacks: Mapping[str, Attack]
+
+
+def look_up(experiment: Experiment) -> Named:
+    training = experiment.training
+    schedule = build("schedule", SCHEDULES, *kind_and_options("training.schedule", training.schedule))
+    asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
+    objective = build("objective", OBJECTIVES, *kind_and_options("training.objective", asked))
+    augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
+    return Named(objective, schedule, augment, as_attacks(experiment.attacks))
+
+
+@dataclass(frozen=True)
+class Parts(Named):
+    """Everything that the stages of a run need."""
+
+    experiment: Experiment
+    train: Split
+    test: Split
+    new_model: Callable[..., nn.Module]  # the same initial weights at every call, others for `draw=1`, `draw=2`, …
     class_names: tuple[str, ...]
-    held_out: Split | None = None  # training images that no arm trains on, to choose its best weights by
-    pseudo_labelled: Callable[[], Split] | None = None  # asked once, when training needs them: a teacher may be slow
+    held_out: Split | None = None  # training images that no arm trains on, for choosing its best weights
+    pseudo_labelled: Callable[[], Split] | None = None  # called when training needs them: a teacher may be slow
 
     @cached_property
     def training_set(self) -> TrainingData:
@@ -54,11 +67,11 @@ class Parts:
         return self.mixed(self.train)
 
     def prepare(self) -> None:
-        """Have all that training needs; a teacher's labels may have to be made first."""
+        """Make everything that training needs, such as a teacher's labels."""
         _ = self.training_set
 
     def mixed(self, labelled: Split) -> TrainingData:
-        """`labelled` images, and the pseudo-labelled ones with them if the experiment has any."""
+        """Return the labelled images, mixed with the pseudo-labelled ones if the experiment has any."""
         return labelled if self._pseudo is None else Mixture(labelled, self._pseudo, self.experiment.data.epoch_samples)
 
     @cached_property
@@ -67,21 +80,22 @@ class Parts:
 
     @property
     def largest_batch(self) -> int | None:
-        """All images of an epoch; none where pseudo-labelled ones fill a batch of any size."""
+        """All images of an epoch; None if there is no upper limit, because pseudo-labelled images fill any batch."""
         return None if self.experiment.mixes else len(self.train)
 
     @property
     def batch_size(self) -> int:
-        """How many images a step takes, where the experiment may ask for more than there are."""
-        return fitting(self.experiment.training.batch_size, self.largest_batch)
+        """Images per step: as many as the experiment says, or all of them if there are fewer."""
+        asked = self.experiment.training.batch_size
+        return asked if self.largest_batch is None else min(asked, self.largest_batch)
 
     def in_batches_of(self, size: int) -> "Parts":
-        """The same, but for how many images a step takes."""
+        """Return the same parts with another batch size."""
         if size == self.batch_size:
             return self
-        if fitting(size, self.largest_batch) < size:
+        if self.largest_batch is not None and size > self.largest_batch:
             raise InputError(
-                f"A batch of {size:,} images cannot be had of {self.largest_batch:,}. Leave out the arm that wants it "
+                f"There are only {self.largest_batch:,} images, too few for a batch of {size:,}. Leave out this arm "
                 f"(batch:{self.largest_batch} is the largest), or train on more images."
             )
         training = msgspec.structs.replace(self.experiment.training, batch_size=size)
@@ -104,92 +118,57 @@ class Parts:
 
     @property
     def whole_training(self) -> int:
-        """The steps of one full training."""
+        """Steps of one full training."""
         return self.experiment.training.epochs * self.steps_per_epoch
 
     def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
-        experiment, probe = self.experiment, self.experiment.record.probe_examples
+        record, batch_size = self.experiment.record, self.experiment.training.batch_size
         return Recorder(
             model,
             optimizer,
-            probe=self.training_set.probe(probe, experiment.training.batch_size),
+            probe=self.training_set.probe(record.probe_examples, batch_size),
             objective=self.objective,
-            gradient=experiment.record.gradient,
-            input_gradients=experiment.record.input_gradients,
-            slopes_per_epoch=experiment.record.slopes_per_epoch,
+            gradient=record.gradient,
+            input_gradients=record.input_gradients,
+            slopes_per_epoch=record.slopes_per_epoch,
             steps_per_epoch=self.steps_per_epoch,
-            curvature_every=experiment.record.curvature_every,
-            batch_size=experiment.training.batch_size,
-            seed=experiment.seed,
+            curvature_every=record.curvature_every,
+            batch_size=batch_size,
+            seed=self.experiment.seed,
             folder=folder,
         )
 
-    def fit(
-        self,
-        model: nn.Module,
-        images: TrainingData,
-        optimizer: SGD,
-        schedule: Schedule,
-        *,
-        folder: Path,
-        epochs: int | None = None,
-        steps: int | None = None,
-        recorder: Recorder | None = None,
-        online: OnlineRate | None = None,
-        after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
-        on_epoch: Callable[[EpochMetrics], None] | None = None,
-        on_progress: OnProgress | None = None,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        """Train `model` as the experiment says, for its `epochs` and `steps` unless others are given."""
-        training, seed = self.experiment.training, self.experiment.seed
-        with drawing_from(derive_seed(seed), device_of(model)):  # dropout does
-            train(
-                model,
-                images,
-                self.objective,
-                optimizer,
-                schedule,
-                epochs=epochs or training.epochs,
-                batch_size=training.batch_size,
-                seed=seed,
-                augment=self.augment,
-                steps=steps or training.steps,
-                folder=folder,
-                recorder=recorder,
-                online=online,
-                after_epoch=after_epoch,
-                on_epoch=on_epoch,
-                on_progress=on_progress,
-                ranks=ranks,
-            )
+    def seeded(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Within the context, global random numbers such as dropout's depend on the experiment's seed alone."""
+        return drawing_from(derive_seed(self.experiment.seed), device_of(model))
 
     def losses_at(self, rate: float, draw: int = 0, steps: int | None = None) -> Iterator[float]:
-        """Train from `rate` on, without end; the same `draw` means the same weights, data order and noise.
+        """Train from the first rate `rate` and yield the loss of each step, without end.
 
-        The rate is constant, or goes through the whole schedule in `steps` steps.
+        The same `draw` means the same initial weights, data order and noise. The rate is constant, or follows the whole
+        schedule within `steps` steps.
         """
         keep_freed_memory()
-        experiment, seed = self.experiment, seed_of(self.experiment, draw)
+        training, seed = self.experiment.training, seed_of(self.experiment, draw)
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
         epochs = (
             epoch_batches(
                 self.training_set,
-                batch_size=experiment.training.batch_size,
+                batch_size=training.batch_size,
                 seed=seed,
                 epoch=epoch,
                 augment=self.augment,
-                device=next(model.parameters()).device,
+                device=device_of(model),
                 memory_format=torch.channels_last,
             )
             for epoch in count()
         )
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for taken, batch in enumerate(chain.from_iterable(epochs)):
+            for step, batch in enumerate(chain.from_iterable(epochs)):
                 if steps:
-                    epoch = min(taken * experiment.training.epochs // steps, experiment.training.epochs - 1)
+                    epoch = min(step * training.epochs // steps, training.epochs - 1)
                     optimizer.param_groups[0]["lr"] = rate * self.schedule(epoch) / self.schedule(0)
                 yield batch
 
@@ -198,31 +177,11 @@ class Parts:
             yield loss.item()
 
 
-@dataclass(frozen=True)
-class Named:
-    """What an experiment names and what can be had without its data."""
-
-    objective: NamedObjective
-    schedule: Schedule
-    augment: Augmentation
-    attacks: Mapping[str, Attack]
-
-
-def look_up(experiment: Experiment) -> Named:
-    training = experiment.training
-    schedule = build("schedule", SCHEDULES, *kind_and_options("training.schedule", training.schedule))
-    asked = {"kind": training.objective} if isinstance(training.objective, str) else training.objective
-    objective = build("objective", OBJECTIVES, *kind_and_options("training.objective", asked))
-    augment = lookup("augmentation", AUGMENTATIONS, experiment.data.augment)
-    return Named(objective, schedule, augment, as_attacks(experiment.attacks))
-
-
 def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
-    """Look up and build everything `experiment` names; on `device`, or where torch finds an accelerator."""
+    """Build everything that `experiment` names, on `device` or by default on an accelerator if there is one."""
     named = look_up(experiment)
     dataset = data.load(experiment.data.name)
-    train = _subset(dataset.train, experiment.data.train_examples, experiment.seed)
-    train, held_out = _hold_out(experiment, dataset.train, train)
+    train, held_out = _training_images(experiment, dataset.train)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
     place = usable_device(device)
     if experiment.training.threads is not None:
@@ -239,51 +198,64 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
             )
         return model.to(place)
 
-    new_model()
+    new_model()  # a model that cannot be built fails here
     return Parts(
-        experiment,
-        train,
-        test,
-        new_model,
-        named.objective,
-        named.schedule,
-        named.augment,
-        named.attacks,
-        dataset.class_names,
-        held_out,
+        **vars(named),
+        experiment=experiment,
+        train=train,
+        test=test,
+        new_model=new_model,
+        class_names=dataset.class_names,
+        held_out=held_out,
     )
 
 
+def check_settings(experiment: Experiment) -> None:
+    """Refuse settings that would have no effect, and accuracies under attack without an attack."""
+    record = experiment.record
+    if not record.best_every and record.held_out_examples != Record().held_out_examples:
+        raise InputError("record.held_out_examples has no effect without record.best_every. Set both or neither.")
+    if not experiment.mixes and experiment.data.epoch_samples != Data(name="").epoch_samples:
+        raise InputError(
+            "data.epoch_samples has no effect without pseudo-labelled images. Remove it; to train on fewer images or "
+            "steps, set data.train_examples or training.steps."
+        )
+    for name in ("attacked_examples", "best_every"):
+        if getattr(record, name) and not experiment.attacks:
+            raise InputError(f"record.{name} needs an attack. Add one under [attacks], or set record.{name} to 0.")
+
+
 def seed_of(experiment: Experiment, draw: int) -> int:
-    """The arms' own seed for draw 0; the others share none with another seed's draws."""
+    """Return the seed of a short training: the experiment's seed for draw 0, unrelated seeds for other draws."""
     return derive_seed(experiment.seed, draw) if draw else experiment.seed
 
 
 def usable_device(name: str | None) -> torch.device:
+    """Return the device of this name, or by default an accelerator if there is one."""
     if name is None:
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return accelerator or torch.device("cpu")
+        return accelerator()
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f'The device "{name}" cannot be used here ({error}). Leave out --device, or pass cpu.'
-        ) from error
+        raise InputError(f'Cannot use the device "{name}" ({error}). Leave out --device, or pass cpu.') from error
     return torch.device(name)
 
 
-def _subset(split: Split, examples: int | None, seed: int) -> Split:
-    return split if examples is None else split.subset(examples, seed)
+def _subset(split: Split, n_examples: int | None, seed: int) -> Split:
+    return split if n_examples is None else split.subset(n_examples, seed)
 
 
-def _hold_out(experiment: Experiment, everything: Split, train: Split) -> tuple[Split, Split | None]:
-    """What is trained on, and what is kept out of it: images that were not asked for, else some that were."""
+def _training_images(experiment: Experiment, everything: Split) -> tuple[Split, Split | None]:
+    """Return the images to train on and, if the best weights are kept, held-out images: unused ones if possible."""
+    train = _subset(everything, experiment.data.train_examples, experiment.seed)
     if not experiment.record.best_every:
         return train, None
-    count, used = experiment.record.held_out_examples, len(train)
-    drawn = everything.subset(min(len(everything), used + count), experiment.seed)  # begins with those trained on
-    if len(drawn) - count < 1:
+    n_held_out = experiment.record.held_out_examples
+    drawn = everything.subset(min(len(everything), len(train) + n_held_out), experiment.seed)  # `train` comes first
+    n_train = len(drawn) - n_held_out
+    if n_train < 1:
         raise InputError(
-            f"record.held_out_examples = {count} leaves none of the {len(everything)} training images to train on."
+            f"record.held_out_examples = {n_held_out} leaves none of the {len(everything)} images for training. "
+            "Set a smaller number."
         )
-    return drawn.part(0, len(drawn) - count), drawn.part(len(drawn) - count, len(drawn))
+    return drawn.part(0, n_train), drawn.part(n_train, len(drawn))

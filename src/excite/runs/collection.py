@@ -1,4 +1,4 @@
-"""Runs that belong together: which folders an experiment gets, which were found, and what sets them apart."""
+"""Groups of runs: the folders of an experiment, the runs in given folders, and the settings in which they differ."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,44 +27,48 @@ class Group:
 
     @property
     def arm_names(self) -> list[str]:
-        """Of every arm that some seed trained, in the order they come."""
+        """Every arm that was trained at some seed."""
         return list(dict.fromkeys(arm.name for run in self.runs for arm in run.arms))
 
     def arms(self, name: str) -> list[ArmFolder]:
-        """The arm of this name, of every seed at which it was trained."""
+        """The arm of this name at every seed where it was trained."""
         return [arm for run in self.runs for arm in run.arms if arm.name == name]
 
 
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
-    """The experiment in its folder, or under the seeds 0, 1, … in a folder each below it."""
+    """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
     if seeds is None:
         if any(run.path != folder for run in run_folders_in(folder)):
-            raise InputError(f"{folder} holds several runs. Name a new folder with --out for one, or pass --seeds.")
+            raise InputError(
+                f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
+            )
         return {folder: experiment}
     check_not_a_run(folder)
     return {folder / f"seed-{seed}": with_values(experiment, {"seed": seed}) for seed in range(seeds)}
 
 
 def check_not_a_run(folder: Path) -> None:
-    """A folder is a run or holds several: were it both, a seed could count twice."""
+    """Refuse to put several runs into the folder of a single run: a seed could be counted twice."""
     if RunFolder(folder).exists:
-        raise InputError(f"{folder} is one run. Name a new folder with --out for several, or delete this one.")
+        raise InputError(
+            f"{folder} holds a single run. Name a new folder with --out for several runs, or delete this one."
+        )
 
 
 def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
-    """Every run in `folders`: a folder is a run folder, or holds run folders at any depth."""
-    found: dict[Path, RunFolder] = {}
+    """Return every run in `folders`, at any depth."""
+    collected: dict[Path, RunFolder] = {}
     for folder in folders:
         runs = run_folders_in(folder)
         if not runs:
             raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
         for run in runs:
-            found.setdefault(run.path.resolve(), run)
-    return tuple(found.values())
+            collected.setdefault(run.path.resolve(), run)
+    return tuple(collected.values())
 
 
 def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
-    """Runs grouped by everything but their seed, in the order they came; inside a group by seed."""
+    """Group runs of the same experiment, in the order given; inside a group, sort by seed."""
     groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
         key = msgspec.json.encode(seedless(run.experiment), order="sorted")
@@ -72,27 +76,27 @@ def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
         for other in group:
             if other.experiment.seed == run.experiment.seed:
                 raise InputError(
-                    f"{other.path} and {run.path} are one experiment at one seed, {run.experiment.seed}. Name one of "
-                    "them, or train another seed: --set seed=1."
+                    f"{other.path} and {run.path} hold the same experiment with the same seed, {run.experiment.seed}. "
+                    "Name one of them, or train another seed: --set seed=1."
                 )
         group.append(run)
     return tuple(Group(tuple(sorted(group, key=lambda run: run.experiment.seed))) for group in groups.values())
 
 
 def seedless(experiment: Experiment) -> Experiment:
-    """What runs of one study have in common; which of them estimates an L that is wanted once is the sweep's choice."""
+    """Return what the runs of one study have in common. A sweep sets lipschitz.wanted in one of its runs only."""
     lipschitz = {key: value for key, value in experiment.lipschitz.items() if key != "wanted"}
     return msgspec.structs.replace(without_plan(experiment), seed=0, lipschitz=lipschitz)
 
 
 def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
-    """Runs that are the same once `key` has taken out what may differ; what a run is for and its seed may always."""
-    found: dict[bytes, list[RunFolder]] = {}
+    """Group runs that are the same after `key` has removed the settings that may differ; name and seed always may."""
+    groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
         experiment = msgspec.structs.replace(key(run.experiment), name="", summary="", seed=0, arms=(), sweep={})
         plain = experiment.to_json() | {"lipschitz": None, "record": None}
-        found.setdefault(msgspec.json.encode(plain, order="sorted"), []).append(run)
-    return list(found.values())
+        groups.setdefault(msgspec.json.encode(plain, order="sorted"), []).append(run)
+    return list(groups.values())
 
 
 def without_rate(experiment: Experiment) -> Experiment:
@@ -105,17 +109,17 @@ def without_batch_size(experiment: Experiment) -> Experiment:
     return msgspec.structs.replace(experiment, training=msgspec.structs.replace(experiment.training, batch_size=1))
 
 
-# What every table shows in a column of its own, or what does not change what a training is.
+# Settings that tables show in columns, or that do not change a training.
 _OF_A_RUN = ("name", "summary", "seed", "arms", "sweep", "attacks", "decides", "record")
 SHOWN = (*_OF_A_RUN, "data.name", "data.train_examples", "model")
 SHOWN_OF_TRAINING = ("training.epochs", "training.batch_size", "training.objective", "training.schedule.rate")
 
 
 def apart(experiments: Sequence[Experiment], shown: Sequence[str] = SHOWN + SHOWN_OF_TRAINING) -> list[str]:
-    """Per experiment, what else than `shown` sets it apart from the others: `training.momentum 0.9`; or nothing."""
+    """Return for each experiment the settings, other than `shown`, in which they differ: `training.momentum 0.9`."""
     flat = [flattened(experiment.to_json()) for experiment in experiments]
-    same = (*shown, "lipschitz.wanted")  # which is of one run of a study
-    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, same))
+    ignored = (*shown, "lipschitz.wanted")
+    keys = dict.fromkeys(key for values in flat for key in values if not _below(key, ignored))
     differing = [key for key in keys if any(values.get(key) != flat[0].get(key) for values in flat)]
     return [", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in flat]
 
@@ -125,7 +129,7 @@ def _below(key: str, tables: Sequence[str]) -> bool:
 
 
 def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
-    """Of each group: network and data, and what else sets its runs apart from the other groups'."""
+    """Return a title for each group: network and data, and the other settings in which the groups differ."""
     experiments = [group[0].experiment for group in groups]
     names = [f"{experiment.network}, {experiment.data_set}" for experiment in experiments]
     return [f"{name}\n{words}" if words else name for name, words in zip(names, apart(experiments), strict=True)]

@@ -1,4 +1,4 @@
-"""An experiment is a frozen description of one whole procedure, read from TOML."""
+"""An experiment is a frozen description of the whole procedure, read from a TOML file."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,21 +12,21 @@ from msgspec import Meta
 
 from excite.errors import InputError, unknown
 from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
-from excite.registry import check_name, named_options
+from excite.registry import check_name
 from excite.runs.arms import OWN, arm_named
 
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
-Share = Annotated[float, Meta(ge=0, le=1e6)]  # infinity is no setting
+Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
-STANDARD = "standard"  # the objective that attacks nothing
+STANDARD = "standard"  # the objective without an attack
 LARGEST_FILE = 1_000_000  # bytes
-HOUSE = ("method", "shared", "wanted")  # keys that are not the estimator's
-RETIRED = frozenset({"runs", "ratio", "seeds"})  # of [lipschitz], from when the edge was bisected
+HOUSE = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
+RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A table of the file: unknown keys and wrong types are errors."""
+    """A table of the file. Unknown keys and wrong types are errors."""
 
 
 class Data(Section, frozen=True):
@@ -57,9 +57,10 @@ class Training(Section, frozen=True):
 
 
 class Teacher(Section, frozen=True):
-    """Learns from the labelled images and labels the others; where left out, as the arms, but the standard objective.
+    """Learns from the labelled images and labels the others.
 
-    Of its labels it keeps those of at least the confidence `threshold`, with `balance` equally many of each class.
+    Model and training default to those of the arms, with the standard objective. Labels below the confidence
+    `threshold` are dropped; `balance` keeps equally many labels of each class.
     """
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
@@ -69,7 +70,7 @@ class Teacher(Section, frozen=True):
 
 
 class Record(Section, frozen=True):
-    """What a recorder notes of every training: local slopes, and curvatures on a probe of training images."""
+    """What is recorded during every training: slopes, curvatures on a probe of training images, and accuracies."""
 
     slopes_per_epoch: Natural = 8  # steps per epoch at which a local slope is measured
     curvature_every: Natural = 0  # epochs between measurements of the curvature; 0: never
@@ -101,55 +102,54 @@ class Experiment(Section, frozen=True):
 
     @property
     def network(self) -> str:
-        """Its name and its options: `lenet5 tanh`."""
+        """The model's name and options: `lenet5 tanh`."""
         options = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.model.options.items())
         return " ".join([self.model.name, *options])
 
     @property
     def data_set(self) -> str:
-        """Its name, and how many training images where it is not all of them."""
+        """The name of the data, and the number of training images if it is not all of them."""
         examples = self.data.train_examples
         return self.data.name if examples is None else f"{self.data.name}, {examples:,} images"
 
     @property
     def objective(self) -> str:
-        """The name of the training's loss, whether it was given alone or with its options."""
+        """The name of the objective."""
         given = self.training.objective
         return given if isinstance(given, str) else str(given["kind"])
 
     @property
     def trains_plainly(self) -> bool:
-        """On images as they are."""
+        """Whether it trains without attacks."""
         return self.objective == STANDARD
 
     @property
     def deciding(self) -> str:
-        """Under which of its attacks arms are compared, or "clean"."""
+        """The attack under which arms are compared, or "clean"."""
         return self.decides or next(iter(self.attacks), "clean")
 
     @property
     def mixes(self) -> bool:
-        """Whether pseudo-labelled images are trained on beside the labelled ones."""
+        """Whether it also trains on pseudo-labelled images."""
         return self.data.unlabelled is not None or self.teacher is not None
 
-    def epoch_images(self, labelled: int) -> int:
-        """How many images an epoch counts, where so many are labelled."""
-        return self.data.epoch_samples if self.mixes else labelled
+    def epoch_images(self, n_labelled: int) -> int:
+        """Return the number of images per epoch."""
+        return self.data.epoch_samples if self.mixes else n_labelled
 
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
 def catalogue() -> dict[str, Traversable]:
-    """The experiments shipped with the package, by name."""
+    """Return the experiments shipped with the package, by name."""
     folder = resources.files("excite.runs") / "experiments"
     files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
     return {file.name.removesuffix(".toml"): file for file in sorted(files, key=lambda file: file.name)}
 
 
-@named_options
 def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment of the catalogue, or a TOML file; `overrides` are strings such as `training.epochs=3`."""
+    """Read an experiment from the catalogue or a TOML file; `overrides` are strings such as `training.epochs=3`."""
     path = Path(name_or_path)
     shipped = catalogue()
     if name_or_path in shipped:
@@ -177,23 +177,23 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes; that is no description of an experiment.")
+            raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes, too many for an experiment.")
         return path.read_text(encoding="utf-8")
     except (UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path} cannot be read as text ({error}). Name a TOML file in UTF-8.") from error
+        raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
 
 
 def from_values(values: Mapping[str, Any]) -> Experiment:
-    """Check plain values, key by key, and freeze them."""
+    """Check plain values and make an experiment of them."""
     _check_keys(values, Experiment, "")
-    if isinstance(values.get("sweep"), Mapping):  # a table in a table means what a dotted key does
+    if isinstance(values.get("sweep"), Mapping):  # nested tables mean the same as dotted keys
         values = {**values, "sweep": flattened(values["sweep"])}
     if isinstance(values.get("lipschitz"), Mapping):
         values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
-        raise InputError(f"The experiment does not fit: {str(error).replace('`$.', '`')}.") from error
+        raise InputError(f"The experiment is not valid: {str(error).replace('`$.', '`')}.") from error
     check_name("experiment", experiment.name)
     for name in experiment.estimators:
         check_name("estimator", name)
@@ -204,18 +204,18 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
     for arm in experiment.arms:
         arm_named(arm)
     if experiment.training.nesterov and not experiment.training.momentum:
-        raise InputError("Nesterov's momentum needs a momentum: set training.momentum, or training.nesterov = false.")
+        raise InputError("training.nesterov needs momentum: set training.momentum, or training.nesterov = false.")
     return experiment
 
 
 def from_recorded(values: Mapping[str, Any]) -> Experiment:
-    """An experiment as a run folder has it; what earlier versions asked for and nothing reads any more is skipped."""
-    kept = {key: value for key, value in values.get("lipschitz", {}).items() if key not in RETIRED}
-    return from_values({**values, "lipschitz": kept})
+    """Make an experiment of a run folder's values; keys that only older versions used are skipped."""
+    lipschitz = {key: value for key, value in values.get("lipschitz", {}).items() if key not in RETIRED}
+    return from_values({**values, "lipschitz": lipschitz})
 
 
 def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    """The same experiment with other values at some dotted keys, checked again."""
+    """Return the experiment with other values for some dotted keys, checked again."""
     values = experiment.to_json()
     for key, value in changes.items():
         _place(values, key, value)
@@ -223,19 +223,19 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
 
 
 def without_plan(experiment: Experiment) -> Experiment:
-    """What makes a run folder this experiment's: all but its summary and what of it is asked for."""
+    """Return what identifies the experiment of a run folder: all but its summary and which parts of it to run."""
     return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={}, allow_unidentified=False)
 
 
-def differences(one: Experiment, other: Experiment) -> list[str]:
-    """The keys in which two experiments differ, as `training.epochs: 20 → 3`."""
-    before, after = flattened(one.to_json()), flattened(other.to_json())
+def differences(first: Experiment, second: Experiment) -> list[str]:
+    """Return the keys in which two experiments differ, as `training.epochs: 20 → 3`."""
+    before, after = flattened(first.to_json()), flattened(second.to_json())
     keys = sorted(before.keys() | after.keys())
     return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
 
 
 def choose_estimator(values: dict[str, Any]) -> None:
-    """Where `lipschitz` is a name, put what the preset of that name says in its place, or the bare estimator."""
+    """If `lipschitz` is a name, replace it by the preset of that name, or else by the estimator with its defaults."""
     name, presets = values.get("lipschitz"), values.get("estimators", {})
     if isinstance(name, str):
         values["lipschitz"] = dict(presets.get(name, {"method": name}))
@@ -244,7 +244,7 @@ def choose_estimator(values: dict[str, Any]) -> None:
 def _override(values: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path.strip():
-        raise InputError(f'"{override}" sets nothing; write key=value, for instance training.epochs=3.')
+        raise InputError(f'"{override}" is not a setting; write key=value, for instance training.epochs=3.')
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -253,13 +253,13 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _place(values: dict[str, Any], path: str, value: Any) -> None:
-    """Put `value` where the dotted `path` leads, through tables that are made on the way."""
+    """Set the value at a dotted path; missing tables are created."""
     *tables, key = path.split(".")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
             raise InputError(f'"{path}": "{table}" is a value, not a table.')
-    if path == "lipschitz.method" and values.get(key) != value:  # the options were another method's
+    if path == "lipschitz.method" and values.get(key) != value:  # the other options belong to another method
         for option in values.keys() - {"shared"}:
             del values[option]
     values[key] = value
@@ -270,7 +270,7 @@ def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) ->
     for key, value in values.items():
         if key not in fields:
             raise unknown("key of an experiment", f"{path}{key}", [f"{path}{field}" for field in fields])
-        for kind in (fields[key], *get_args(fields[key])):  # the latter for a section that may be left out
+        for kind in (fields[key], *get_args(fields[key])):  # for optional sections
             if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
                 _check_keys(value, kind, f"{path}{key}.")
 
@@ -283,7 +283,7 @@ def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
-    """What the experiment says of one: its own, a preset, or an estimator of this name with nothing set."""
+    """Return the options of the experiment's own estimator, of a preset, or of the estimator `name` with defaults."""
     if name == OWN:
         return experiment.lipschitz
     if name in experiment.estimators:
@@ -294,42 +294,42 @@ def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
 
 
 def own_name(experiment: Experiment) -> str:
-    """What the experiment's own way is called: a preset's name if it is one, else its method's."""
+    """Return the name of the experiment's own estimator: of its preset if it is one, or else of its method."""
     presets = (name for name, options in experiment.estimators.items() if options == experiment.lipschitz)
     return next(presets, str(experiment.lipschitz["method"]))
 
 
 def every_name(experiment: Experiment) -> list[str]:
-    """Of each way to know L: the experiment's own, its presets, and the estimators that measure something."""
+    """Return every estimator: the experiment's own, its presets, and all estimators that measure something."""
     measuring = (name for name, kind in ESTIMATORS.items() if kind.needs != "nothing")
     return list(dict.fromkeys([own_name(experiment), *experiment.estimators, *measuring]))
 
 
 def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
-    """The experiment's own under [lipschitz], or another by name under [estimators].
+    """Build the experiment's own estimator, described under [lipschitz], or another one by name.
 
-    `method` is a name in `lipschitz.ESTIMATORS`, `shared` means one L for all seeds of a study, `wanted` an L that is
-    estimated though no arm trains at it, all else are the estimator's own options.
+    `method` is a name in `lipschitz.ESTIMATORS`; `shared` means one L for all seeds of a study; `wanted` means that L
+    is estimated even if no arm needs it. Other keys are options of the estimator.
     """
     options = options_of(experiment, name)
     if not isinstance(options.get("method"), str):
         raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
-    own = {key: value for key, value in options.items() if key not in HOUSE and value is not None}
-    return estimator(options["method"], **own)
+    given = {key: value for key, value in options.items() if key not in HOUSE and value is not None}
+    return estimator(options["method"], **given)
 
 
 def is_shared(experiment: Experiment, name: str = OWN) -> bool:
-    """Whether all seeds of a study use one L."""
+    """Whether all seeds of a study use the same L."""
     return bool(options_of(experiment, name).get("shared", False))
 
 
 def is_wanted(experiment: Experiment) -> bool:
-    """Whether L is a result by itself: Figure 2 marks it beside trainings at rates that are not 1/L."""
+    """Whether L is estimated even if no arm needs it, as for Figure 2."""
     return bool(experiment.lipschitz.get("wanted", False))
 
 
 def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
-    """Refuse what no baseline of this experiment could be estimated from, before anything trains."""
+    """Refuse estimators that need more than this experiment records, before anything trains."""
     record, epochs = experiment.record, experiment.training.epochs
     recording = Recording(
         moments=epochs,
@@ -339,6 +339,6 @@ def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
     )
     needed = {arm_named(arm).estimator for arm in arms} - {None} | ({OWN} if is_wanted(experiment) else set())
     for name in {OWN, *needed}:
-        chosen = estimator_of(experiment, name or OWN)
+        kind = estimator_of(experiment, name or OWN)
         if name in needed:
-            chosen.check(recording)
+            kind.check(recording)

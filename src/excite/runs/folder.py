@@ -1,4 +1,4 @@
-"""A run folder and its arms: the only place that knows where a run keeps what, and how to read it."""
+"""A run folder and its arms: the one place that knows the names of a run's files, and how to read them."""
 
 import math
 import shutil
@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from excite.errors import InputError
-from excite.files import expected, read_as, read_json
+from excite.errors import DivergedError, InputError
+from excite.files import expected, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.experiment import Experiment, from_recorded
-from excite.runs.stored import Certified, Illustration, Outcome, StageDone, StoredEstimate, read_stages
+from excite.runs.experiment import Experiment, every_name, from_recorded, own_name
+from excite.runs.records import Certified, GridSearch, Illustration, Outcome, StageDone, StoredEstimate, read_stages
 from excite.training import history
 from excite.training.history import EpochMetrics
 
@@ -33,7 +33,7 @@ class _HasPath(Protocol):
 
 
 def _inside(name: str) -> cached_property[Path]:
-    """What has this name in a folder."""
+    """The file or folder of this name inside a folder."""
 
     def place(folder: _HasPath) -> Path:
         return folder.path / name
@@ -43,7 +43,7 @@ def _inside(name: str) -> cached_property[Path]:
 
 @dataclass(frozen=True, eq=False)
 class ArmFolder:
-    """One arm of a run. What has been read is kept: look again with a new object."""
+    """One arm of a run. Contents are cached once read; make a new object to read them again."""
 
     path: Path
 
@@ -55,8 +55,8 @@ class ArmFolder:
     checkpoint_file = _inside(history.CHECKPOINT)
     certificate_file = _inside(CERTIFICATE)
     search_file = _inside("search.json")
-    moments = _inside("moments")  # the recorder's vectors, while it trains
-    trials = _inside("search")  # what the trials of a grid search have reached, while it searches
+    moments = _inside("moments")  # the recorder's vectors, during training
+    trials = _inside("search")  # the trials of a grid search, during the search
 
     @property
     def name(self) -> str:
@@ -76,24 +76,22 @@ class ArmFolder:
 
     @property
     def best_of_grid(self) -> float:
-        """The rate that its grid search prefers."""
-        with expected(self.search_file):
-            return float(read_json(self.search_file)["winner"])
+        """The best rate of its grid search."""
+        return GridSearch.load(self.search_file).winner
 
     @cached_property
     def certified(self) -> Certified | None:
-        """What the theorem says of its path, if it trained to its end and was recorded."""
-        return read_as(self.certificate_file, Certified) if self.certificate_file.exists() else None
+        """What the theorem says about its training; None if it diverged or was not recorded."""
+        return Certified.load(self.certificate_file) if self.certificate_file.exists() else None
 
     @property
     def trained(self) -> bool:
-        """Whether its training has ended, well or not."""
+        """Whether its training is over; it may have diverged."""
         return self.outcome_file.exists()
 
     @cached_property
     def outcome(self) -> Outcome:
-        """How its training ended."""
-        return read_as(self.outcome_file, Outcome)
+        return Outcome.load(self.outcome_file)
 
     @property
     def rate(self) -> float:
@@ -102,19 +100,19 @@ class ArmFolder:
 
     @property
     def problem(self) -> str | None:
-        """Why it diverged, if it did."""
+        """Why it diverged; None if it did not."""
         return self.outcome.problem
 
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
-        found = tuple(history.read(self.path))
-        if self.trained and (trained := self.outcome.epochs) is not None:
+        epochs = tuple(history.read(self.path))
+        if self.trained and (n_epochs := self.outcome.epochs) is not None:
             with expected(self.metrics_file):
-                if len(found) != trained:
-                    raise ValueError(f"it tells of {len(found)} epochs, {OUTCOME} of {trained}")
-                if found and not self.arm.finds_its_rate and not math.isclose(found[0].rate, self.rate):
-                    raise ValueError(f"it begins at the rate {found[0].rate}, {OUTCOME} says {self.rate}")
-        return found
+                if len(epochs) != n_epochs:
+                    raise ValueError(f"it has {len(epochs)} epochs, {OUTCOME} says {n_epochs}")
+                if epochs and not self.arm.finds_its_rate and not math.isclose(epochs[0].rate, self.rate):
+                    raise ValueError(f"it starts at rate {epochs[0].rate}, {OUTCOME} says {self.rate}")
+        return epochs
 
     @cached_property
     def evaluation(self) -> "Evaluation | None":
@@ -127,7 +125,7 @@ class ArmFolder:
         return self.checkpoint_file.exists()
 
     def trace(self) -> "Trace | None":
-        """What the recorder noted of its training, if it trained to its end."""
+        """The recorder's trace; None if training has not ended or diverged."""
         from excite.trace import Trace
 
         there = self.trained and not self.problem and self.trace_file.exists()
@@ -135,13 +133,13 @@ class ArmFolder:
 
     @property
     def doubts(self) -> "list[tuple[str, Flag]]":
-        """What the trust checks warn of, each with a name for the weights: "" for the last, ", best weights"."""
-        judged = {"": self.evaluation, ", best weights": self.best.evaluation}
-        return [(whose, flag) for whose, evaluation in judged.items() if evaluation for flag in evaluation.flags]
+        """The warnings of the trust checks, each after "" (last weights) or ", best weights"."""
+        evaluations = {"": self.evaluation, ", best weights": self.best.evaluation}
+        return [(which, flag) for which, evaluation in evaluations.items() if evaluation for flag in evaluation.flags]
 
     @cached_property
     def best(self) -> "ArmFolder":
-        """The weights of the epoch that stood best on held-out images, and their evaluation, if the experiment asks."""
+        """The weights that were best on held-out images, and their evaluation, if the experiment keeps them."""
         return ArmFolder(self.path / BEST)
 
     @property
@@ -152,13 +150,13 @@ class ArmFolder:
             return int(read_json(self.best.checkpoint_file)["epoch"])
 
     def load_into(self, model: "nn.Module") -> "nn.Module":
-        """Put its weights into `model`."""
+        """Load its weights into `model`."""
         from excite.training import checkpoints
 
         return checkpoints.load_model(self.path, model)
 
     def tidy(self) -> None:
-        """Remove what a killed process left of stages that are finished."""
+        """Remove temporary files that a killed process left after a stage had finished."""
         if self.trained:
             shutil.rmtree(self.moments, ignore_errors=True)
         if self.search_file.exists():
@@ -188,30 +186,26 @@ class ArmFolder:
 
 
 def arm_title(arms: Sequence[ArmFolder]) -> str:
-    """What an arm is called, over its seeds: 2/L at which a training diverged is not "largest convergent"."""
+    """The title of one arm over several seeds: if a 2/L training diverged, it is not called "largest convergent"."""
     return arms[0].short_title if any(arm.problem for arm in arms) else arms[0].title
 
 
 @dataclass(frozen=True, eq=False)
 class RunFolder:
-    """One run, read stage by stage; stages that are not finished are left out. What has been read is kept."""
+    """The finished stages of one run. Contents are cached once read; make a new object to read them again."""
 
     path: Path
 
     experiment_file = _inside(EXPERIMENT)
     illustration_file = _inside(ILLUSTRATION)
-    teacher = _inside("teacher")  # where a teacher is trained
+    teacher = _inside("teacher")
+    pseudo_labels_file = _inside("teacher/pseudo.npz")
 
     def estimate_file(self, estimator: str = OWN) -> Path:
-        """L by the experiment's own estimator, or by another one that its name calls up."""
         return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
 
-    @property
-    def pseudo_labels_file(self) -> Path:
-        return self.teacher / "pseudo.npz"
-
     def log_file(self, task: str) -> Path:
-        """What a sweep's job says."""
+        """The log of one job of a sweep."""
         return self.path / f"{task}.log"
 
     @property
@@ -227,52 +221,61 @@ class RunFolder:
 
     @cached_property
     def estimates(self) -> dict[str, "StoredEstimate"]:
-        """L by every estimator that was asked; the experiment's own comes first, as OWN."""
+        """L by estimator; the experiment's own comes first, under the name OWN."""
         others = {path.stem: path for path in sorted((self.path / ESTIMATES).glob("*.json"))}
         files = {OWN: self.estimate_file(), **others}
-        return {name: read_as(path, StoredEstimate) for name, path in files.items() if path.exists()}
+        return {name: StoredEstimate.load(path) for name, path in files.items() if path.exists()}
 
     @property
     def estimate(self) -> LipschitzEstimate | None:
         """L by the experiment's own estimator."""
-        own = self.estimates.get(OWN)
-        return own.estimate if own else None
+        return self.estimate_of("baseline")
 
     def estimate_of(self, arm: str) -> LipschitzEstimate | None:
-        """L as its arm was given it; the experiment's own for arms that need none."""
+        """The L that the arm uses; the experiment's own L for arms that need none."""
         stored = self.estimates.get(arm_named(arm).estimator or OWN)
         return stored.estimate if stored else None
 
     @property
     def estimate_seconds(self) -> float:
-        own = self.estimates.get(OWN)
-        return own.seconds if own else 0.0
+        stored = self.estimates.get(OWN)
+        return stored.seconds if stored else 0.0
 
     @cached_property
     def illustration(self) -> Illustration | None:
-        """A few test images under attack, as the page shows them."""
-        return read_as(self.illustration_file, Illustration) if self.illustration_file.exists() else None
+        return Illustration.load(self.illustration_file) if self.illustration_file.exists() else None
 
     @cached_property
     def stages(self) -> tuple[StageDone, ...]:
-        """When and on what its stages were done; none in a folder of before that was kept."""
+        """When and where its stages ran; empty in run folders of older versions."""
         return read_stages(self.path)
+
+    @property
+    def seconds(self) -> float:
+        """The time that all stages took, recording and measuring included.
+
+        Older run folders do not have it; for them, the time of training steps, attacks and estimates.
+        """
+        recorded = {stage.file for stage in self.stages}
+        if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
+            return sum(stage.seconds for stage in self.stages)
+        evaluations = [evaluation for arm in self.arms for evaluation in (arm.evaluation, arm.best.evaluation)]
+        attacks = sum(evaluation.cost.seconds for evaluation in evaluations if evaluation)
+        estimates = sum(stored.seconds for stored in self.estimates.values())
+        return estimates + attacks + sum(arm.outcome.seconds for arm in self.arms)
 
     @cached_property
     def arms(self) -> tuple[ArmFolder, ...]:
-        """The arms whose training has ended, grid searches last."""
+        """The arms whose training is over, grid searches last."""
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
         return ArmFolder(self.path / name)
 
     def files(self) -> list[Path]:
-        """Every file that its stages rely on; pseudo-labels check themselves when they are read."""
-        return [
-            path
-            for pattern in ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", "*/best/[!.]*")
-            for path in sorted(self.path.glob(pattern))
-        ]
+        """Every file that stages read; pseudo-labels are left out, since they are checked whenever they are read."""
+        patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", "*/best/[!.]*")
+        return [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -280,13 +283,66 @@ class RunFolder:
             "estimate": self.estimate.to_json() if self.estimate else None,
             "estimate_seconds": self.estimate_seconds,
             "arms": [arm.to_json() for arm in self.arms],
-            "stages": [asdict(stage) for stage in self.stages],
+            "stages": [stage.to_json() for stage in self.stages],
         }
+
+
+def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
+    """Return a trained arm; raise an error if it is not trained or diverged."""
+    trained = [folder.name for folder in run.arms]
+    if arm not in trained:
+        raise InputError(
+            f"{run.path} has no trained arm {arm} (trained: {', '.join(trained) or 'none'}). "
+            f"`excite train {run.path} --arm {arm}` trains it."
+        )
+    if problem := run.arm(arm).problem:
+        raise DivergedError(problem)
+    return run.arm(arm)
+
+
+def needed_model(run: RunFolder, arm: str) -> ArmFolder:
+    """Return a trained arm with weights."""
+    if not (files := needed_arm(run, arm)).has_checkpoint:
+        raise _stored_without("weights", run, arm)
+    return files
+
+
+def needed_trace(run: RunFolder, arm: str) -> "Trace":
+    if arm_named(arm).finds_its_rate:
+        raise InputError(f"The arm {arm} records no trace, because it rolls steps back. Name another arm, such as poe.")
+    if (trace := needed_arm(run, arm).trace()) is None:
+        raise _stored_without("trace", run, arm)
+    return trace
+
+
+def _stored_without(what: str, run: RunFolder, arm: str) -> InputError:
+    again = f"`excite train {run.path} --arm {arm} --out …` trains it again in another folder."
+    return InputError(f"{run.path / arm} was stored without its {what}. {again}")
+
+
+def needed_estimate(run: RunFolder, name: str = OWN) -> LipschitzEstimate:
+    """Return L by the run's own estimator, or by the estimator `name`."""
+    stored = run.estimates.get(name)
+    if stored is None or stored.estimate is None:
+        method, flags = name or run.experiment.lipschitz["method"], "--compare --train" if name else "--train"
+        raise InputError(
+            f"{run.path} has no estimate of L. `excite estimate {run.path} {flags}` makes one by {method}, "
+            "with the trainings that it needs."
+        )
+    return stored.estimate
+
+
+def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
+    """Return L by every estimator; where it is missing, the reason, or the command that makes it."""
+    own = own_name(run.experiment)
+    stored = {name or own: answer.estimate or answer.problem for name, answer in run.estimates.items()}
+    missing = f"not estimated in this run; `excite estimate {run.path} --compare --train` does it"
+    return {name: stored.get(name, missing) for name in every_name(run.experiment)}
 
 
 @dataclass(frozen=True)
 class StoredRates:
-    """What an arm's rate may rest on, read from the stages that came before."""
+    """The rates that an arm's choice may depend on, read from earlier stages."""
 
     run: RunFolder
     rate: float  # the baseline's
@@ -295,7 +351,7 @@ class StoredRates:
         return self.rate
 
     def estimate(self, estimator: str) -> LipschitzEstimate:
-        stored = read_as(self.run.estimate_file(estimator), StoredEstimate)
+        stored = StoredEstimate.load(self.run.estimate_file(estimator))
         if stored.estimate is None:
             raise InputError(stored.problem)
         return stored.estimate
@@ -305,7 +361,7 @@ class StoredRates:
 
 
 def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """Of every arm of the runs, by its name."""
+    """Return the title of every arm of the runs, by its name."""
     arms: dict[str, list[ArmFolder]] = {}
     for arm in (arm for run in runs for arm in run.arms):
         arms.setdefault(arm.name, []).append(arm)
@@ -313,5 +369,5 @@ def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
 
 
 def run_folders_in(folder: Path) -> list[RunFolder]:
-    """The run folders at any depth."""
+    """Return the run folders at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

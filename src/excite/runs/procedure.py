@@ -1,4 +1,4 @@
-"""The paper's procedure in one folder: stages in order, each of which leaves a file and is not done again."""
+"""The paper's procedure in one folder: stages in order, each of which writes a file and is not repeated."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
@@ -10,10 +10,10 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
-from excite.files import clear_away, once, read_as, turn, write_json
+from excite.files import clear_away, once, turn, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
-from excite.runs.arms import OWN, arm_named
-from excite.runs.assemble import Parts, assemble, usable_device
+from excite.runs.arms import OWN, Arm, arm_named
+from excite.runs.assemble import Parts, assemble, check_settings, usable_device
 from excite.runs.experiment import (
     Experiment,
     check_estimators,
@@ -26,14 +26,14 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import RunFolder, StoredRates
-from excite.runs.missing import needed_model
-from excite.runs.stages.attack import attack, certify, illustrate, shown_arms
+from excite.runs.folder import ArmFolder, RunFolder, StoredRates, needed_model
+from excite.runs.records import StoredEstimate, recorded_stage
+from excite.runs.stages.attack import attack_arm, certify
 from excite.runs.stages.estimate import estimate, leader_of, share
 from excite.runs.stages.grid_search import check_search, search
+from excite.runs.stages.illustrate import attacked_examples, shown_arms
 from excite.runs.stages.teach import with_pseudo_labels
-from excite.runs.stages.train import check_recording, train
-from excite.runs.stored import StoredEstimate, kept
+from excite.runs.stages.train import train_arm
 from excite.trace import Trace
 from excite.training.distributed import ALONE, Ranks
 
@@ -41,8 +41,8 @@ from excite.training.distributed import ALONE, Ranks
 class Run:
     """An experiment in its folder. A folder that holds another experiment is refused.
 
-    Each method does one stage, after those that it needs; a stage itself never starts another one. `arms` are those
-    that it will be asked for, by default the experiment's.
+    Each method does one stage, after the stages that it needs. `arms` are the arms that will be asked for, by default
+    the experiment's.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class Run:
         arms: Sequence[str] = (),
     ) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
-        self._plan: list[Path] = []  # the files that the stages asked for will leave, in order
+        self._plan: list[Path] = []  # the files of the planned stages, in order
         if not self.files.exists:
-            check_recording(self.parts)  # an experiment that cannot run leaves no folder
+            _ = self.parts  # an experiment that cannot run leaves no folder
+            check_settings(experiment)
             self._check(arms or experiment.arms)
-            recorded = self.files.experiment_file
-            once(recorded, lambda: write_json(recorded, experiment.to_json()))
+            once(self.files.experiment_file, self._write_experiment)
         clear_away(folder.rglob(".*.part"))
         if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
-            check_recording(self.parts)  # settings that never run are the first thing to say
+            _ = self.parts  # an experiment that cannot run is the first thing to report
             raise InputError(
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
                 "Name a new folder with --out, or delete this one."
             )
         if experiment.allow_unidentified and not self.files.experiment.allow_unidentified:
-            write_json(self.files.experiment_file, experiment.to_json())  # for those who open the folder later
+            self._write_experiment()  # so that commands which open the folder later know it
         if arms:
             self._check(arms)
 
@@ -77,32 +77,35 @@ class Run:
     def open(cls, folder: Path, *, console: Speaker, device: str | None = None) -> "Run":
         return cls(folder, RunFolder(folder).experiment, console=console, device=device)
 
+    def _write_experiment(self) -> None:
+        write_json(self.files.experiment_file, self.experiment.to_json())
+
     @property
     def files(self) -> RunFolder:
-        """What its stages have left by now."""
+        """The files that its stages have written so far."""
         return RunFolder(self.folder)
 
     @cached_property
     def parts(self) -> Parts:
-        assembled = assemble(self.experiment, device=self.device)
-        if not self.experiment.mixes and not assembled.objective.needs_pseudo_labels:
-            return assembled
-        return with_pseudo_labels(assembled, self.folder, console=self.console, device=self.device)
+        parts = assemble(self.experiment, device=self.device)
+        if not self.experiment.mixes and not parts.objective.needs_pseudo_labels:
+            return parts
+        return with_pseudo_labels(parts, self.folder, console=self.console, device=self.device)
 
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
-        """Every stage: train and attack each arm, by default the experiment's, and keep what a report shows."""
-        chosen = [arm_named(arm).name for arm in arms or self.experiment.arms]
-        self._check(chosen)
-        self._plan = self._planned(chosen)
-        for arm in chosen:
-            self.finish(arm, shards)
+        """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows."""
+        names = [arm_named(arm).name for arm in arms or self.experiment.arms]
+        self._check(names)
+        self._plan = self._planned(names)
+        for name in names:
+            self.finish(name, shards)
         if is_wanted(self.experiment):
             self.estimate()
         self.show()
         return self.files
 
     def _check(self, arms: Iterable[str]) -> None:
-        """Refuse arms that cannot run, before anything does; one that is trained already could."""
+        """Refuse arms that cannot run, before anything runs. Trained arms are accepted."""
         chosen = [arm_named(arm) for arm in arms]
         check_estimators(self.experiment, tuple(arm.name for arm in chosen))
         for arm in chosen:
@@ -114,21 +117,22 @@ class Run:
                 self.parts.in_batches_of(arm.size)
 
     def _planned(self, arms: Iterable[str]) -> list[Path]:
-        files, plan = self.files, list[Path]()
+        plan: list[Path] = []
         for arm in arms:
-            by, own = arm_named(arm).estimator, files.arm(arm)
-            plan += [*([] if by is None else [files.estimate_file(by)]), own.outcome_file, own.evaluation_file]
+            estimator, files = arm_named(arm).estimator, self.files.arm(arm)
+            plan += [] if estimator is None else [self.files.estimate_file(estimator)]
+            plan += [files.outcome_file, files.evaluation_file]
         return list(dict.fromkeys(plan))
 
     def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
-        """Train and attack one arm. Where training diverged, that is its result: it says why."""
+        """Train and attack one arm. If training diverged, that is its result: return the reason."""
         if shards != UNSHARED:
             shards.check(len(self.parts.test))  # before the training rather than after it
         try:
             self.train(arm)
         except DivergedError as error:
             if not self.files.arm(arm).trained:
-                raise  # no rate was found to train at
+                raise  # the grid search found no rate, or the baseline diverged
             return str(error)
         finally:
             self.files.arm(arm).tidy()
@@ -138,150 +142,154 @@ class Run:
         return None
 
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:
-        """Train one arm. A diverged arm is a result too: it is recorded, and raises now and every time after.
+        """Train one arm, after the stages that give it its rate.
 
-        `ranks` are the processes that do it together. What has to be known first, such as L, the first one finds out.
+        A diverged training is a result too: it is recorded, and raises DivergedError now and whenever it is asked for.
+        `ranks` are the processes that train together. The first of them does the earlier stages.
         """
-        chosen, files = arm_named(arm), self.files.arm(arm)
-        if not files.trained:
+        chosen = arm_named(arm)
+        if not self.files.arm(arm).trained:
             ranks.from_first(self.parts.prepare)
             if chosen.estimator is not None:
                 if self._reads_own_trace(chosen.estimator):
-                    self.train("baseline", ranks)
+                    self._train(arm_named("baseline"), ranks)
                 ranks.from_first(partial(self._reliable_estimate, chosen.estimator))
             if chosen.rates is not None:
                 ranks.from_first(partial(self.search, arm))
+        self._train(chosen, ranks)
 
-        def make() -> None:
-            known, own = StoredRates(self.files, self.parts.schedule(0)), self.parts.batch_size
-            rate = ranks.from_first(partial(chosen.first_rate, known))
-            parts = self.parts.in_batches_of(ranks.from_first(partial(chosen.batch_size, own, known)))
-            train(parts, files, rate, self._placed(files.outcome_file), ranks, climb=chosen.finds_its_rate)
-
-        ranks.together(partial(self._once, files.outcome_file), make)
+    def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
+        """Do the training stage of one arm, and its certificate."""
+        files = self.files.arm(arm.name)
+        ranks.together(partial(self._once, files.outcome_file), partial(self._train_now, arm, files, ranks))
         ranks.from_first(partial(once, files.certificate_file, partial(certify, files)))
         if files.problem:
             raise DivergedError(files.problem)
 
+    def _train_now(self, arm: Arm, files: ArmFolder, ranks: Ranks) -> None:
+        known = StoredRates(self.files, self.parts.schedule(0))
+        rate = ranks.from_first(partial(arm.first_rate, known))
+        size = ranks.from_first(partial(arm.batch_size, self.parts.batch_size, known))
+        train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
+
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
-        """L by the experiment's own estimator, or by another one; estimated once, where it is shared once per study."""
+        """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
         stored = self._estimate(name)
         if stored.estimate is None:
             raise InputError(stored.problem)
         return stored.estimate
 
     def _reliable_estimate(self, name: str) -> None:
-        """Estimate L, and refuse to train at it if it is not identified, unless the experiment allows that."""
-        found = self.estimate(name)
-        if not found.reliable and not self.experiment.allow_unidentified:
+        """Estimate L; raise an error if it is not identified, unless the experiment allows that."""
+        result = self.estimate(name)
+        if not result.reliable and not self.experiment.allow_unidentified:
             raise UnidentifiedError(
-                f"{found} So nothing was trained at it. To train all the same, add --force (in an experiment "
-                "allow_unidentified = true); what was run is kept."
+                f"{result} Nothing was trained at this L. To train anyway, add --force (in an experiment, "
+                "allow_unidentified = true). Finished stages are kept."
             )
 
     def _estimate(self, name: str) -> StoredEstimate:
         file = self.files.estimate_file(name)
         if not file.exists():
-            leader = self._leader(name)
-            if leader is not None:
-                Run(leader.path, self._of_leader(leader), console=self.console, device=self.device)._estimate(name)
+            if leader := self._leader(name):
+                experiment = msgspec.structs.replace(leader.experiment, estimators=self.experiment.estimators)
+                Run(leader.path, experiment, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
             else:
                 if self._reads_own_trace(name):
-                    self.train("baseline")
+                    self._train(arm_named("baseline"))
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
-        stored = read_as(file, StoredEstimate)
+        stored = StoredEstimate.load(file)
         if name and stored.options != dict(options_of(self.experiment, name)):
-            raise InputError(f"{file} holds the L of other options ({stored.options}). Delete it, or use another name.")
+            raise InputError(
+                f"{file} was estimated with other options ({stored.options}). Delete it, or use another name."
+            )
         return stored
 
-    def _of_leader(self, leader: RunFolder) -> Experiment:
-        """Its experiment, with the estimators that this run was asked for."""
-        return msgspec.structs.replace(leader.experiment, estimators=self.experiment.estimators)
-
     def _reads_own_trace(self, estimator: str) -> bool:
-        """Whether an L comes from the trace of this run's baseline; one that is taken over does not."""
+        """Whether L comes from the trace of this run's baseline."""
         return self._leader(estimator) is None and estimator_of(self.experiment, estimator).needs == "trace"
 
     def _leader(self, estimator: str) -> RunFolder | None:
-        """The run whose L this one takes over, if the study shares it and another one estimates it."""
+        """The run that estimates L for this one, if the study shares L."""
         return leader_of(self.files) if is_shared(self.experiment, estimator) else None
 
-    def compare(self, names: Iterable[str]) -> dict[str, LipschitzEstimate | str]:
-        """L by several estimators; where one has no answer, why."""
+    def estimates(self, names: Iterable[str] = ()) -> dict[str, LipschitzEstimate | str]:
+        """Estimate L by several estimators, by default all; the value is the reason if one has no estimate."""
         own = own_name(self.experiment)
-        found = {name: self._estimate(OWN if name == own else name) for name in names}
-        return {name: stored.estimate or stored.problem for name, stored in found.items()}
-
-    def estimates(self) -> dict[str, LipschitzEstimate | str]:
-        """L by the experiment's own way and by every other."""
-        return self.compare(every_name(self.experiment))
+        names = names or every_name(self.experiment)
+        estimates = {name: self._estimate(OWN if name == own else name) for name in names}
+        return {name: stored.estimate or stored.problem for name, stored in estimates.items()}
 
     def estimates_from_trace(self) -> None:
-        """L by every estimator that reads the baseline's trace, if there is one; a figure has them side by side."""
-        if self.files.arm("baseline").trace() is not None:
-            for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
-                try:
-                    self.compare([name])
-                except (InputError, DivergedError) as error:  # of the experiment's own, which no arm needed
-                    self.console.say(f"There will be no L by {name}: {error}")
+        """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
+        if self.files.arm("baseline").trace() is None:
+            return
+        for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
+            try:
+                self.estimates([name])
+            except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
+                self.console.say(f"There will be no L by {name}: {error}")
 
     def show(self) -> None:
-        """Keep what a report shows beside the arms: L by every estimator that reads the trace, and a few images."""
+        """Store what a report shows besides the arms: L by every estimator that reads the trace, and a few images."""
         self.estimates_from_trace()
-        files = self.files
-        shown = tuple(arm.name for arm in shown_arms(files))
-        if not shown or not self.experiment.attacks:
+        file = self.files.illustration_file
+        arms = tuple(arm.name for arm in shown_arms(self.files))
+        if not arms or not self.experiment.attacks:
             return
-        with turn(files.illustration_file, say=self.console.say):
-            now = self.files
-            if now.illustration is not None and now.illustration.arms == shown:
+        with turn(file, say=self.console.say):
+            files = self.files
+            if files.illustration is not None and files.illustration.arms == arms:
                 return
             try:
-                self._keeping(files.illustration_file, lambda: illustrate(self.parts, now))
-            except (InputError, CorruptFileError) as error:  # but not a disk that refuses
+                with recorded_stage(self.folder, file, usable_device(self.device)):
+                    attacked_examples(self.parts, files).save(file)
+            except (InputError, CorruptFileError) as error:
                 self.console.say(f"The page will show no images: {error}")
 
     def trace(self, arm: str = "baseline") -> Trace:
-        """What the recorder noted of an arm's training."""
+        """Train the arm if necessary, and return its trace."""
         self.train(arm)
         return Trace.load(self.files.arm(arm).trace_file)
 
     def search(self, arm: str) -> float:
-        """The best of an arm's grid of rates."""
-        files, rates = self.files.arm(arm), arm_named(arm).rates
-        if rates is None:
-            raise InputError(f"The arm {arm} tries no rates; name one such as grid:5.")
-        self._once(files.search_file, lambda: search(self.parts, files, rates, self.console))
+        """Return the best rate of an arm's grid search."""
+        files, n_rates = self.files.arm(arm), arm_named(arm).rates
+        if n_rates is None:
+            raise InputError(f"The arm {arm} has no grid of rates; name one such as grid:5.")
+        self._once(files.search_file, lambda: search(self.parts, files, n_rates, self.console))
         return files.best_of_grid
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
-        """Clean and robust accuracy of one trained arm on the test images."""
+        """Evaluate a trained arm on the test images, clean and under attack."""
         files = self.files.arm(arm)
         if not files.evaluation_file.exists():
             needed_model(self.files, arm)
         console = self._placed(files.evaluation_file)
-        self._once(files.evaluation_file, lambda: attack(self.parts, files, console, shards))
+        self._once(files.evaluation_file, lambda: attack_arm(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)
 
     def attack_best(self, arm: str, shards: Shards = UNSHARED) -> Evaluation | None:
-        """The same of the weights that stood best on held-out images, if the experiment keeps them."""
+        """Evaluate the weights that were best on held-out images, if the experiment keeps them."""
         best = self.files.arm(arm).best
         if not best.has_checkpoint:
             return None
-        self._once(best.evaluation_file, lambda: attack(self.parts, best, self.console, shards))
+        self._once(best.evaluation_file, lambda: attack_arm(self.parts, best, self.console, shards))
         best.tidy()
         return Evaluation.load(best.evaluation_file)
 
-    def _once(self, file: Path, make: Callable[[], object]) -> None:
-        once(file, lambda: self._keeping(file, make), say=self.console.say)
+    def _once(self, file: Path, stage: Callable[[], object]) -> None:
+        """Do the stage that writes `file`, unless the file exists, and record when and where it ran."""
 
-    def _keeping(self, file: Path, make: Callable[[], object]) -> None:
-        with kept(self.folder, file, usable_device(self.device)):
-            make()
+        def recorded() -> None:
+            with recorded_stage(self.folder, file, usable_device(self.device)):
+                stage()
+
+        once(file, recorded, say=self.console.say)
 
     def _placed(self, file: Path) -> Speaker:
-        """The console, which says of a stage that was planned which one it is."""
+        """The console; for a planned stage, it also says which of all stages it is."""
         if file not in self._plan:
             return self.console
         return Placed(self.console, f"stage {self._plan.index(file) + 1} of {len(self._plan)}")

@@ -1,4 +1,4 @@
-"""Is everything in a run folder as its stages wrote it? Names each file that is not, and accepts a deliberate edit."""
+"""Check that every file of a run folder is as its stage wrote it, and that the files agree with each other."""
 
 import json
 import math
@@ -10,13 +10,12 @@ from typing import Any
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
 from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
-from excite.runs.stored import fitting
 from excite.training import history
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What was looked at, what is not as it was written, and what was accepted although it is not."""
+    """The number of files checked, the problems, and the edited files that were accepted."""
 
     files: int
     problems: tuple[str, ...]
@@ -27,14 +26,14 @@ class Verification:
 
     def __str__(self) -> str:
         lines = [*self.problems, *(f"Accepted: {path}" for path in self.accepted)]
-        good = self.files - len(self.problems) - len(self.accepted)
-        return "\n".join([*lines, f"{good} of {self.files} files are as they were written."])
+        n_good = self.files - len(self.problems) - len(self.accepted)
+        return "\n".join([*lines, f"{n_good} of {self.files} files are unchanged."])
 
 
 def verify(folder: Path, *, accept: bool = False) -> Verification:
-    """Check every file of the runs in `folder`; with `accept`, edited ones are sealed as they are.
+    """Check every file of the runs in `folder`; with `accept`, update the hashes of edited files.
 
-    A file that is no JSON, or one of another format, cannot be accepted.
+    Files that are not JSON or have another format cannot be accepted.
     """
     runs = run_folders_in(folder)
     if not runs:
@@ -42,10 +41,10 @@ def verify(folder: Path, *, accept: bool = False) -> Verification:
     checked = {path: _problem(path) for run in runs for path in run.files()}
     accepted = [path for path, problem in checked.items() if accept and problem and _accept(path)]
     checked |= dict.fromkeys(accepted)
-    wrong = [problem for problem in checked.values() if problem]
-    if not wrong:  # what does not agree between files shows only where each is sound
-        wrong = [str(error) for run in runs for error in _senseless(run)]
-    return Verification(len(checked), tuple(wrong), tuple(map(str, accepted)))
+    problems = [problem for problem in checked.values() if problem]
+    if not problems:  # files can only be compared with each other if each of them is sound
+        problems = [str(error) for run in runs for error in _contradictions(run)]
+    return Verification(len(checked), tuple(problems), tuple(map(str, accepted)))
 
 
 def _problem(path: Path) -> str | None:
@@ -67,14 +66,14 @@ def _check_tensors(path: Path) -> None:
 
     arm = ArmFolder(path.parent)
     if path.match(history.WEIGHTS):
-        if arm.trained or arm.has_checkpoint:  # weights that were written last do not count yet
+        if arm.trained or arm.has_checkpoint:  # otherwise the first checkpoint is being written
             checkpoints.check(path.parent)
     else:
         Trace.load(path)
 
 
 def _accept(path: Path) -> bool:
-    """Seal what is there; a file that is no JSON of ours stays refused."""
+    """Update the hash; return whether the file is now accepted."""
     try:
         if path.suffix == ".jsonl":
             lines = [json.dumps(_resealed(line)) for line in parse_lines(path)]
@@ -92,8 +91,8 @@ def _resealed(value: Any) -> Any:
     return sealed({key: entry for key, entry in value.items() if key != "sha256"})
 
 
-def _senseless(run: RunFolder) -> Iterator[ExciteError]:
-    """What sound files say that cannot be."""
+def _contradictions(run: RunFolder) -> Iterator[ExciteError]:
+    """Find files that contradict the experiment or each other."""
     from excite.runs.assemble import look_up
     from excite.schedules import rescale
 
@@ -105,27 +104,28 @@ def _senseless(run: RunFolder) -> Iterator[ExciteError]:
         return
     for arm in run.arms:
         schedule = rescale(baseline, arm.rate, horizon=epochs)
-        known = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
-        wrong = [epoch.epoch for epoch in known if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
+        scheduled = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
+        wrong = [epoch.epoch for epoch in scheduled if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
         if wrong:
-            yield CorruptFileError(f"{arm.metrics_file}: the rate of epoch {wrong[0]} is not the schedule's.")
+            yield CorruptFileError(f"{arm.metrics_file}: the rate of epoch {wrong[0]} differs from the schedule's.")
         if not arm.problem and len(arm.epochs) != epochs:
-            yield CorruptFileError(f"{arm.metrics_file} tells of {len(arm.epochs)} epochs of {epochs}.")
-        tested = run.experiment.data.test_examples
-        if arm.evaluation and tested and len(arm.evaluation.correct) != tested:
-            yield CorruptFileError(f"{arm.evaluation_file} is not of the experiment's {tested} test images.")
-        yield from _other_than_chosen(run, arm, baseline(0))
+            yield CorruptFileError(f"{arm.metrics_file} has {len(arm.epochs)} of {epochs} epochs.")
+        n_test = run.experiment.data.test_examples
+        if arm.evaluation and n_test and len(arm.evaluation.correct) != n_test:
+            yield CorruptFileError(f"{arm.evaluation_file} does not have the {n_test} test images of the experiment.")
+        yield from _other_choices(run, arm, baseline(0))
 
 
-def _other_than_chosen(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
-    """Where an arm was trained at another rate or batch size than its way to choose them gives."""
-    own = fitting(run.experiment.training.batch_size, arm.outcome.largest_batch)
+def _other_choices(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
+    """Find an arm that was trained at another rate or batch size than its definition gives."""
+    own, largest = run.experiment.training.batch_size, arm.outcome.largest_batch
     known = StoredRates(run, baseline)
     try:
-        rate, batch = arm.arm.first_rate(known), arm.arm.batch_size(own, known)
-    except FileNotFoundError:  # kept without what it rests on
+        rate = arm.arm.first_rate(known)
+        batch_size = arm.arm.batch_size(own if largest is None else min(own, largest), known)
+    except FileNotFoundError:  # the folder was stored without the files of earlier stages
         return
     if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
         yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}.")
-    if (arm.outcome.batch_size or batch) != batch:
-        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {batch}.")
+    if (arm.outcome.batch_size or batch_size) != batch_size:
+        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {batch_size}.")

@@ -17,8 +17,8 @@ from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import Experiment, estimator_of, is_shared, is_wanted
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from excite.runs.records import StoredEstimate
 from excite.runs.stages.estimate import leader_of
-from excite.runs.stored import StoredEstimate
 
 ESTIMATE_L = "L"  # the task that is not an arm; L@stated is by a preset
 RETRIES = 2  # of a job whose process was killed

@@ -1,4 +1,4 @@
-"""One loop that minimises any objective, and checkpoints to go on from."""
+"""The training loop for every objective, with checkpoints to resume from."""
 
 from typing import TYPE_CHECKING
 

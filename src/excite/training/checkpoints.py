@@ -1,7 +1,10 @@
-"""Keep everything a run needs to go on as if it had never stopped."""
+"""Save everything a training needs to resume bit-identically, and refuse to resume a different training."""
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from excite.data.augment import Augmentation, none
 from excite.errors import CorruptFileError, InputError
 from excite.files import expected, read_json, sha256, write_bytes, write_json
+from excite.objectives import Objective
 from excite.randomness import device_of, restore_tensors, state_tensors
 from excite.training.history import CHECKPOINT, WEIGHTS
 
-EXTRA = "extra."  # what the names of further tensors begin with
+EXTRA = "extra."  # prefix of the names of extra tensors
+UNCOMPARED = {"lr", "foreach", "fused", "capturable", "differentiable"}  # options that do not identify a training
 
 _MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
 
@@ -34,11 +40,11 @@ def save(
     *,
     others: Sequence[Mapping[str, Tensor]] = (),
 ) -> None:
-    """Write weights, optimizer and random state and `extra` to `weights`, then the JSON that makes them count.
+    """Write weights, optimizer, random state and `extra` to `weights`, then the JSON file that makes them valid.
 
-    The weights of the checkpoint before stay until the new one counts. Where several processes train together, the
-    first one saves, with the `own_state` of the `others` in the order of their ranks. A name in it that begins with
-    `EXTRA` replaces that tensor of `extra` in its process.
+    The weights of the previous checkpoint stay until the new one is valid. If several processes train together, the
+    first one saves, with the `own_state` of the `others` in the order of their ranks. A name in such a state that
+    begins with `EXTRA` replaces that tensor of `extra` in its process.
     """
     optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
     groups = {
@@ -62,10 +68,10 @@ def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
 def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
     write_bytes(weights, safetensors.torch.save(dict(tensors)))
     write_json(weights.parent / CHECKPOINT, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
-    _clear_all_but(weights)
+    _remove_other_weights(weights)
 
 
-def _clear_all_but(weights: Path) -> None:
+def _remove_other_weights(weights: Path) -> None:
     for stale in {*weights.parent.glob(WEIGHTS)} - {weights}:
         stale.unlink(missing_ok=True)
 
@@ -73,44 +79,44 @@ def _clear_all_but(weights: Path) -> None:
 def restore(
     folder: Path, model: nn.Module, optimizer: Optimizer, *, rank: int = 0
 ) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-    """Put model, optimizer and random state back as saved; return facts and extra, or None where nothing was saved.
+    """Restore model, optimizer and random state; return the facts and extra tensors, or None without a checkpoint.
 
-    A `rank` that was not there when the checkpoint was saved keeps the random state it has.
+    A `rank` that did not exist when the checkpoint was saved keeps its random state.
     """
     if not (folder / CHECKPOINT).exists():
         return None
     facts, tensors = _read(folder)
     if rank == 0:
-        _clear_all_but(folder / facts["weights"])  # of a process that was killed before it could
+        _remove_other_weights(folder / facts["weights"])  # left by a killed process
     _load_model(model, tensors, folder)
-    own = _with_prefix(tensors, f"rank{rank}." if rank else "")
+    of_rank = _with_prefix(tensors, f"rank{rank}." if rank else "")
     try:
         _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
-        restore_tensors(_with_prefix(own, "random."), device_of(model))
+        restore_tensors(_with_prefix(of_rank, "random."), device_of(model))
         with torch.no_grad():
-            for name, value in _with_prefix(own, "buffer.").items():
+            for name, value in _with_prefix(of_rank, "buffer.").items():
                 model.get_buffer(name).copy_(value)
     except _MALFORMED as error:
         raise CorruptFileError(
-            f"The checkpoint in {folder} does not hold what this training needs ({error}). Use the optimizer it was "
-            f"saved with, or delete {folder} to train again from the start."
+            f"The checkpoint in {folder} does not fit this training ({error}). Use the optimizer that it was saved "
+            f"with, or delete {folder} to train again from the start."
         ) from error
-    return facts, _with_prefix(tensors, EXTRA) | _with_prefix(own, EXTRA)
+    return facts, _with_prefix(tensors, EXTRA) | _with_prefix(of_rank, EXTRA)
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:
-    """What is known of the last saved weights, without them; None where nothing was saved."""
+    """Return the facts of the checkpoint without its tensors; None without a checkpoint."""
     return read_json(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
-    """What every process has for itself: its random state, and its buffers, such as batch-norm statistics."""
+    """Return what differs between processes: random state and buffers, such as batch-norm statistics."""
     random = {f"random.{name}": state for name, state in state_tensors(device_of(model)).items()}
     return random | {f"buffer.{name}": buffer.cpu() for name, buffer in model.named_buffers()}
 
 
 def load_model(folder: Path, model: nn.Module) -> nn.Module:
-    """Put the last saved weights of a run folder into `model`."""
+    """Load the last saved weights of a folder into `model`."""
     if not (folder / CHECKPOINT).exists():
         raise InputError(f"{folder} holds no checkpoint. Train there first, or name the folder of a trained model.")
     _, tensors = _read(folder)
@@ -119,7 +125,7 @@ def load_model(folder: Path, model: nn.Module) -> nn.Module:
 
 
 def check(folder: Path) -> None:
-    """Raise where the last saved weights are not those that were written."""
+    """Raise CorruptFileError if the last saved weights are damaged."""
     if not (folder / CHECKPOINT).exists():
         raise CorruptFileError(f"{folder} holds weights, but no {CHECKPOINT}. Put it back, or delete the folder.")
     _read(folder)
@@ -130,7 +136,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with expected(folder / CHECKPOINT):
         weights, hashed = folder / facts["weights"], facts["weights_sha256"]
         if weights.resolve().parent != folder.resolve():
-            raise ValueError(f"the weights are {facts['weights']!r}, not a file beside it")
+            raise ValueError(f"the weights are {facts['weights']!r}, not a file in the same folder")
     content = weights.read_bytes() if weights.exists() else b""
     if hashlib.sha256(content).hexdigest() != hashed:
         raise CorruptFileError(
@@ -138,18 +144,17 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"Put the original file back, or delete {folder} to train again from the start."
         )
     try:
-        # Not by `load_file`: torch takes a Ctrl-C that reaches it there for tensors that have no shape.
-        return facts, safetensors.torch.load(content)
+        return facts, safetensors.torch.load(content)  # `load_file` would turn a Ctrl-C into another error
     except _MALFORMED as error:
         raise CorruptFileError(
-            f"{weights} is no file of tensors ({error}). Delete {folder} to train again from the start."
+            f"{weights} is not a safetensors file ({error}). Delete {folder} to train again from the start."
         ) from error
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
     weights = _with_prefix(tensors, "model.")
     if broken := [name for name, tensor in weights.items() if bool(tensor.isnan().any())]:
-        raise CorruptFileError(f"{broken[0]} in the checkpoint of {folder} is not a number. Delete it to train again.")
+        raise CorruptFileError(f"The checkpoint in {folder} has NaN in {broken[0]}. Delete it to train again.")
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -158,24 +163,20 @@ def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> N
 
 def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     state = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, Any] = {}
-    for index, entries in state["state"].items():
-        for key, value in entries.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{key}"] = value
-            else:
-                scalars[f"{index}.{key}"] = value
-    return tensors, {"scalars": scalars, "param_groups": [_numbers(group) for group in state["param_groups"]]}
+    entries = {f"{index}.{key}": value for index, named in state["state"].items() for key, value in named.items()}
+    tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+    scalars = {name: value for name, value in entries.items() if name not in tensors}
+    groups = [{key: _number(value) for key, value in group.items()} for group in state["param_groups"]]
+    return tensors, {"scalars": scalars, "param_groups": groups}
 
 
-def _numbers(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a parameter group for a JSON file: a rate may be a tensor."""
-    return {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
+def _number(value: Any) -> Any:
+    """A learning rate may be a tensor, which JSON does not know."""
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
-def _like(value: Any, own: object) -> Any:
-    return torch.as_tensor(value, dtype=own.dtype, device=own.device) if isinstance(own, Tensor) else value
+def _like(value: Any, current: object) -> Any:
+    return torch.as_tensor(value, dtype=current.dtype, device=current.device) if isinstance(current, Tensor) else value
 
 
 def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
@@ -183,8 +184,8 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
     for name, value in {**tensors, **facts["scalars"]}.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    both = zip(facts["param_groups"], optimizer.param_groups, strict=True)
-    groups = [{key: _like(value, own.get(key)) for key, value in saved.items()} for saved, own in both]
+    pairs = zip(facts["param_groups"], optimizer.param_groups, strict=True)
+    groups = [{key: _like(value, current.get(key)) for key, value in saved.items()} for saved, current in pairs]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
@@ -193,4 +194,118 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
 
 
 def _storable(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)  # tied weights share memory otherwise
+    return tensor.detach().clone(memory_format=torch.contiguous_format)  # tied weights would share memory
+
+
+Identity = dict[str, Any]  # plain values by name
+
+
+def identity(
+    objective: Objective,
+    optimizer: Optimizer,
+    *,
+    augment: Augmentation = none,
+    recorder: bool = False,
+    online: bool = False,
+    **numbers: int,
+) -> Identity:
+    """Return the values that must be the same when a training resumes; `optimizer` is as before the first step.
+
+    The rate is left out if it is found `online`, since it changes during training.
+
+    >>> from torch.optim import SGD
+    >>> from excite.objectives import Trades
+    >>> values = identity(Trades(beta=1.0), SGD(nn.Linear(2, 1).parameters(), lr=0.1), seed=25)
+    >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "rate")]
+    [25, 'Trades', 1.0, 'SGD', 0.1]
+    """
+    rate = {} if online else {"rate": _of_groups("lr", optimizer.param_groups)}
+    return {
+        **numbers,
+        **_of_objective(objective),
+        **_of_function("augment", augment),
+        "optimizer": type(optimizer).__name__,
+        **rate,
+        **options(optimizer, optimizer.param_groups),
+        "recorder": recorder,
+        "online": online,
+    }
+
+
+def options(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Identity:
+    """Return the options of the parameter groups, except the rate and options that only affect speed."""
+    names = getattr(optimizer, "defaults", {}).keys() - UNCOMPARED
+    return {f"optimizer.{name}": _of_groups(name, groups) for name in sorted(names)}
+
+
+def another_rate(taken: Sequence[float], now: Sequence[float]) -> tuple[Identity, Identity]:
+    """Return both rates of the first epoch, after epoch 1, whose rate has changed; empty if none has.
+
+    >>> another_rate([0.1, 0.1, 0.1], [0.1, 0.05, 0.025])
+    ({'rate of epoch 2': 0.1}, {'rate of epoch 2': 0.05})
+    """
+    for epoch, (before, after) in enumerate(zip(taken[1:], now[1:], strict=True), start=2):
+        if not math.isclose(before, after, rel_tol=1e-6):  # a rate that is a tensor is rounded
+            return {f"rate of epoch {epoch}": before}, {f"rate of epoch {epoch}": after}
+    return {}, {}
+
+
+def check_same(folder: Path, saved: Identity, now: Identity, *, reached: Identity) -> None:
+    """Refuse to resume the training in `folder` as a different one, and name the differences.
+
+    Values that only one side has, as with older checkpoints, are not compared. Some optimizers count steps among their
+    options, so an optimizer that is used again in the same process may also have the values `reached`.
+    """
+    different = [
+        f"{name} was {saved[name]!r}, is {value!r}"
+        for name, value in now.items()
+        if name in saved and value not in (saved[name], reached.get(name, saved[name]))
+    ]
+    if different:
+        raise InputError(
+            f"{folder} holds another training: {'; '.join(different)}. Use the same settings, train in another "
+            f"folder, or delete {folder} to train again from the start."
+        )
+
+
+def check_length(folder: Path, epochs: int, *, begun: int) -> None:
+    """Refuse fewer epochs than the training in `folder` has begun."""
+    if begun > epochs:
+        raise InputError(
+            f"The training in {folder} has reached epoch {begun}, more than epochs={epochs}. Pass epochs={begun} or "
+            f"more, train in another folder, or delete {folder} to train again from the start."
+        )
+
+
+def _of_objective(objective: Objective) -> Identity:
+    given: object = objective
+    if is_dataclass(given):
+        values = {f"objective.{option.name}": getattr(given, option.name) for option in fields(given)}
+        plain = {
+            name: _plain(value) for name, value in values.items() if value is None or isinstance(value, Real | str)
+        }
+        return {"objective": type(given).__name__, **plain}
+    return _of_function("objective", given)
+
+
+def _of_function(what: str, given: object) -> Identity:
+    """The name of a function; lambdas and local functions have none."""
+    name = getattr(given, "__qualname__", "<>")
+    return {} if "<" in name else {what: name}
+
+
+def _of_groups(name: str, groups: Sequence[Mapping[str, Any]]) -> Any:
+    """The value of an option, or a list of one value per group if they differ."""
+    values = [_plain(group.get(name)) for group in groups]
+    return values[0] if all(value == values[0] for value in values) else values
+
+
+def _plain(value: object) -> Any:
+    """Convert a value to what a JSON file would return."""
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    return float(value) if isinstance(value, Real) else type(value).__name__

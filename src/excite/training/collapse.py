@@ -10,18 +10,18 @@ from torch.optim import Optimizer
 
 LEARNED = 0.1  # of the initial value: an epoch this far below it has learned something
 MARGIN = 0.02  # of the initial value: a smaller rise is not a collapse
-TELLING = 64  # images: the loss of a first batch of fewer is luck
-STRETCH = 50  # steps that tell a collapse from a bad start,
-ENOUGH = 5000  # and images: small batches take more steps to get away from it
-HOPELESS = 9  # times the initial value above it: from there nothing comes back
+TELLING = 64  # images: the loss of a smaller first batch is too random
+STRETCH = 50  # steps that distinguish a collapse from a bad start,
+ENOUGH = 5000  # and images: small batches take more steps to recover
+HOPELESS = 9  # times the initial value: a loss that has risen this much does not recover
 STANDARD_ERRORS = 4  # by which a mean loss may exceed the starting level by chance
 
 
 def measured_by(initial: float, guessing: float | None, batch_size: int) -> tuple[float, str]:
-    """The loss that a collapse is known by, and what it is: a collapsed network guesses.
+    """Return the loss that indicates a collapse, and its name. A collapsed network guesses.
 
-    An untrained network guesses, too, so that its first batch tells. That of a network which has learned before does
-    not, nor does one of few images: then it is the cost of `guessing`, where that is known.
+    So does an untrained network, so the loss of its first batch is a reference. For a pretrained network, or a small
+    first batch, the reference is the cost of `guessing`, if that is known.
 
     >>> measured_by(2.31, math.log(10), 64), measured_by(2.29, math.log(10), 64)
     ((2.31, 'its initial value'), (2.29, 'its initial value'))

@@ -1,4 +1,4 @@
-"""Several processes train one model: each works on its share of every batch, and all take the same step."""
+"""Several processes train one model: each computes a share of every batch, and all take the same step."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # see launched
+import torch.distributed.nn.functional  # see `launched`
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -23,13 +23,13 @@ from excite.randomness import derive_seed, device_of, seed_all
 T = TypeVar("T")
 Loss = Callable[[], Tensor]
 
-PATIENCE = timedelta(days=1)  # the others wait while the first one estimates L or attacks; a dead one is noticed anyway
+PATIENCE = timedelta(days=1)  # the others wait while the first process estimates L or attacks
 
 logger = logging.getLogger(__name__)
 
 
 class Step(nn.Module):
-    """What DistributedDataParallel wraps: any loss of the model is one forward pass, whatever it does inside."""
+    """The module that DistributedDataParallel wraps: its forward pass computes any loss of the model."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -41,9 +41,9 @@ class Step(nn.Module):
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train together, seen from one of them. Without arguments it is alone and sends nothing.
+    """The processes that train together, seen from one of them. By default, one process alone.
 
-    Numbers that steer the run go between hosts (gloo), tensors of the model between its devices (nccl on CUDA).
+    Control messages use gloo, tensors of the model the backend of its device (nccl on CUDA).
     """
 
     rank: int = 0
@@ -53,17 +53,17 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """The one that writes and speaks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def training(self, model: nn.Module) -> "Ranks":
-        """The same processes, about to train `model`: everybody gets the first one's weights and draws of its own."""
+        """Prepare to train `model`: all processes get the weights of the first, and each its own random numbers."""
         if self.world == 1:
             return self
         itself = _synchronize_batch_norm(model, self.first)
         synchronized = DistributedDataParallel(Step(model))
-        # After its first backward pass torch groups the gradients anew, and sums of more than two numbers depend on the
-        # grouping. With that pass made here, a resumed run adds up as the uninterrupted one does.
+        # After its first backward pass torch regroups the gradients, and sums of more than two numbers depend on the
+        # grouping. With that pass made here, a resumed run computes the same sums as an uninterrupted one.
         trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
         synchronized(lambda: torch.stack([parameter.sum() for parameter in trainable]).sum() * 0).backward()
         model.zero_grad()
@@ -72,7 +72,7 @@ class Ranks:
         return replace(self, synchronized=synchronized, itself=itself)
 
     def share(self, loss: Loss, examples: int) -> Loss:
-        """`loss`, a mean over this process's `examples`, weighted so that the mean over processes is the batch's."""
+        """Weight `loss`, a mean over this process's `examples`, so that its mean over processes is the batch's."""
         if self.world == 1:
             return loss
         total = torch.tensor(examples)
@@ -86,14 +86,14 @@ class Ranks:
         return weighted
 
     def forward(self, loss: Loss) -> Tensor:
-        """`loss()`; its backward pass leaves the mean gradient over processes in `.grad`."""
+        """Compute `loss()`; its backward pass leaves the mean gradient over processes in `.grad`."""
         if self.synchronized is None:
             return loss()
         value: Tensor = self.synchronized(loss)
         return value
 
     def average(self, tensor: Tensor) -> Tensor:
-        """The mean of everybody's tensor."""
+        """Return the mean of a tensor over processes."""
         if self.world == 1:
             return tensor
         total = tensor.clone()
@@ -101,7 +101,7 @@ class Ranks:
         return total / self.world
 
     def agreed(self, signal_number: int | None) -> int | None:
-        """The signal to stop for, if anybody got one: all stop at the same step."""
+        """Return the stop signal that any process received, so that all stop at the same step."""
         if self.world == 1:
             return signal_number
         largest = torch.tensor(signal_number or 0)
@@ -109,7 +109,7 @@ class Ranks:
         return int(largest) or None
 
     def gather(self, value: T) -> list[T]:
-        """Everybody's value, in the order of ranks. Nobody goes on before all have come here."""
+        """Return the values of all processes in the order of ranks; wait until all have called this."""
         if self.world == 1:
             return [value]
         values: list[T | None] = [None] * self.world
@@ -117,7 +117,7 @@ class Ranks:
         return values  # type: ignore[return-value]
 
     def from_first(self, compute: Callable[[], T]) -> T:
-        """What the first process computes, while the others wait; where it fails, all do."""
+        """Return what the first process computes while the others wait. If it fails, all fail."""
         if self.world == 1:
             return compute()
         if self.first:
@@ -135,7 +135,7 @@ class Ranks:
         return value
 
     def together(self, decide: Callable[[Callable[[], None]], object], work: Callable[[], None]) -> None:
-        """Whether `decide(work)` calls `work` or not is up to the first process: all of them do it, or none."""
+        """Call `decide(work)` in the first process; if it calls `work`, the other processes call `work` too."""
         if self.world == 1:
             decide(work)
         elif self.first:
@@ -155,7 +155,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Meanwhile batch-norm does not wait for the other processes."""
+        """Within the context, batch-norm does not wait for the other processes."""
         layers = [] if self.itself is None or self.synchronized is None else _synchronized_layers(self.synchronized)
         try:
             for layer in layers:
@@ -171,13 +171,13 @@ ALONE = Ranks()
 
 @contextlib.contextmanager
 def launched() -> Iterator[Ranks]:
-    """The processes that torchrun started this one with; without torchrun, this one alone.
+    """Yield the processes that torchrun started; without torchrun, this process alone.
 
-    Each uses the accelerator of its number on its machine, where there is one.
+    Each process uses the accelerator with its local rank, if there is one.
 
-    At the end the group's threads must end, too: one that lets go of a tensor while Python ends aborts it. They
-    live as long as the group, and torch.distributed.nn.functional keeps a group that there is when it is imported (as
-    DistributedDataParallel does) as a default argument, for good. So it is imported before.
+    The threads of the process group must end before Python does: one that releases a tensor during shutdown aborts the
+    process. torch.distributed.nn.functional keeps any group that exists when it is imported (by
+    DistributedDataParallel) alive as a default argument. So this module imports it before there is a group.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         yield ALONE
@@ -197,22 +197,22 @@ def launched() -> Iterator[Ranks]:
 
 
 def _first_says(message: Any = None) -> Any:
-    """The first process's message, in every process."""
+    """Send the message of the first process to all; return it."""
     messages = [message]
     dist.broadcast_object_list(messages)
     return messages[0]
 
 
 def _synchronize_batch_norm(model: nn.Module, first: bool) -> dist.ProcessGroup | None:
-    """Let batch-norm see the whole batch where torch can (on CUDA); return the group of this process alone, if so."""
+    """On CUDA, let batch-norm see the whole batch, and return the group of this process alone; elsewhere None."""
     if not any(isinstance(module, _BatchNorm) for module in model.modules()):
         return None
-    device = next(model.parameters()).device
+    device = device_of(model)
     if device.type != "cuda":
         if first:
             logger.info(
-                "Batch-norm statistics are per process on %s: each normalises its own share of a batch, "
-                "and the first one's running statistics are saved.",
+                "Batch-norm statistics are per process on %s: each process normalizes its own share of a batch, "
+                "and the running statistics of the first process are saved.",
                 device.type,
             )
         return None

@@ -1,4 +1,4 @@
-"""What training measured, one line of metrics.jsonl per epoch."""
+"""The metrics of a training, one line of metrics.jsonl per epoch."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ CHECKPOINT, WEIGHTS = "checkpoint.json", "weights-*.safetensors"
 
 @dataclass(frozen=True)
 class EpochMetrics:
-    """`epoch` counts from 1, `loss` is the mean over the epoch's batches, `extra` what `after_epoch` measured."""
+    """`epoch` counts from 1, `loss` is the mean over the batches, `extra` holds the numbers from `after_epoch`."""
 
     epoch: int
     rate: float
@@ -27,7 +27,7 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class TrainingHistory:
-    """What a finished training leaves behind, beside the trained model."""
+    """The metrics of a finished training."""
 
     epochs: tuple[EpochMetrics, ...]
     initial_loss: float
@@ -52,17 +52,17 @@ def read(folder: Path) -> list[EpochMetrics]:
     with expected(path):
         epochs = [EpochMetrics(**line) for line in read_lines(path)]
         if [metrics.epoch for metrics in epochs] != list(range(1, len(epochs) + 1)):
-            raise ValueError("its epochs do not follow each other from 1 on")
+            raise ValueError("its epochs are not 1, 2, 3, …")
     return epochs
 
 
 def rewind(folder: Path, epochs: int) -> list[EpochMetrics]:
-    """Drop the lines that were written after the checkpoint of so many `epochs`; return those that stay."""
+    """Remove the lines after the first `epochs`, which the checkpoint does not include; return the others."""
     path = folder / METRICS
     lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
     if len(lines) < epochs:
         raise CorruptFileError(
-            f"{path} tells of {len(lines)} epochs, the checkpoint beside it of {epochs}. Put the original file back, "
+            f"{path} has {len(lines)} epochs, the checkpoint beside it has {epochs}. Put the original file back, "
             f"or delete {folder} to train again."
         )
     if len(lines) > epochs:

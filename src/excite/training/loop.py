@@ -1,4 +1,4 @@
-"""Train a model: one loop for every objective, resumable to the bit."""
+"""Train a model: one loop for every objective, which resumes bit-identically."""
 
 import math
 import time
@@ -20,18 +20,16 @@ from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, Objective, frozen, standard_loss
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
-from excite.registry import named_options
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
+from excite.training.checkpoints import identity
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
-from excite.training.identity import identity
 from excite.training.resumable import ResumableRun, stop_requests
 
-STEPS_BETWEEN_LOOKS = 16  # reading a loss makes the host wait for the device; a NaN does not go away meanwhile
+STEPS_BETWEEN_CHECKS = 16  # reading a loss makes the host wait for the device
 
 
-@named_options
 def descend(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
@@ -42,10 +40,10 @@ def descend(
     generators: Iterable[torch.Generator | None] = repeat(None),
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
-    """θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ), batch by batch; yields l(θᵏ) after each step.
+    """Take the step θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ) for each batch, and yield l(θᵏ).
 
-    An objective that attacks draws from the `generators`, one for each step.
-    Where several `ranks` train together, `batches` are this one's shares, and the mean of what they yield is l(θᵏ).
+    An adversarial objective draws random numbers from the `generators`, one for each step. If several `ranks` train
+    together, `batches` are the shares of this process, and l(θᵏ) is the mean over processes.
     """
     for (x, y), generator in zip(batches, generators, strict=False):
         optimizer.zero_grad()
@@ -58,7 +56,6 @@ def descend(
         yield value.detach()
 
 
-@named_options
 def train(
     model: nn.Module,
     data: TrainingData,
@@ -71,7 +68,7 @@ def train(
     seed: int = 0,
     augment: Augmentation = none,
     steps: int | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     recorder: Recorder | None = None,
     online: OnlineRate | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
@@ -81,34 +78,39 @@ def train(
 ) -> TrainingHistory:
     """Train `model` in place.
 
-    Batch order and augmentation depend on (seed, epoch) alone, what an attack of the objective draws on (seed, epoch,
-    step). With a `folder`, the run writes metrics.jsonl and a checkpoint per epoch there, and a run that was stopped or
-    killed continues from the last one, bit-identical to a run that was not. It must be the same run: another seed,
-    batch size, objective, augmentation, optimizer or rate of an epoch that was begun is refused, and so are fewer
-    epochs than were; more epochs go on, and the schedule may give those to come other rates. A `recorder` made for this
-    model and optimizer watches every step and resumes with the run. `online` finds the rate on the way, rolls back the
-    steps that broke, and resumes as well; pass `online.follow(schedule)` as the schedule.
-    `steps` cuts every epoch short (for dry runs). `after_epoch(model)` measures further numbers for the epoch's line;
-    `on_epoch` sees that line, `on_progress(done, total)` every step.
+    Batch order and augmentation depend on (seed, epoch) only, the random numbers of an adversarial objective on (seed,
+    epoch, step). With a `folder`, a training that was interrupted or killed resumes from its last checkpoint and ends
+    bit-identical to one that was not. It must be the same training: another seed, batch size, objective, augmentation,
+    optimizer, or rate of an epoch that was begun is refused, and so are fewer epochs. More epochs are allowed.
 
-    `ranks` are the processes that train together, each calling `train` with the same arguments: `batch_size` counts
-    what they do in one step together, the first one writes and calls `after_epoch`.
-
-    Raises DivergedError on a non-finite loss or a collapsed run, the last good checkpoint kept. If the loss seems to be
-    above its initial value, the objective is evaluated again on the first 16 batches, to tell a collapse from an easy
-    first batch. SIGINT and SIGTERM finish the step, save, and raise InterruptedRunError.
+    SIGINT and SIGTERM finish the step, save a checkpoint and raise InterruptedRunError.
 
     Args:
-        model: images in [0, 1] in, logits out.
+        model: takes images in [0, 1] and returns logits.
         data: a `Split` of a data set, or a `Mixture` of labelled and pseudo-labelled images.
         objective: for instance `objectives.Standard()` or `objectives.Trades(beta=6.0)`.
-        optimizer: of the model's parameters; its rate is the schedule's.
+        optimizer: of the model's parameters; the schedule sets its rate.
         schedule: ηᵏ by epoch, for instance `schedules.rescale(baseline, estimate.learning_rate())`.
-        epochs: how many.
-        batch_size: images per step.
+        epochs: number of epochs.
+        batch_size: images per step, over all processes.
+        seed: of batch order, augmentation and adversarial objectives.
+        augment: one of `data.augment.AUGMENTATIONS`.
+        steps: steps per epoch, for dry runs; by default all batches.
+        folder: where to write metrics.jsonl and a checkpoint after each epoch.
+        recorder: records every step; made for this model and optimizer.
+        online: finds the rate during training and rolls back failed steps; pass `online.follow(schedule)` as schedule.
+        after_epoch: `after_epoch(model)` returns further numbers for the metrics of the epoch.
+        on_epoch: called with the metrics of each epoch.
+        on_progress: called with (done, total) after each step.
+        ranks: processes that train together, each calling `train` with the same arguments; the first writes files.
 
     Returns:
-        Every epoch's loss, rate and seconds, and the loss before the first step.
+        Loss, rate and time of every epoch, and the loss before the first step.
+
+    Raises:
+        DivergedError: if the loss is not finite or the training has collapsed; the last good checkpoint is kept. If the
+            loss seems to be above its initial value, the first 16 batches are evaluated again, to tell a collapse from
+            an easy first batch.
 
     >>> import excite
     >>> split = excite.data.load("mnist-sample").train.subset(64, seed=0)
@@ -118,6 +120,7 @@ def train(
     >>> len(train(net, split, standard, sgd, constant, epochs=2, batch_size=32).epochs)
     2
     """
+    folder = None if folder is None else Path(folder)
     for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
@@ -133,7 +136,7 @@ def train(
     if recorder and ranks.world > 1:
         recorder.join(ranks.average, keeps=ranks.first)
     if online and ranks.world > 1:
-        online.keep()  # the first process's weights, which all have now
+        online.keep()  # the weights of the first process, which all have now
     scheduler = attach(optimizer, schedule)
     this = identity(
         objective,
@@ -166,7 +169,7 @@ def train(
         batch_size=batch_size,
         seed=seed,
         augment=augment,
-        device=next(model.parameters()).device,
+        device=device_of(model),
         memory_format=torch.channels_last,
         rank=ranks.rank,
         world=ranks.world,
@@ -185,7 +188,7 @@ def train(
                 run.position.step += 1
                 if online:
                     run.take_back(online.after_step(ranks.average(loss)), losses)
-                elif run.position.step % STEPS_BETWEEN_LOOKS == 0:
+                elif run.position.step % STEPS_BETWEEN_CHECKS == 0:
                     run.check(ranks.average(loss).item())
                 if on_progress:
                     on_progress(epoch * length + run.position.step, epochs * length)
@@ -212,9 +215,9 @@ def _measure_again(
     seed: int,
     ranks: Ranks,
 ) -> list[float]:
-    """Losses of the first batches of a training in epochs of this length, with the current weights.
+    """Return the losses of the first batches of the training with the current weights.
 
-    An objective that attacks draws what it drew at these steps. The training goes on as if nothing had been measured.
+    An adversarial objective draws the same random numbers as at these steps. Training is not affected.
     """
     losses: list[Tensor] = []
     with undisturbed(model, device_of(model)):
@@ -229,67 +232,65 @@ def _measure_again(
 
 
 def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
-    """What a network pays that finds all classes alike; of an objective that is not ours nobody knows it."""
+    """Return the loss of a network that finds all classes equally likely; None for objectives of other packages."""
     ours = objective is standard_loss or type(objective) in OBJECTIVES.values()
     return math.log(data.largest_label + 1) if ours else None
 
 
 def _check_kinds(data: object, objective: object, optimizer: object) -> None:
-    """Refuse what is easily mixed up."""
     if isinstance(data, Dataset):
-        raise InputError(f"{data.name} is a data set of two splits; train on one of them: pass dataset.train.")
+        raise InputError(f"{data.name} is a data set with two splits; pass one of them, such as dataset.train.")
     if not hasattr(data, "order"):
         raise InputError(
-            f"Training data are a Split or a Mixture, not {type(data).__name__}: make one of uint8 images and labels, "
-            "excite.data.Split(images, labels)."
+            f"data is a {type(data).__name__}; pass a Split or a Mixture, for instance excite.data.Split(images, "
+            "labels) with uint8 images."
         )
     if not callable(objective):
         raise InputError(
-            f"An objective is a function (model, x, y) -> loss, not {objective!r}: pass "
-            "excite.objectives.standard_loss, or one of excite.objectives.OBJECTIVES made, such as Trades()."
+            f"objective is {objective!r}; pass a function (model, x, y) -> loss, such as "
+            "excite.objectives.standard_loss or excite.objectives.Trades()."
         )
     if isinstance(optimizer, LBFGS):
-        raise InputError("LBFGS evaluates the loss several times a step, which this loop does not; use SGD or Adam.")
+        raise InputError("LBFGS evaluates the loss several times per step, which this loop does not; use SGD or Adam.")
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    """Refuse an optimizer that would train something else."""
-    own = {id(parameter) for parameter in model.parameters()}
+    known = {id(parameter) for parameter in model.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    foreign = sum(id(parameter) not in own for parameter in held)
-    if foreign:
+    n_foreign = sum(id(parameter) not in known for parameter in held)
+    if n_foreign:
         raise InputError(
-            f"{foreign} of the {len(held)} tensors that the optimizer moves are not this model's, as after copying or "
-            "rebuilding the model. Make the optimizer anew: torch.optim.SGD(model.parameters(), lr=…)."
+            f"{n_foreign} of the {len(held)} tensors of the optimizer do not belong to this model, as after copying "
+            "the model. Make a new optimizer: torch.optim.SGD(model.parameters(), lr=…)."
         )
 
 
 def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> None:
-    """Refuse data that the model cannot take, before anything is trained."""
+    """Refuse data that do not fit the model, before anything is trained."""
     images = data.probe(2, 2)[0][:1].to(device_of(model))
     try:
         with undisturbed(model, images.device), torch.no_grad():
             logits = model.eval()(images)
     except RuntimeError as error:
         shape = "×".join(map(str, images.shape[1:]))
-        raise InputError(f"The model cannot take images of shape {shape}: {error}") from error
+        raise InputError(f"The model does not accept images of shape {shape}: {error}") from error
     if not isinstance(logits, Tensor):
         raise InputError(
-            f"The model gives a {type(logits).__name__}, not a tensor of logits. Wrap it in a module whose forward "
+            f"The model returns a {type(logits).__name__}, not a tensor of logits. Wrap it in a module whose forward "
             "returns the logits alone, such as model(x)[0]."
         )
     largest = data.largest_label
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(
-            f"The labels reach {largest}, the model's output has shape {tuple(logits.shape)}. "
+            f"The largest label is {largest}, but the model's output has shape {tuple(logits.shape)}. "
             f"Build the model with num_classes={largest + 1} or more."
         )
     if smallest_batch == 1:
         try:
             with undisturbed(model, images.device), torch.no_grad():
                 model.train()(images)
-        except ValueError as error:  # batch-norm's
+        except ValueError as error:  # from batch-norm
             raise InputError(
-                f"A batch of an epoch holds one image, of which batch-norm has no statistics ({error}). "
-                "Choose a batch size that leaves more."
+                f"One batch of each epoch has a single image, too few for batch-norm ({error}). "
+                "Choose another batch size."
             ) from error

@@ -1,4 +1,4 @@
-"""A training on its way: what it has reached, how it is kept and goes on, and how it is stopped."""
+"""The state of a training: what it has reached, how it is saved and resumed, and how it is stopped."""
 
 import contextlib
 import math
@@ -20,18 +20,18 @@ from excite.lipschitz.online import OnlineRate
 from excite.schedules import ScheduledRate
 from excite.trace import Recorder
 from excite.training import checkpoints, history
+from excite.training.checkpoints import Identity
 from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
 from excite.training.distributed import ALONE, Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
-from excite.training.identity import Identity, another_rate, check_length, check_same, options
 
-KEPT = 16  # losses of the first epoch's first batches, which tell an easy first batch from a loss that has risen
-ONLINE = "online."  # what the names of its tensors begin with
+KEPT = 16  # losses kept of the first batches; they tell an easy first batch from a rise of the loss
+ONLINE = "online."  # prefix of the names of the online rate's tensors
 
 
 @dataclass
 class Position:
-    """Whole epochs done, steps into the next one, and what that epoch has gathered so far."""
+    """The number of finished epochs, the steps into the next one, and the losses of that epoch so far."""
 
     epoch: int = 0
     step: int = 0
@@ -40,9 +40,9 @@ class Position:
 
 
 class ResumableRun:
-    """Model, optimizer and schedule on their way; without a folder it keeps nothing.
+    """A training that can be saved and resumed; without a folder it saves nothing.
 
-    Of several `ranks` all read the folder and the first one writes it; every method is called by all of them.
+    With several `ranks`, all processes call every method and read the folder, and the first one writes it.
     """
 
     def __init__(
@@ -72,50 +72,49 @@ class ResumableRun:
             return
         self._check_same(folder, epochs)
         saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
-        found = ranks.gather(saved[0]["weights_sha256"] if saved else None)
-        if len(set(found)) > 1:
+        if len(set(ranks.gather(saved[0]["weights_sha256"] if saved else None))) > 1:
             raise InputError(
-                f"The processes found different checkpoints in {folder}. "
-                "Put it on a file system that all machines share."
+                f"The processes see different checkpoints in {folder}. Use a folder that all machines share."
             )
         if saved:
             facts, extra = saved
             with expected(folder / history.CHECKPOINT):
                 self.position = Position(**facts["position"])
                 self.initial_loss = facts["initial_loss"]
-                self.first_losses = list(facts.get("first_losses", []))  # older checkpoints have none
+                self.first_losses = list(facts.get("first_losses", []))  # missing from older checkpoints
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
             with expected(folder / history.CHECKPOINT):
                 scheduler.load_state_dict(facts["scheduler"])
-                if self.position.step:  # torch warns of a schedule that goes on without a step in this process
+                if self.position.step:  # or torch warns that the scheduler steps first
                     optimizer._opt_called = True  # type: ignore[attr-defined]
                 if recorder:
                     recorder.restore(extra, facts["recorder"])
                 if online:
-                    online.restore(_of_online(extra), facts["online"])
+                    names = {name.removeprefix(ONLINE): name for name in extra if name.startswith(ONLINE)}
+                    online.restore({name: extra[full] for name, full in names.items()}, facts["online"])
         else:
             self._check_start()
-            ranks.from_first(partial(history.rewind, folder, 0))  # of a training whose checkpoint was deleted
+            ranks.from_first(partial(history.rewind, folder, 0))  # left by a training whose checkpoint was deleted
             self.save()
 
     def _check_same(self, folder: Path, epochs: int) -> None:
-        """Refuse to go on with another training, or to less than there is, before anything is put back."""
+        """Refuse to resume a different training, or one with fewer epochs, before anything is restored."""
         facts = checkpoints.read_facts(folder)
         if facts is None:
             return
         with expected(folder / history.CHECKPOINT):
             saved, position = dict(facts.get("identity", {})), Position(**facts["position"])
-            reached = options(self.optimizer, facts["optimizer"]["param_groups"])
+            reached = checkpoints.options(self.optimizer, facts["optimizer"]["param_groups"])
             before, after = self._another_rate(facts.get("rates", []))
-            check_same(folder, saved | before, self.identity | after, reached=reached)
-            check_length(folder, epochs, begun=position.epoch + (position.step > 0))
+            checkpoints.check_same(folder, saved | before, self.identity | after, reached=reached)
+            checkpoints.check_length(folder, epochs, begun=position.epoch + (position.step > 0))
         self.identity = self.identity | saved
 
     def _another_rate(self, taken: Sequence[float]) -> tuple[Identity, Identity]:
-        """Where the schedule is not that of the epochs that were begun; of those to come it may say what it likes."""
-        if self.online:  # which found them on the way
+        """Compare the schedule with the rates of the epochs that were begun; later epochs may have any rate."""
+        if self.online:  # the rates were found during training
             return {}, {}
-        return another_rate(taken, [self.scheduler.rates(epoch)[0] for epoch in range(len(taken))])
+        return checkpoints.another_rate(taken, [self.scheduler.rates(epoch)[0] for epoch in range(len(taken))])
 
     @property
     def rate(self) -> float:
@@ -126,12 +125,14 @@ class ResumableRun:
         return TrainingHistory(tuple(self.finished), self.initial_loss or 0.0)
 
     def save(self) -> None:
-        """Keep everything, if it is sound; nobody goes on before it is kept."""
+        """Save a checkpoint if all weights are finite; all processes wait until it is saved."""
         self.check_weights()
         if not self.folder:
             return
-        own = _named(self.online.own_state(), checkpoints.EXTRA) if self.online else {}
-        _, *others = self.ranks.gather(checkpoints.own_state(self.model) | own)
+        of_rank = checkpoints.own_state(self.model)
+        if self.online:
+            of_rank |= _prefixed(checkpoints.EXTRA + ONLINE, self.online.own_state())
+        _, *others = self.ranks.gather(of_rank)
         if self.ranks.first:
             weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
             facts = {
@@ -144,13 +145,13 @@ class ResumableRun:
             }
             extra, facts["recorder"] = self.recorder.state() if self.recorder else ({}, None)
             if self.online:
-                kept, facts["online"] = self.online.state()
-                extra = extra | _named(kept)
+                tensors, facts["online"] = self.online.state()
+                extra = extra | _prefixed(ONLINE, tensors)
             checkpoints.save(weights, self.model, self.optimizer, facts, extra, others=others)
         self.ranks.gather(None)
 
     def gather(self, losses: list[float], seconds: float) -> None:
-        """Take in what a part of an epoch measured."""
+        """Add the losses and the time of a part of an epoch."""
         for loss in losses:
             self.check(loss)
         self.position.losses += losses
@@ -161,7 +162,7 @@ class ResumableRun:
             self.first_losses = self.position.losses[:KEPT]
 
     def take_back(self, steps: int, losses: list[Tensor]) -> None:
-        """Forget the losses of the last steps of this epoch, here and in `losses`: their weights were rolled back."""
+        """Forget the losses of the last steps of this epoch, here and in `losses`, because they were rolled back."""
         before = max(steps - len(losses), 0)
         del losses[len(losses) - min(steps, len(losses)) :]
         del self.position.losses[max(len(self.position.losses) - before, 0) :]
@@ -171,10 +172,10 @@ class ResumableRun:
             raise self.diverged(f"the loss became {loss}")
 
     def check_weights(self) -> None:
-        """A gradient may break the weights after the last loss that was looked at."""
+        """Raise DivergedError if a weight is not finite; the losses may still have been."""
         problem = broken_number(self.model, self.optimizer)
         if self.ranks.agreed(1 if problem else None):
-            raise self.diverged(problem or "another process's weights are no longer finite")
+            raise self.diverged(problem or "the weights of another process are no longer finite")
 
     def finish_epoch(
         self,
@@ -183,17 +184,17 @@ class ResumableRun:
         measure_again: Callable[[int], list[float]],
         last: bool = False,
     ) -> EpochMetrics:
-        """Close the epoch, with what `measure` finds in the model; the `last` one is the end of the training.
+        """End the epoch and record its metrics, with those of `measure(model)`; the training ends with the `last` one.
 
-        `measure_again(n)` gives the losses of the first n batches of the training with the current weights. It is
+        `measure_again(n)` returns the losses of the first n batches of the training with the current weights. It is
         called if the loss is above its initial value.
         """
         self.check_weights()
         extra = self._measured(measure) if measure else {}
         position = self.position
-        losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been taken back
+        losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
-        if not self.online:  # which has an eye on that itself
+        if not self.online:  # it checks that itself
             self._check_collapse(loss, measure_again, last)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
@@ -207,10 +208,10 @@ class ResumableRun:
         return metrics
 
     def _measured(self, measure: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
-        """What `measure` finds; where that cannot be written down, the epoch is kept before it is said."""
-        found: object = self.ranks.from_first(partial(measure, self.model))
+        """Return the result of `measure`; if it is not valid, save the epoch before raising the error."""
+        result: object = self.ranks.from_first(partial(measure, self.model))
         try:
-            return plain_numbers(found)
+            return plain_numbers(result)
         except InputError:
             self.save()
             raise
@@ -234,11 +235,11 @@ class ResumableRun:
         if not problem():
             return
         by_chance = highest_by_chance(self.first_losses or [initial], measure_again(KEPT), steps)
-        if found := problem(by_chance=by_chance):
-            raise self.diverged(found)
+        if remaining := problem(by_chance=by_chance):
+            raise self.diverged(remaining)
 
     def diverged(self, problem: str) -> DivergedError:
-        kept = " The last good checkpoint is kept in the run folder." if self.folder else ""
+        kept = " The last good checkpoint is in the run folder." if self.folder else ""
         return DivergedError(
             f"Training diverged in epoch {self.position.epoch + 1} at learning rate {self.rate:.4g}: {problem}. "
             f"Train at a lower rate.{kept}"
@@ -246,25 +247,23 @@ class ResumableRun:
 
     def _check_start(self) -> None:
         if problem := broken_number(self.model, self.optimizer):
-            raise InputError(f"Before the first step {problem}. Start from weights that are numbers.")
+            raise InputError(f"Before the first step, {problem}. Start from finite weights.")
 
     def interrupted(self, signal_number: int, *, over: bool = False) -> InterruptedRunError:
-        """What stops it; a training that is `over` is stopped too, before whatever its caller does next."""
+        """Return the error that stops the training; after its last epoch it is `over`, and its caller is stopped."""
         reached = "after the last epoch" if over else f"in epoch {self.position.epoch + 1}"
-        kept = f"Saved in {self.folder}; the same command goes on from there." if self.folder else "Nothing was saved."
-        return InterruptedRunError(f"Stopped {reached}. {kept}", signal_number)
+        saved = (
+            f"Saved in {self.folder}: run the same command again to resume." if self.folder else "Nothing was saved."
+        )
+        return InterruptedRunError(f"Interrupted {reached}. {saved}", signal_number)
 
 
-def _named(kept: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    return {f"{prefix}{ONLINE}{name}": tensor for name, tensor in kept.items()}
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def _of_online(extra: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(ONLINE): tensor for name, tensor in extra.items() if name.startswith(ONLINE)}
-
-
-def plain_numbers(found: object) -> dict[str, float]:
-    """What `after_epoch` returned, as floats.
+def plain_numbers(result: object) -> dict[str, float]:
+    """Convert the result of `after_epoch` to floats.
 
     >>> import torch
     >>> plain_numbers({"accuracy": torch.tensor(0.5), "training": True})
@@ -272,33 +271,30 @@ def plain_numbers(found: object) -> dict[str, float]:
     >>> plain_numbers("half")
     Traceback (most recent call last):
         ...
-    excite.errors.InputError: after_epoch gave 'half'; it must give numbers by name, such as {'accuracy': 0.5}, or {}.
+    excite.errors.InputError: after_epoch returned 'half'; it must return numbers by name, such as {'accuracy': 0.5}.
     """
     try:
-        if not isinstance(found, Mapping) or any(isinstance(value, str | bytes) for value in found.values()):
+        if not isinstance(result, Mapping) or any(isinstance(value, str | bytes) for value in result.values()):
             raise TypeError
-        return {str(name): float(value) for name, value in found.items()}
-    except (TypeError, ValueError, RuntimeError) as error:  # a RuntimeError of a tensor of several numbers
+        return {str(name): float(value) for name, value in result.items()}
+    except (TypeError, ValueError, RuntimeError) as error:  # a RuntimeError for a tensor with several elements
         raise InputError(
-            f"after_epoch gave {found!r}; it must give numbers by name, such as {{'accuracy': 0.5}}, or {{}}."
+            f"after_epoch returned {result!r}; it must return numbers by name, such as {{'accuracy': 0.5}}."
         ) from error
 
 
+@dataclass
 class StopRequest:
-    """Remembers the first stop signal that arrived."""
+    """The first stop signal that arrived, if any."""
 
-    def __init__(self) -> None:
-        self.signal_number: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.signal_number is not None
+    signal_number: int | None = None
 
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a flag while the block runs; a second one does not wait.
+    """Turn the first SIGINT or SIGTERM into a request while the block runs; a second one acts at once.
 
-    One that this process was started to ignore stays ignored. Outside the main thread, do nothing.
+    Ignored signals stay ignored. Outside the main thread, do nothing.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():

@@ -1,129 +1,182 @@
-"""What the judging of a trained arm stores: certificate, and images as they were attacked."""
+"""A user's own model, loaded from its file and attacked."""
 
-import base64
-import dataclasses
-import io
-import shutil
+import contextlib
+import pickle
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
 
+from excite import models
+from excite.attacks.given import named_attacks
 from excite.console import Console
-from excite.data import load as load_data
-from excite.errors import InputError
-from excite.evaluation import Evaluation
-from excite.excitation import certify
-from excite.runs import load
-from excite.runs.assemble import assemble
-from excite.runs.folder import RunFolder
-from excite.runs.procedure import Run
-from excite.runs.stages.attack import attacked_examples, choose, png
-from excite.runs.stored import Illustration
+from excite.errors import CorruptFileError, InputError
+from excite.evaluation import Evaluation, Shards
+from excite.files import read_json
+from excite.runs.stages.attack import Target, attack_target, own_model
+
+FACTORY = """
+from torch import nn
+
+def digits():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+number = 3
+
+def sized(width):
+    return nn.Linear(width, 10)
+
+def not_a_model():
+    return number
+"""
 
 
-def test_every_arm_that_was_recorded_keeps_its_certificate(tiny: Path, tmp_path: Path) -> None:
-    changes = ["training.epochs=4", "data.train_examples=64", 'lipschitz={method="stated",constant=8.0}']
-    run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console())
-    run.train("poe")
-    arm = run.files.arm("poe")
-    trace, stored = arm.trace(), arm.certified
-    assert trace is not None
-    assert stored is not None
-    path = certify(trace, 8.0)
-    assert path.smoothness
-    assert (stored.steps, stored.certified) == (2, path.certified.sum())
-    assert stored.acute == path.angles.holds.sum()
-    assert (stored.slopes, stored.largest_slope) == (path.smoothness.slopes, path.smoothness.largest)
-    assert (stored.slowest is None) == (path.excitation is None)
-    if path.excitation:
-        assert (stored.slowest, stored.fastest) == (path.excitation.smallest, path.excitation.largest)
-    arm.certificate_file.unlink()
-    run.train("poe")  # a folder of before there were any gets it without another training
-    assert run.files.arm("poe").certified == stored
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's in the current folder; its name is new for each test."""
+    name = f"theirs_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    return name
 
 
-def test_two_epochs_are_too_few(tiny: Path, tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", load(str(tiny), overrides=["data.train_examples=64"]), console=Console())
-    run.train("baseline")
-    assert run.files.arm("baseline").certified is None
+def weights(path: Path) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    if path.suffix == ".safetensors":
+        save_file(model.state_dict(), path)
+    else:
+        torch.save({"state_dict": model.state_dict()}, path)
+    return model
 
 
-def pixels(uri: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    header, _, encoded = uri.partition(",")
-    assert header == "data:image/png;base64"
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
+def load(model: str, path: Path) -> nn.Module:
+    return target(model, path).model
 
 
-def attacked(run: RunFolder, count: int = 4) -> Illustration:
-    return attacked_examples(assemble(run.experiment, device="cpu"), run, count=count)
+def target(model: str, path: Path) -> Target:
+    return own_model(model, path, data_name="mnist-sample", device=None)
 
 
-def test_png_is_lossless() -> None:
-    levels = torch.arange(256, dtype=torch.uint8)
-    for shape in ((1, 16, 16), (3, 16, 16)):
-        image = levels.view(1, 16, 16).expand(shape)
-        shown = pixels(png(image.float() / 255))
-        assert (shown == image.permute(1, 2, 0).squeeze(-1).numpy()).all()
+@pytest.mark.parametrize("file", ["w.safetensors", "w.pt"])
+def test_weights_and_factory_make_the_model(tmp_path: Path, module: str, file: str) -> None:
+    expected = weights(tmp_path / file)
+    path = list(sys.path)
+    model = load(f"{module}:digits", tmp_path / file)
+    assert torch.equal(model.state_dict()["1.weight"], expected.state_dict()["1.weight"])
+    assert not model.training
+    assert sys.path == path
 
 
-def test_pictures_show_the_test_images_and_what_was_added(small_run: RunFolder) -> None:
-    found = small_run.illustration
-    assert found
-    test = load_data("mnist-sample").test.subset(40, small_run.experiment.seed)
-    eps = small_run.experiment.attacks[found.attack]["eps"]
-    assert 0.9 * eps < found.largest <= eps + 1e-6
-    assert found.magnification == pytest.approx(0.5 / found.largest)
-    assert len(found.examples) == 4
-    for example in found.examples:
-        clean = pixels(example.picture).astype(float)
-        assert (clean == test.images[example.number, 0].numpy()).all()
-        assert example.name == str(int(test.labels[example.number]))
-        assert [one.arm for one in example.attacked] == [arm.title for arm in small_run.arms]
-        for one in example.attacked:
-            change = pixels(one.picture) - clean
-            magnified = (pixels(one.perturbation) - 127.5) / found.magnification
-            assert np.abs(change).max() <= 255 * eps + 0.5
-            assert np.abs(change - magnified).max() <= 0.5 + 0.5 / found.magnification + 1e-3  # both are rounded
+def test_a_model_of_ours_goes_by_its_name(tmp_path: Path) -> None:
+    save_file(models.create("lenet5", input_shape=(1, 28, 28)).state_dict(), tmp_path / "w.safetensors")
+    assert isinstance(load("lenet5", tmp_path / "w.safetensors"), models.LeNet5)
 
 
-def test_the_same_images_every_time(small_run: RunFolder) -> None:
-    assert attacked(small_run) == small_run.illustration
+class Malicious:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (Path.touch, (Path("touched"),))  # type: ignore[return-value]
 
 
-def test_the_first_prediction_agrees_with_the_evaluation(small_run: RunFolder) -> None:
-    for example in attacked(small_run, count=8).examples:
-        for arm, one in zip(small_run.arms, example.attacked, strict=True):
-            assert arm.evaluation
-            assert one.before.right == bool(arm.evaluation.correct[example.number])
-            assert one.before.right or not one.after.right  # an image that is wrong counts as fallen
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, module: str) -> None:
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Malicious()))
+    with pytest.raises(CorruptFileError, match="state_dict"):
+        load(f"{module}:digits", tmp_path / "w.pt")
+    assert not (tmp_path / "touched").exists()
 
 
-def test_images_that_tell_the_arms_apart_come_first(small_run: RunFolder, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(small_run.path, copy)
-    for arm in small_run.arms:
-        found = arm.evaluation
-        assert found
-        correct, standing = np.ones(40, dtype=bool), np.zeros(40, dtype=bool)
-        if arm.name == "poe":
-            standing[[3, 30]] = True
-        results = {
-            name: dataclasses.replace(result, robust=standing, stages=()) for name, result in found.attacks.items()
-        }
-        changed = Evaluation(correct, results, (), found.cost, examples=found.examples)
-        changed.save(RunFolder(copy).arm(arm.name).evaluation_file)
-    numbers, words = choose(RunFolder(copy), 40, 4)
-    assert {3, 30} < set(numbers.tolist())
-    assert "withstand it in some arms only (2)" in words
+def test_what_does_not_fit_is_named(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    for model, keyword in (
+        ("nowhere:digits", "nowhere:digits"),
+        (f"{module}:nothing", "module:factory"),
+        (f"{module}:not_a_model", "int"),
+        (f"{module}:number", "int"),
+        (f"{module}:sized", "width"),
+        ("lenet5", "lenet5"),
+    ):
+        with pytest.raises(InputError, match=keyword):
+            load(model, tmp_path / "w.pt")
+    with pytest.raises(InputError, match=r"none\.pt"):
+        load(f"{module}:digits", tmp_path / "none.pt")
 
 
-def test_without_a_checkpoint_it_says_why(small_run: RunFolder, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(small_run.path, copy)
-    for facts in copy.glob("*/checkpoint.json"):
-        facts.unlink()
-    with pytest.raises(InputError, match="no checkpoint"):
-        attacked(RunFolder(copy))
+def test_several_radii_make_a_curve(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    digits = target(f"{module}:digits", tmp_path / "w.pt")
+    chosen = named_attacks(("pgd",), {"eps": [0.01, 0.02], "steps": 3})
+    evaluation, _ = attack_target(digits, chosen, console=Console(), examples=50)
+    assert evaluation.curves["pgd"].eps == (0.01, 0.02)
+    assert str(chosen["pgd"]).endswith("also at ε = 0.01")
+
+
+@pytest.mark.slow
+def test_workers_find_a_strangers_module(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    (tmp_path / f"{module}.py").write_text(
+        FACTORY.replace("nn.Sequential(", "Mine(") + "\nclass Mine(nn.Sequential): ..."
+    )
+    digits = target(f"{module}:digits", tmp_path / "w.pt")
+    chosen = named_attacks(("pgd",), {"eps": 0.01, "steps": 3})
+    options: dict[str, Any] = {"console": Console(), "examples": 50, "batch_size": 10}
+    alone, shared = (attack_target(digits, chosen, shards=Shards(workers), **options)[0] for workers in (1, 2))
+    assert np.array_equal(alone.outcomes("pgd"), shared.outcomes("pgd"))
+
+
+def test_each_attack_keeps_its_verdicts_in_a_file_of_its_own(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    digits = target(f"{module}:digits", tmp_path / "w.pt")
+    for eps, examples in ((0.1, 50), (0.2, 50), (0.1, 40), (0.1, 50)):  # the last is the first once more
+        attacks = named_attacks(("pgd",), {"eps": eps, "steps": 3})
+        evaluation, file = attack_target(digits, attacks, console=Console(), examples=examples, subset_seed=1)
+        assert evaluation.clean.total == Evaluation.load(file).clean.total == examples
+    files = sorted(tmp_path.glob("attack-*"))
+    assert [file.name[:-14] for file in files] == [
+        "attack-w-pgd-40-of-seed-1",
+        *["attack-w-pgd-50-of-seed-1"] * 2,
+    ]
+    assert {Evaluation.load(file).clean.total for file in files} == {40, 50}
+
+
+def test_a_stopped_attack_goes_on_without_being_asked_to(tmp_path: Path, module: str) -> None:
+    weights(tmp_path / "w.pt")
+    digits = target(f"{module}:digits", tmp_path / "w.pt")
+    attacks = named_attacks(("pgd",), {"eps": 0.1, "steps": 3})
+
+    class Stopping(Console):
+        @contextlib.contextmanager
+        def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+            def stop(done: int, total: int) -> None:
+                if done == 2:
+                    raise KeyboardInterrupt
+
+            yield stop
+
+    with pytest.raises(KeyboardInterrupt):
+        attack_target(digits, attacks, console=Stopping(), examples=100, batch_size=1)
+    (journal,) = tmp_path.glob("*.journal")
+    assert int(read_json(journal)["attacks"]["pgd"][0]["judged"], 16).bit_count() == 2
+    batches: list[int] = []
+
+    class Noting(Console):
+        @contextlib.contextmanager
+        def task(self, title: str) -> Iterator[Callable[[int, int], None]]:
+            yield lambda done, _: batches.append(done)
+
+    attack_target(digits, attacks, console=Noting(), examples=100, batch_size=1)
+    assert min(batches) == 3
+    assert not journal.exists()
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model."])
+def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path: Path, module: str, prefix: str) -> None:
+    expected = weights(tmp_path / "w.pt").state_dict()
+    torch.save({f"{prefix}{name}": tensor for name, tensor in expected.items()}, tmp_path / "wrapped.pt")
+    model = load(f"{module}:digits", tmp_path / "wrapped.pt")
+    assert torch.equal(model.state_dict()["1.weight"], expected["1.weight"])

@@ -16,7 +16,8 @@ from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.assemble import Parts, assemble
 from excite.runs.procedure import Run
-from excite.runs.stages.grid_search import GridSearch, Trial, grid, grid_search, hold_out, shrunk, winner_of
+from excite.runs.records import GridSearch, Trial
+from excite.runs.stages.grid_search import grid, grid_search, hold_out, shrunk, winner_of
 from excite.schedules import step
 
 SHORT = ["lipschitz.steps=4"]
@@ -48,7 +49,7 @@ def test_images_that_judge_are_not_trained_on() -> None:
     assert rows(rest) | rows(held_out) == rows(split)
     assert torch.equal(held_out.images, hold_out(split, 0)[1].images)
     assert not torch.equal(held_out.images, hold_out(split, 1)[1].images)
-    with pytest.raises(InputError, match="too few to hold some out"):
+    with pytest.raises(InputError, match="at least 10"):
         hold_out(Split(images[:9], split.labels[:9]), 0)
 
 
@@ -122,28 +123,28 @@ def test_a_stopped_search_goes_on(parts: Parts, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "keyword"),
     [
-        ([], r"12 steps cannot be shared among 50 rates; try grid:12 or fewer, or train longer\."),
-        (["training.epochs=1", "training.steps=1"], r"One step cannot be shared among 50 rates; train longer\."),
-        (["data.train_examples=9", "training.epochs=50"], "9 training images are too few"),
+        ([], "grid:12"),
+        (["training.epochs=1", "training.steps=1"], "Train longer"),
+        (["data.train_examples=9", "training.epochs=50"], "at least 10"),
     ],
 )
 def test_a_grid_that_cannot_be_searched_is_refused_before_anything_trains(
-    tiny: Path, tmp_path: Path, changes: list[str], message: str
+    tiny: Path, tmp_path: Path, changes: list[str], keyword: str
 ) -> None:
     twelve = ["data.train_examples=192", 'lipschitz={method="stated",constant=5.0}', *changes]  # 2 epochs of 6 steps
     run = Run(tmp_path / "run", load(str(tiny), overrides=twelve), console=Console())
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=keyword):
         run.all(["baseline", "grid:50"])
     assert not run.files.arms
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=keyword):
         grid_search(run.parts, 50, folder=tmp_path / "search")
 
 
 def test_a_rate_that_diverges_does_not_win(tiny: Path, tmp_path: Path) -> None:
     wild = assemble(load(str(tiny), overrides=[*SHORT, "training.schedule.rate=100.0"]))
-    with pytest.raises(DivergedError, match=r"diverged at every rate from 12\.5 to 800"):
+    with pytest.raises(DivergedError, match=r"12\.5 to 800"):
         grid_search(wild, 2, folder=tmp_path / "wild")
     half = assemble(load(str(tiny), overrides=[*SHORT, "training.schedule.rate=8.0"]))
     search = grid_search(half, 2, folder=tmp_path / "half")

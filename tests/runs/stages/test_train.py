@@ -65,7 +65,7 @@ def test_random_numbers_and_modes_are_put_back(tiny: Path) -> None:
 
 def test_an_attack_is_needed(tiny: Path, tmp_path: Path) -> None:
     experiment = load(str(tiny), overrides=["record.attacked_examples=5", "attacks={}"])
-    with pytest.raises(InputError, match="attacked_examples needs an attack"):
+    with pytest.raises(InputError, match="attacked_examples"):
         Run(tmp_path / "run", experiment, console=Console())
     assert not (tmp_path / "run").exists()
 
@@ -144,12 +144,12 @@ def test_a_stopped_training_keeps_the_same_best(tiny: Path, tmp_path: Path, monk
 
 
 def test_bad_settings(tiny: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="leaves none"):
+    with pytest.raises(InputError, match="held_out_examples"):
         assemble(load(str(tiny), overrides=["record.best_every=1", "record.held_out_examples=100000"]))
-    with pytest.raises(InputError, match="best_every needs an attack"):
+    with pytest.raises(InputError, match="best_every"):
         Run(tmp_path / "run", load(str(tiny), overrides=[*KEEPING, "attacks={}"]), console=Console())
     for key in ("record.held_out_examples", "data.epoch_samples"):
-        with pytest.raises(InputError, match=f"{key} would be ignored"):
+        with pytest.raises(InputError, match=key):
             Run(tmp_path / "run", load(str(tiny), overrides=[f"{key}=100"]), console=Console())
     assert not (tmp_path / "run").exists()
 
@@ -188,8 +188,8 @@ def test_a_batch_of_more_images_than_there_are_is_all_of_them(tiny: Path, tmp_pa
 def test_a_control_in_larger_batches_than_can_be_had_is_refused(tiny: Path, tmp_path: Path) -> None:
     changes = ["data.train_examples=20", "data.test_examples=10", 'lipschitz={method="stated",constant=40.0}']
     run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console())
-    with pytest.raises(InputError, match=r"5,000 images cannot be had of 20\..* \(batch:20 is the largest\)"):
+    with pytest.raises(InputError, match="batch:20"):
         run.all(["baseline", "batch:5000"])
     assert not run.files.arms  # before anything trained
-    with pytest.raises(InputError, match="40 images cannot be had of 20"):
+    with pytest.raises(InputError, match="batch:20"):
         run.train("batch")  # 0.05 / 40 = 0.025 / 20

@@ -15,8 +15,7 @@ from excite.report.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_
 from excite.report.trust import by_short_trainings
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.experiment import Experiment
-from excite.runs.folder import RunFolder
-from excite.runs.missing import stored_estimates
+from excite.runs.folder import RunFolder, stored_estimates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,166 +1,193 @@
-"""What a trained arm is worth: the theorem along its path, its accuracies, and a few attacked images for the page."""
+"""Evaluate trained models under attack: an arm of a run, or a user's own model with its weights from a file."""
 
-import base64
-import io
+import hashlib
+import importlib
+import inspect
 import math
-import warnings
-from collections.abc import Sequence
-from dataclasses import asdict
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from excite.attacks.protocol import AttackWarning
+from excite import data, models
+from excite.attacks import Attack
 from excite.console import Speaker
-from excite.errors import InputError
-from excite.evaluation import Shards, evaluate
+from excite.data import Split
+from excite.errors import CorruptFileError, InputError
+from excite.evaluation import Evaluation, Shards, evaluate
 from excite.evaluation.shards import UNSHARED
 from excite.excitation import certify as certify_path
 from excite.excitation.along_path import FEWEST_MOMENTS, smoothness
-from excite.files import write_json
-from excite.randomness import device_of, seeded
-from excite.runs.assemble import Parts
-from excite.runs.folder import ArmFolder, RunFolder
-from excite.runs.stored import Attacked, Certified, Example, Illustration, Prediction
+from excite.runs.assemble import Parts, usable_device
+from excite.runs.folder import ArmFolder
+from excite.runs.records import Certified
+
+PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
 
 
 def certify(arm: ArmFolder) -> None:
-    """Leave it in the arm's folder; a training that diverged, or of fewer than three epochs, has none."""
+    """Write the arm's certificate; arms that diverged or have fewer than three epochs get none."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
         return
-    path = certify_path(trace)
-    slopes = smoothness(trace, math.inf)
-    found = path.excitation
-    certified = Certified(
+    path, slopes = certify_path(trace), smoothness(trace, math.inf)
+    excitation = path.excitation
+    Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
         acute=int(path.angles.holds.sum()),
         slopes=slopes.slopes,
         largest_slope=slopes.largest if slopes.slopes else None,
-        slowest=found.smallest if found else None,
-        fastest=found.largest if found else None,
-        mean_rate=found.mean_rate if found else None,
+        slowest=excitation.smallest if excitation else None,
+        fastest=excitation.largest if excitation else None,
+        mean_rate=excitation.mean_rate if excitation else None,
         conclusion=str(path),
-    )
-    write_json(arm.certificate_file, asdict(certified))
+    ).save(arm.certificate_file)
 
 
-def attack(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
-    """Leave the evaluation in the arm's folder; one that was stopped goes on from its journal, shared or not."""
-    model = arm.load_into(parts.new_model()).eval()
-    device = device_of(model)
+def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
+    """Evaluate the arm under the experiment's attacks and write the result into its folder."""
     with console.task(f"{arm.name}: {', '.join(parts.attacks)}") as progress:
-        evaluation = evaluate(
-            model,
-            parts.test.floats().to(device),
-            parts.test.labels.to(device),
+        _evaluate(
+            target_of(parts, arm),
             parts.attacks,
+            arm.evaluation_file,
             seed=parts.experiment.seed,
-            journal=arm.journal_file,
             on_progress=progress,
             **vars(shards),
         )
-    evaluation.save(arm.evaluation_file)
-    arm.journal_file.unlink(missing_ok=True)
 
 
-SHOWN = 4
+@dataclass(frozen=True)
+class Target:
+    """A trained model, the images to attack it on, and the folder for the results."""
+
+    model: nn.Module
+    images: Split
+    folder: Path
+    name: str = ""  # distinguishes several models in one folder
 
 
-def illustrate(parts: Parts, run: RunFolder) -> None:
-    """Leave the images in the folder."""
-    write_json(run.illustration_file, asdict(attacked_examples(parts, run)))
+def target_of(parts: Parts, arm: ArmFolder) -> Target:
+    return Target(arm.load_into(parts.new_model()).eval(), parts.test, arm.path)
 
 
-def shown_arms(run: RunFolder) -> list[ArmFolder]:
-    return [arm for arm in run.arms if not arm.problem and arm.has_checkpoint]
+def own_model(model: str, weights: Path, *, data_name: str, device: str | None) -> Target:
+    """Load a user's model: `package.module:factory`, or the name of a model of excite, with weights from a file.
 
-
-def attacked_examples(parts: Parts, results: RunFolder, *, count: int = SHOWN) -> Illustration:
-    """Attack `count` test images against every arm that has a checkpoint, from the run's seed.
-
-    Of a cascade the first attack is taken.
+    Results are written next to the weights.
     """
-    arms = shown_arms(results)
-    if not arms:
-        raise InputError("The run folder holds no checkpoint; train an arm first.")
-    if not parts.attacks:
-        raise InputError("The experiment names no attack; name one under [attacks].")
-    name, attack = next(iter(parts.attacks.items()))
-    stage, attack = attack.stages[0]
-    numbers, chosen = choose(results, len(parts.test), count)
-    x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
-    moved, before, after = {}, {}, {}
-    for arm in arms:
-        model = arm.load_into(parts.new_model()).cpu().eval()  # a few images; the same on every machine
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttackWarning)  # the evaluation has noted it
-            generator = seeded(results.experiment.seed, "page", name)
-            moved[arm.name] = attack(model, x, y, generator).detach()
-        before[arm.name], after[arm.name] = _probabilities(model, x), _probabilities(model, moved[arm.name])
-    largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
-    names = parts.class_names
-    examples = tuple(
-        Example(
-            number=int(numbers[i]),
-            name=names[int(y[i])],
-            picture=png(x[i]),
-            attacked=tuple(
-                Attacked(
-                    arm=arm.title,
-                    perturbation=png(0.5 + (moved[arm.name][i] - x[i]) * (0.5 / (largest or 1.0))),
-                    picture=png(moved[arm.name][i]),
-                    before=_prediction(before[arm.name][i], int(y[i]), names),
-                    after=_prediction(after[arm.name][i], int(y[i]), names),
-                )
-                for arm in arms
-            ),
+    dataset = data.load(data_name)
+    if ":" in model:
+        built = _from_factory(model)
+    else:
+        built = models.create(model, num_classes=dataset.num_classes, input_shape=dataset.input_shape)
+    try:
+        built.load_state_dict(_without_prefix(_read_weights(weights), built))
+    except RuntimeError as error:
+        raise InputError(f"{weights} does not fit {model}: {error}") from error
+    return Target(built.to(usable_device(device)).eval(), dataset.test, weights.parent, weights.stem)
+
+
+def attack_target(
+    target: Target,
+    attacks: Mapping[str, Attack],
+    *,
+    console: Speaker,
+    examples: int | None = None,
+    subset_seed: int = 0,
+    batch_size: int = 128,
+    shards: Shards = UNSHARED,
+) -> tuple[Evaluation, Path]:
+    """Evaluate the target under `attacks`, on all its images or on `examples` of them; return the result and its file.
+
+    Every combination of attacks, options and images has a file of its own in the target's folder.
+    """
+    if examples is not None:
+        target = replace(target, images=target.images.subset(examples, subset_seed))
+    file = target.folder / f"{_stem(target.name, attacks, examples, subset_seed)}.json"
+    with console.task(f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images") as progress:
+        evaluation = _evaluate(
+            target, attacks, file, seed=subset_seed, batch_size=batch_size, on_progress=progress, **vars(shards)
         )
-        for i in range(len(numbers))
-    )
-    attack_name = f"{name} ({stage})" if stage else name
-    return Illustration(attack_name, chosen, largest, examples, tuple(arm.name for arm in arms))
+    return evaluation, file
 
 
-def png(image: Tensor) -> str:
-    """Values in [0, 1], C×H×W with one or three channels, as a PNG data URI: lossless but for rounding to 8 bits."""
-    from PIL import Image
-
-    levels = (image.clamp(0, 1) * 255).round().to(torch.uint8)
-    pixels = levels[0] if len(levels) == 1 else levels.permute(1, 2, 0)
-    file = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(file, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def choose(results: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
-    """Images at random: first those that the attack fools in some arms only, of those that every arm gets right."""
-    evaluations = [arm.evaluation for arm in shown_arms(results) if arm.evaluation]
-    evaluations = [found for found in evaluations if len(found.correct) == total]
-    order = torch.randperm(total, generator=seeded(results.experiment.seed, "page")).numpy()
-    drawn = f"drawn at random (seed {results.experiment.seed}) from"
-    if not evaluations:
-        return torch.as_tensor(np.sort(order[:count])), f"{drawn} {total:,}"
-    right = np.all([np.asarray(found.correct) for found in evaluations], axis=0)
-    if right.sum() < count:
-        return torch.as_tensor(np.sort(order[:count])), f"{drawn} {total:,}"
-    first = next(iter(results.experiment.attacks))
-    standing = np.array([np.asarray(found.outcomes(first)) for found in evaluations])
-    apart = right & (standing.any(axis=0) != standing.all(axis=0))
-    preferred = [*order[apart[order]], *order[(right & ~apart)[order]]][:count]
-    words = f"the {int(right.sum()):,} that every arm gets right before the attack"
-    if apart.any():
-        words += f", those first that withstand it in some arms only ({int(apart.sum()):,})"
-    return torch.as_tensor(sorted(int(number) for number in preferred)), f"{drawn} {words}"
+def _evaluate(target: Target, attacks: Mapping[str, Attack], file: Path, **options: Any) -> Evaluation:
+    """Evaluate and save to `file`. An interrupted evaluation resumes from the journal beside the file."""
+    journal = file.with_suffix(".journal")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    images = target.images
+    evaluation = evaluate(target.model, images.floats(), images.labels, attacks, journal=journal, **options)
+    evaluation.save(file)
+    journal.unlink(missing_ok=True)
+    return evaluation
 
 
-def _probabilities(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(x).softmax(1)  # type: ignore[no-any-return]
+def _stem(target: str, attacks: Mapping[str, Attack], examples: int | None, subset_seed: int) -> str:
+    """Return a readable file name that ends in a hash of every option of every attack."""
+    subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
+    digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
+    return "-".join(filter(None, ["attack", target, *attacks, subset, digest.hexdigest()[:8]]))
 
 
-def _prediction(probabilities: Tensor, truth: int, names: Sequence[str]) -> Prediction:
-    best = int(probabilities.argmax())
-    return Prediction(names[best], float(probabilities[best]), best == truth)
+def _from_factory(path: str) -> nn.Module:
+    module_name, _, factory_name = path.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        factory = getattr(importlib.import_module(module_name), factory_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{path} cannot be imported ({error}). Write package.module:factory.") from error
+    finally:
+        sys.path.pop(0)
+    if isinstance(factory, nn.Module):
+        return factory
+    if not callable(factory):
+        raise InputError(f"{path} is a {type(factory).__name__}. Name a function that returns a torch module.")
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise InputError(
+            f"{path}() fails: {error}. Name a function without arguments, such as `def mine(): return "
+            f"{factory_name}(…)`."
+        ) from error
+    try:
+        built = factory()
+    except Exception as error:
+        raise InputError(f"{path}() failed: {error!r}. Name a function that returns a torch module.") from error
+    if not isinstance(built, nn.Module):
+        raise InputError(f"{path}() returned a {type(built).__name__}, not a torch module.")
+    return built
+
+
+def _read_weights(path: Path) -> dict[str, Any]:
+    """Read a state dict from .safetensors, or from .pt with the loader of torch that runs no code."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    try:
+        if path.suffix == ".safetensors":
+            state: dict[str, Any] = safetensors.torch.load(path.read_bytes())
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CorruptFileError(
+            f"Cannot read weights from {path} ({error}). Save a state_dict as .safetensors or with torch.save."
+        ) from error
+    if not isinstance(state, dict):
+        raise CorruptFileError(f"{path} holds a {type(state).__name__}, not a state_dict. Save model.state_dict().")
+    weights: dict[str, Any] = state.get("state_dict", state)
+    return weights
+
+
+def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Remove a wrapper's prefix from the names if the result fits the model."""
+    for prefix in PREFIXES:
+        stripped = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        if stripped.keys() == model.state_dict().keys():
+            return stripped
+    return state

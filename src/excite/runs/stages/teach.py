@@ -1,33 +1,39 @@
-"""Self-training: a teacher learns from the labelled images and labels the others; every arm then learns from both."""
+"""Self-training: a teacher learns from the labelled images and labels the others; every arm then trains on both."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 from torch import nn
 
+from excite import training
+from excite.attacks.fast_model import fast_inference
 from excite.console import Speaker
 from excite.data import Split
 from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.self_training.labelling import check_shape
+from excite.data.self_training.labelling import Labelling, check_shape, pseudo_label
 from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
 from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
 from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES
+from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import STANDARD, Experiment, Record, Teacher
-from excite.runs.folder import RunFolder
-from excite.runs.stages.pseudo_label import label_with
+from excite.runs.folder import RunFolder, needed_model
 from excite.runs.stages.train import epoch_accuracies
+
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
 
 
 def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: str | None = None) -> Parts:
-    """The same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
+    """Return the same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
 
-    What does not fit together is refused now. A teacher is trained, in the run folder, when its labels are needed.
+    Settings that contradict each other are refused now. The teacher is trained later, when its labels are needed.
     """
     experiment = parts.experiment
     source = unlabelled_source(experiment)
@@ -35,48 +41,48 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: 
         return parts
     if experiment.teacher is None:
         return replace(parts, pseudo_labelled=partial(_labelled_already, parts, source))
-    stage = _Stage(RunFolder(folder), experiment, experiment.teacher, source, console, device)
-    if not stage.file.exists():
-        _ = stage.parts  # a teacher that cannot be trained is refused
-    return replace(parts, pseudo_labelled=stage.labelled)
+    lesson = _Lesson(RunFolder(folder), experiment, experiment.teacher, source, console, device)
+    if not lesson.file.exists():
+        _ = lesson.parts  # a teacher that cannot be built fails here
+    return replace(parts, pseudo_labelled=lesson.labelled)
 
 
 def unlabelled_source(experiment: Experiment) -> str | None:
-    """Where the unlabelled images of an experiment come from, if it has any; refuses what does not fit together."""
+    """Return the name of the unlabelled images, None if there are none; refuse contradictory settings."""
     name, teacher, objective = experiment.data.name, experiment.teacher, look_up(experiment).objective
     source = experiment.data.unlabelled or (name if teacher is not None and name in HIDDEN_LABELS else None)
     if source is None:
         if teacher is not None:
             raise InputError(
-                f"A teacher finds nothing to label in {name}. Set data.unlabelled, or leave out [teacher]."
+                f"{name} has no unlabelled images for a teacher. Set data.unlabelled, or leave out [teacher]."
             )
         if objective.needs_pseudo_labels:
             raise InputError(
                 f"The objective {experiment.objective} needs pseudo-labelled images. Set data.unlabelled to a file "
-                f'that has them, or data.name to "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
+                f'of them, or set data.name = "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
             )
         return None
     if not objective.needs_pseudo_labels:
         fitting = next(kind for kind, make in OBJECTIVES.items() if getattr(make, "needs_pseudo_labels", False))
         raise InputError(
-            f"There are pseudo-labelled images, of which the objective {experiment.objective} knows nothing. Train "
-            f'with training.objective = {{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
+            f"The objective {experiment.objective} does not use pseudo-labelled images. Set training.objective = "
+            f'{{ kind = "{fitting}" }}, or leave out data.unlabelled and [teacher].'
         )
     if source in HIDDEN_LABELS and HIDDEN_LABELS[source].whole.name == name:
-        raise InputError(f'{name} shows the labels that {source} hides. Set data.name = "{source}".')
+        raise InputError(f'{name} contains the labels that {source} hides. Set data.name = "{source}".')
     labelled = comes_labelled(source)
     if labelled and teacher is not None:
-        raise InputError(f"{source} has labels already. Leave out [teacher], or give images without labels.")
+        raise InputError(f"{source} has labels already. Leave out [teacher], or name images without labels.")
     if not labelled and teacher is None:
         raise InputError(
             f"{source} has no labels. Add a [teacher] section, or label it with `excite pseudo-label` and set "
-            "data.unlabelled to the file that makes."
+            "data.unlabelled to the resulting file."
         )
     return source
 
 
 def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
-    """The teacher's own: labelled images alone; by default the model of the arms, and their training but standard."""
+    """Return the teacher's experiment: labelled images only; model and training default to the arms', but standard."""
     return msgspec.structs.replace(
         experiment,
         name=f"{experiment.name}, teacher",
@@ -90,8 +96,8 @@ def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
 
 
 @dataclass(frozen=True)
-class _Stage:
-    """The folder in which a teacher is trained and leaves its labels."""
+class _Lesson:
+    """Trains the teacher in the run folder and stores its labels there."""
 
     run: RunFolder
     experiment: Experiment
@@ -109,7 +115,7 @@ class _Stage:
         return assemble(teacher_experiment(self.experiment, self.settings), device=self.device)
 
     def labelled(self) -> Split:
-        """The images that the teacher labelled; trains it first if that has not been done."""
+        """Return the images with the teacher's labels; train the teacher first if that has not been done."""
         unlabelled = load_unlabelled(self.source)
         once(self.file, partial(self._label, unlabelled), say=self.console.say)
         return PseudoLabels.load(self.file).attach(unlabelled)
@@ -132,13 +138,19 @@ class _Stage:
 
     def _train(self) -> nn.Module:
         parts, rate = self.parts, self.parts.schedule(0)
-        model = parts.new_model()
-        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress:
-            parts.fit(
+        settings, model = parts.experiment.training, parts.new_model()
+        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress, parts.seeded(model):
+            training.train(
                 model,
                 parts.train,
+                parts.objective,
                 parts.new_optimizer(model, rate),
                 parts.schedule,
+                epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                seed=parts.experiment.seed,
+                augment=parts.augment,
+                steps=settings.steps,
                 folder=self.run.teacher,
                 after_epoch=partial(epoch_accuracies, parts),
                 on_progress=progress,
@@ -147,10 +159,41 @@ class _Stage:
 
 
 def _labelled_already(parts: Parts, source: str) -> Split:
-    extra, classes = load_extra(source), 1 + int(torch.cat([parts.train.labels, parts.test.labels]).max())
-    if (largest := int(extra.labels.max())) >= classes:
+    extra, n_classes = load_extra(source), 1 + int(torch.cat([parts.train.labels, parts.test.labels]).max())
+    if (largest := int(extra.labels.max())) >= n_classes:
         raise InputError(
-            f"The labels of {source} reach {largest}, those of {parts.experiment.data.name} {classes - 1}. "
-            "Give images of the same classes."
+            f"{source} has labels up to {largest}, {parts.experiment.data.name} only up to {n_classes - 1}. "
+            "Name images of the same classes."
         )
     return extra
+
+
+def label_with_run(
+    run: "Run", arm: str, source: str, out: Path, *, threshold: float = 0.0, balance: bool = False
+) -> Labelling:
+    """Label the images of `source` with a trained arm, and write the pseudo-labels to `out`, an .npz file."""
+    if out.suffix != ".npz":
+        raise InputError(f"Pseudo-labels are written to an .npz file: pass --out {out}.npz.")
+    trained = needed_model(run.files, arm)
+    unlabelled = load_unlabelled(source)
+    check_shape(unlabelled, run.parts.test.images.shape[1:])
+    with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
+        labelling = label_with(
+            trained.load_into(run.parts.new_model()),
+            unlabelled,
+            source=source,
+            teacher={"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()},
+            threshold=threshold,
+            balance=balance,
+            on_progress=progress,
+        )
+    labelling.kept.save(out)
+    return labelling
+
+
+def label_with(model: nn.Module, unlabelled: Unlabelled, **options: Any) -> Labelling:
+    """Call `pseudo_label` with the model in eval mode; the model is left unchanged."""
+    device = device_of(model)
+    with undisturbed(model, device):
+        predict = fast_inference(model.eval())
+        return pseudo_label(lambda images: predict(images.to(device)), unlabelled, **options)

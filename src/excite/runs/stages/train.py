@@ -1,48 +1,56 @@
-"""One arm's training: its weights and the best of them, its trace, what is measured after each epoch, and its end."""
+"""Train one arm: its weights, the best of them, its trace, the accuracies after each epoch, and its outcome."""
 
 import logging
 import math
 import shutil
-from dataclasses import asdict
 
 from torch import nn
 
+from excite import training
 from excite.console import Speaker
-from excite.data.dataset import unit_floats
-from excite.errors import DivergedError, InputError
-from excite.evaluation import evaluate
-from excite.files import write_json
+from excite.data import Split
+from excite.errors import DivergedError
+from excite.evaluation import Evaluation, evaluate
 from excite.lipschitz.online import OnlineRate
 from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts
-from excite.runs.experiment import Data, Record
 from excite.runs.folder import ArmFolder
-from excite.runs.stored import Outcome
+from excite.runs.records import Outcome
 from excite.schedules import rescale
 from excite.training import checkpoints
 from excite.training.distributed import Ranks
 
+HELD_OUT_ACCURACY = "held_out_accuracy"
+
 logger = logging.getLogger(__name__)
 
 
-def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ranks, *, climb: bool = False) -> None:
-    """Train from the rate η¹ on, with the baseline's schedule; one that diverges leaves that as its outcome.
+def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ranks) -> None:
+    """Train with the baseline's schedule, rescaled to start at `rate`. Divergence is recorded as the outcome.
 
-    One that may `climb` leaves the rate that it found there, and no trace: what is rolled back has no place in one.
+    An arm that finds its rate during training records the rate it has found. It leaves no trace, because a trace cannot
+    describe steps that are rolled back.
     """
-    problem = None
+    settings, problem = parts.experiment.training, None
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
-    recorder = None if climb else parts.new_recorder(model, optimizer, arm.moments)
-    online = OnlineRate(model, optimizer, steps=parts.whole_training) if climb else None
-    schedule = rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs)
-    with console.task(f"{arm.name}: training {'from' if climb else 'at'} rate {rate:.4g}") as progress:
+    online = OnlineRate(model, optimizer, steps=parts.whole_training) if arm.arm.finds_its_rate else None
+    recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
+    schedule = rescale(parts.schedule, rate, horizon=settings.epochs)
+    title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
+    with console.task(title) as progress, parts.seeded(model):
         try:
-            parts.fit(
+            training.train(
                 model,
                 parts.training_set,
+                parts.objective,
                 optimizer,
                 online.follow(schedule) if online else schedule,
+                epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                seed=parts.experiment.seed,
+                augment=parts.augment,
+                steps=settings.steps,
                 folder=arm.path,
                 recorder=recorder,
                 online=online,
@@ -57,18 +65,16 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
     def conclude() -> None:
         if recorder:
             recorder.trace.save(arm.trace_file)
-        seconds = sum(metrics.seconds for metrics in arm.epochs)  # of every process before this one, too
-        outcome = Outcome(
+        Outcome(
             rate=online.rate if online else rate,
-            seconds=seconds,
+            seconds=sum(metrics.seconds for metrics in arm.epochs),  # including those before an interruption
             problem=problem,
             epochs=len(arm.epochs),
             batch_size=parts.batch_size,
             steps=len(arm.epochs) * parts.steps_per_epoch,
             train_accuracy=None if problem else train_accuracy(parts, model),
             largest_batch=parts.largest_batch,
-        )
-        write_json(arm.outcome_file, asdict(outcome))
+        ).save(arm.outcome_file)
         shutil.rmtree(arm.moments, ignore_errors=True)
         if problem:
             console.say(f"{arm.name}: {problem}")
@@ -78,71 +84,44 @@ def train(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ra
     ranks.from_first(conclude)
 
 
-def check_recording(parts: Parts) -> None:
-    """Refuse to record accuracies under an attack that the experiment does not have, and what nothing would heed."""
-    record, epoch_samples = parts.experiment.record, parts.experiment.data.epoch_samples
-    if not record.best_every and record.held_out_examples != Record().held_out_examples:
-        raise InputError("record.held_out_examples would be ignored: it needs record.best_every. Set both, or neither.")
-    if parts.pseudo_labelled is None and epoch_samples != Data(name="").epoch_samples:
-        raise InputError(
-            "data.epoch_samples would be ignored: it counts images where some are pseudo-labelled, and here are none. "
-            "Leave it out; data.train_examples takes a part of the images, training.steps fewer steps."
-        )
-    for name in ("attacked_examples", "best_every"):
-        if getattr(record, name) and not parts.attacks:
-            raise InputError(f"record.{name} needs an attack; name one under [attacks], or set it to 0.")
+def measure(parts: Parts, model: nn.Module, images: Split, *, attacked: bool = False) -> Evaluation:
+    """Evaluate the model on `images`, with the experiment's first attack if `attacked`.
+
+    Training is not affected: batch-norm statistics, modes and random generators are restored.
+    """
+    device, attacks = device_of(model), dict(list(parts.attacks.items())[:attacked])
+    x, y = images.floats().to(device), images.labels.to(device)
+    with undisturbed(model, device):
+        return evaluate(model, x, y, attacks, checks=False, seed=parts.experiment.seed)
 
 
 def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
-    """For the curves: accuracy on the first test images, and under the first attack if the experiment records that.
-
-    The training does not notice: batch-norm statistics, modes and random generators are left as they were.
-    """
-    attacked = parts.experiment.record.attacked_examples
-    first = dict(list(parts.attacks.items())[:1])
-    device = next(model.parameters()).device
-    images, labels = (
-        unit_floats(parts.test.images[: parts.experiment.record.test_examples]).to(device),
-        parts.test.labels.to(device),
-    )
-    with undisturbed(model, device):
-        clean = evaluate(model, images, labels[: len(images)], {}, checks=False)
-        measured = {"test_accuracy": clean.clean.value}
-        if attacked:
-            images = unit_floats(parts.test.images[:attacked]).to(device)
-            seed = parts.experiment.seed
-            robust = evaluate(model, images, labels[: len(images)], first, checks=False, seed=seed)
-            measured["robust_accuracy"] = robust.worst.value
-            measured["attacked_clean_accuracy"] = robust.clean.value  # of the same images
-    return measured
+    """Return the accuracy on the first test images, and under attack if the experiment records that."""
+    record = parts.experiment.record
+    accuracies = {"test_accuracy": measure(parts, model, parts.test.part(0, record.test_examples)).clean.value}
+    if record.attacked_examples:
+        under_attack = measure(parts, model, parts.test.part(0, record.attacked_examples), attacked=True)
+        accuracies["robust_accuracy"] = under_attack.worst.value
+        accuracies["attacked_clean_accuracy"] = under_attack.clean.value  # on the same images
+    return accuracies
 
 
 def train_accuracy(parts: Parts, model: nn.Module) -> float:
-    """Accuracy on the first images that it was trained on, as they are, without augmentation."""
-    device = device_of(model)
-    images = unit_floats(parts.train.images[: parts.experiment.record.test_examples]).to(device)
-    with undisturbed(model, device):
-        return evaluate(model, images, parts.train.labels[: len(images)].to(device), {}, checks=False).clean.value
-
-
-MEASURED = "held_out_accuracy"
+    """Return the accuracy on the first training images, without augmentation."""
+    return measure(parts, model, parts.train.part(0, parts.experiment.record.test_examples)).clean.value
 
 
 def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float]:
-    """Look at the model every few epochs, and keep its weights if none before stood better; training does not notice.
+    """Every few epochs, save the weights if they are the best so far on held-out images under attack.
 
-    What came before is read from the epochs written down, so a training that goes on after a stop keeps the same ones.
+    Earlier accuracies are read from the recorded epochs, so a resumed training keeps the same weights.
     """
-    every, held_out = parts.experiment.record.best_every, parts.held_out
-    before = ArmFolder(arm.path).epochs
-    epoch = len(before) + 1
-    if held_out is None or (epoch % every and epoch != parts.experiment.training.epochs):
+    finished = ArmFolder(arm.path).epochs
+    epoch, last = len(finished) + 1, parts.experiment.training.epochs
+    if parts.held_out is None or (epoch % parts.experiment.record.best_every and epoch != last):
         return {}
-    device = device_of(model)
-    first = dict(list(parts.attacks.items())[:1])
-    with undisturbed(model, device):
-        images, labels = held_out.floats().to(device), held_out.labels.to(device)
-        found = evaluate(model, images, labels, first, checks=False, seed=parts.experiment.seed).worst.value
-    if found > max((past.extra.get(MEASURED, -math.inf) for past in before), default=-math.inf):
-        checkpoints.save_model(checkpoints.weights_file(arm.best.path, epoch), model, {"epoch": epoch, MEASURED: found})
-    return {MEASURED: found}
+    accuracy = measure(parts, model, parts.held_out, attacked=True).worst.value
+    if accuracy > max((metrics.extra.get(HELD_OUT_ACCURACY, -math.inf) for metrics in finished), default=-math.inf):
+        facts = {"epoch": epoch, HELD_OUT_ACCURACY: accuracy}
+        checkpoints.save_model(checkpoints.weights_file(arm.best.path, epoch), model, facts)
+    return {HELD_OUT_ACCURACY: accuracy}

@@ -8,19 +8,19 @@ import pytest
 import torch
 
 from excite.errors import CorruptFileError
-from excite.runs.stored import STAGES, here, kept, read_stages
+from excite.runs.records import STAGES, circumstances, read_stages, recorded_stage
 
 CPU = torch.device("cpu")
 
 
 def test_a_stage_leaves_machine_versions_threads_date_and_time(tmp_path: Path) -> None:
-    with kept(tmp_path, tmp_path / "baseline" / "outcome.json", CPU):
+    with recorded_stage(tmp_path, tmp_path / "baseline" / "outcome.json", CPU):
         pass
     (stage,) = read_stages(tmp_path)
     assert stage.file == "baseline/outcome.json"
     assert stage.finished
     assert stage.seconds >= 0
-    assert stage.circumstances == here(CPU)
+    assert stage.circumstances == circumstances(CPU)
     assert stage.circumstances.threads == torch.get_num_threads()
     release, _, _build = torch.__version__.partition("+")  # which the package's metadata may leave out
     assert stage.circumstances.versions["torch"].startswith(release)
@@ -28,24 +28,24 @@ def test_a_stage_leaves_machine_versions_threads_date_and_time(tmp_path: Path) -
 
 
 def test_a_stage_that_is_stopped_is_told_too_and_its_error_passes(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), kept(tmp_path, tmp_path / "estimate.json", CPU):
+    with pytest.raises(KeyboardInterrupt), recorded_stage(tmp_path, tmp_path / "estimate.json", CPU):
         raise KeyboardInterrupt
-    with kept(tmp_path, tmp_path / "estimate.json", CPU):
+    with recorded_stage(tmp_path, tmp_path / "estimate.json", CPU):
         pass
     assert [stage.finished for stage in read_stages(tmp_path)] == [False, True]
 
 
 def test_what_went_wrong_first_is_what_is_said(tmp_path: Path) -> None:
     (tmp_path / STAGES).write_text("damaged", encoding="utf-8")
-    with pytest.raises(KeyboardInterrupt), kept(tmp_path, tmp_path / "estimate.json", CPU):
+    with pytest.raises(KeyboardInterrupt), recorded_stage(tmp_path, tmp_path / "estimate.json", CPU):
         raise KeyboardInterrupt
     with pytest.raises(CorruptFileError, match=STAGES):
         read_stages(tmp_path)
 
 
-def test_stages_that_end_at_once_are_all_kept(tmp_path: Path) -> None:
+def test_stages_that_end_at_once_are_all_recorded_stage(tmp_path: Path) -> None:
     def work(number: int) -> None:
-        with kept(tmp_path, tmp_path / f"{number}.json", CPU):
+        with recorded_stage(tmp_path, tmp_path / f"{number}.json", CPU):
             pass
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

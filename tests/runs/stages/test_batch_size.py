@@ -7,8 +7,8 @@ import pytest
 from excite.console import Console
 from excite.errors import DivergedError, InputError
 from excite.runs import load
-from excite.runs.batch_size import check_sizes, papers_threshold, try_batch_sizes
 from excite.runs.procedure import Run
+from excite.runs.stages.batch_size import check_sizes, papers_threshold, try_batch_sizes
 
 
 @pytest.mark.parametrize(("data_set", "threshold"), [("cifar10", 0.8), ("cifar100", 0.6), ("mnist", 0.8)])
@@ -23,16 +23,16 @@ def test_a_size_that_learns_too_little_is_not_chosen(tiny: Path, tmp_path: Path)
     assert choice.accuracies[32] < 0.8
     lenient = try_batch_sizes({32: Run(tmp_path / "32", experiment, console=Console())}, threshold=0.0)
     share = choice.fractions[32]
-    assert (lenient.chosen, "with Assumption 2" in lenient.conclusion) == (32, share == 1)
-    assert (f"most often, in {share:.0%} of the epochs" in lenient.conclusion) == (share < 1)
+    assert lenient.chosen == 32
+    assert (f"{share:.0%} of the epochs" in lenient.conclusion) == (share < 1)
 
 
 def test_two_epochs_have_no_angle_and_are_refused_before_any_training(tiny: Path) -> None:
-    with pytest.raises(InputError, match="2 are too few, train 3 or more"):
+    with pytest.raises(InputError, match="at least 3"):
         check_sizes(load(str(tiny), overrides=["training.epochs=2"]), [32])
 
 
 def test_where_every_size_diverges_that_is_said(tiny: Path, tmp_path: Path) -> None:
     wild = load(str(tiny), overrides=["training.schedule.rate=1e6", "data.train_examples=64"])
-    with pytest.raises(DivergedError, match="at every batch size"):
+    with pytest.raises(DivergedError, match="lower rate"):
         try_batch_sizes({32: Run(tmp_path / "32", wild, console=Console())})

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from excite import data
 from excite.errors import DivergedError, InputError
 from excite.excitation import acuteness, choose_batch_size
 from excite.excitation.along_path import FEWEST_MOMENTS
 from excite.runs.experiment import Experiment
-from excite.runs.procedure import Run
+
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
 
 
 @dataclass(frozen=True)
 class BatchSizeChoice:
-    """Per batch size: the share of epochs at which Assumption 2 holds, and the clean accuracy; and the choice."""
+    """For each batch size, the share of epochs at which Assumption 2 holds and the clean accuracy; and the choice."""
 
     fractions: dict[int, float]
     accuracies: dict[int, float]
@@ -35,26 +37,26 @@ class BatchSizeChoice:
 
 
 def papers_threshold(data_set: str) -> float:
-    """The clean accuracy that the paper asks for: 0.6 with 100 classes, 0.8 else."""
+    """The clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
     return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
 def check_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:
-    """Refuse trainings too short to tell, and a batch that no epoch fills: it would be tried as a smaller one."""
+    """Refuse batch sizes larger than an epoch, and trainings of too few epochs."""
     images = experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
     if too_large := [size for size in sizes if size > images]:
         raise InputError(
-            f"An epoch has {images:,} images, too few for batches of {max(too_large):,}; try {images} at most."
+            f"An epoch has {images:,} images, too few for batches of {max(too_large):,}. Try at most {images}."
         )
     if experiment.training.epochs < FEWEST_MOMENTS:
         raise InputError(
-            f"Assumption 2 is judged from epoch to epoch: {experiment.training.epochs} are too few, train "
-            f"{FEWEST_MOMENTS} or more."
+            f"Assumption 2 is evaluated from epoch to epoch, and {experiment.training.epochs} epochs are too few. "
+            f"Train at least {FEWEST_MOMENTS}."
         )
 
 
-def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:
-    """Train the baseline of each run; a size at which it diverges is out. The threshold is the paper's by default."""
+def try_batch_sizes(runs: Mapping[int, "Run"], threshold: float | None = None) -> BatchSizeChoice:
+    """Train the baseline of each run and choose a batch size; sizes that diverge are left out."""
     if threshold is None:
         threshold = papers_threshold(next(iter(runs.values())).experiment.data.name)
     fractions, accuracies = {}, {}
