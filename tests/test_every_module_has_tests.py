@@ -26,8 +26,8 @@ ELSEWHERE = {
         "places and descriptions are what it obtains from",
         "data/sources/places data/sources/description",
     ),
-    "evaluation/test_judge.py": ("parts that only an evaluation calls", "evaluation/result evaluation/batch"),
-    "evaluation/test_shards.py": ("how an evaluation is cut up, and Ray as one way", "evaluation/shards_on_ray"),
+    "evaluation/test_robustness.py": ("what an evaluation returns", "evaluation/result"),
+    "execution/test_engine.py": ("both engines pass the same tests", "execution/processes execution/on_ray"),
     "lipschitz/extremes/test_reverse_weibull.py": (
         "the fit's own likelihood",
         "lipschitz/extremes/profile_likelihood",
@@ -39,10 +39,6 @@ ELSEWHERE = {
     ),
     "report/test_formats.py": ("records are one of the formats", "report/records"),
     "test_extensions.py": ("every stage, from the command to the page", "runs/stages/estimate"),
-    "sweeps/engines/test_engines.py": (
-        "every engine gives the same: one table",
-        "sweeps/engines/on_processes sweeps/engines/on_ray sweeps/engines/worker",
-    ),
 }
 TESTED_ELSEWHERE = {module for _, modules in ELSEWHERE.values() for module in modules.split()}
 MODULES = [

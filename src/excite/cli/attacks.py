@@ -23,7 +23,7 @@ from excite.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from excite.evaluation.shards import EngineName
+    from excite.execution import EngineName
 
 
 @click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")

@@ -1,6 +1,7 @@
 """Commands that train: run, sweep, train."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from excite.cli.shared import (
     verbosity_options,
 )
 from excite.errors import ExciteError
+
+if TYPE_CHECKING:
+    from excite.execution import EngineName
 
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
@@ -59,7 +63,7 @@ def run(
     run again: a stopped run goes on, and arms and seeds can be added.
     """
     from excite.console import Placed
-    from excite.evaluation.shards import Shards
+    from excite.execution import Shards
     from excite.runs.arms import arm_names
     from excite.runs.collection import run_folders
     from excite.runs.procedure import Run
@@ -100,7 +104,7 @@ def sweep(
     experiment: str,
     arms: str | None,
     seeds: int | None,
-    engine: str,
+    engine: "EngineName",
     workers: int | None,
     shards: int | None,
     address: str | None,
@@ -116,10 +120,8 @@ def sweep(
     What is finished is not run again, also not by another sweep in the same folder at the same time. A killed job is
     started again and goes on from its checkpoint. Exits with 1 if a job failed; a diverged training is a result.
     """
-    from functools import partial
-
+    from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.sweeps import engines
     from excite.sweeps.sweep import combinations
     from excite.sweeps.sweep import sweep as sweep_runs
 
@@ -133,12 +135,11 @@ def sweep(
     finished = sweep_runs(
         combinations(description, folder, seeds),
         folder,
-        engine=partial(engines.run_locally, workers=workers, shards=shards, device=device)
-        if engine == "local"
-        else partial(engines.run_on_ray, address=address, workers=workers, shards=shards, device=device),
         console=console(),
         arms=() if arms is None else arm_names(arms),
         device=device,
+        jobs_in=Shards(workers, engine, address),
+        shards=shards,
     )
     show_study(folder, as_json, finished)
     if finished.failed:

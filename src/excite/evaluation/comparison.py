@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.evaluation.accuracy import Z95
 from excite.evaluation.result import Evaluation
-from excite.registry import named_options
 
 Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
 Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0
@@ -44,7 +43,6 @@ class Comparison:
         )
 
 
-@named_options
 def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Comparison:
     """Compare two evaluations of the same examples on `"clean"`, an attack both met, or `"worst"` of the same attacks.
 

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
-from excite.registry import with_named_options
 
 HARDLY_BETTER = 1.1  # times as often right as one answer for every image, or as rarely wrong: that is luck
 TRAIN_MODE = "train mode"  # the flag of a model that was left in it, and evaluated in eval mode
@@ -52,7 +51,6 @@ class Stage:
     cost: Cost
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackResult:
     description: str
@@ -65,7 +63,6 @@ class AttackResult:
         return sum((stage.cost for stage in self.stages), Cost())
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """Outcomes of one model on one set of examples, clean and under each attack.

@@ -19,7 +19,7 @@ from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
-from excite.evaluation.shards import UNSHARED
+from excite.execution import UNSHARED
 from excite.runs.assemble import usable_device
 from excite.runs.missing import needed_model
 from excite.runs.procedure import Run

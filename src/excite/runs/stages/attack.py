@@ -15,9 +15,9 @@ from excite.attacks.protocol import AttackWarning
 from excite.console import Speaker
 from excite.errors import InputError
 from excite.evaluation import Shards, evaluate
-from excite.evaluation.shards import UNSHARED
 from excite.excitation import certify as certify_path
 from excite.excitation.along_path import FEWEST_MOMENTS, smoothness
+from excite.execution import UNSHARED
 from excite.files import write_json
 from excite.randomness import device_of, seeded
 from excite.runs.assemble import Parts
