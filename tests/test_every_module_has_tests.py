@@ -10,8 +10,6 @@ PACKAGE, TESTS = Path(excite.__file__).parent, Path(__file__).parent
 
 # By the file that tests it: why there and not in a file of its name.
 ELSEWHERE = {
-    "attacks/test_auto_attack.py": ("members are compared with the package's in one table", "attacks/packaged"),
-    "evaluation/test_accuracy.py": ("a ladder is only ever a curve's", "attacks/ladder"),
     "test_bad_input.py": ("what parses a command line is seen at the command line", "cli/attacks cli/data"),
     "test_cli.py": ("what commands print is seen in whole runs", "cli/shared cli/runs cli/reports"),
     "cli/test_estimates.py": ("seen by the commands that need it", "runs/missing"),

@@ -4,6 +4,7 @@ import dataclasses
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import types
 from functools import partial
@@ -161,3 +162,13 @@ def test_what_cannot_be_sent_is_refused() -> None:
     model, x, y = problem()
     with pytest.raises(InputError, match="workers=1"):
         evaluate(model, x, y, {"local": lambda _model, x, _y: x}, batch_size=8, workers=2)
+
+
+@pytest.mark.slow
+def test_a_ray_address_that_does_not_answer() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(InputError, match="ray start"):
+            evaluate(*problem(), SEVERAL, engine="ray", address=address)

@@ -3,7 +3,6 @@
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -102,16 +101,6 @@ def test_a_worker_that_fails_to_start_says_why(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "ExciteError" in process.stderr
     assert "libmissing.so: no such file" in process.stderr
-
-
-@pytest.mark.slow
-def test_a_ray_address_that_does_not_answer() -> None:
-    pytest.importorskip("ray")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(InputError, match="Ray"), executor(Shards(1, "ray", address), use_gpus=False):
-            pass
 
 
 def sent(value: object) -> Any:

@@ -5,10 +5,9 @@ from typing import Any
 
 from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.function import as_attack
-from excite.attacks.ladder import Ladder
+from excite.attacks.given import as_attack
 from excite.attacks.projected_gradient import PGD, fgsm, pgd
-from excite.attacks.protocol import Attack, AttackWarning, Cascade
+from excite.attacks.protocol import Attack, AttackWarning, Cascade, Ladder
 from excite.quantities import number
 from excite.registry import build
 

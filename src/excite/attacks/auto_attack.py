@@ -1,19 +1,144 @@
 """AutoAttack (Croce & Hein 2020): the authors' selections of attacks in order, at the verdicts of their package."""
 
+import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
-from excite.attacks.auto_pgd import APGD
+from excite.attacks.auto_pgd import APGD, MOST_TARGETS, seeded_torch
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.packaged import FAB, Square
-from excite.attacks.protocol import Attack, Cascade, Norm, in_words
+from excite.attacks.protocol import (
+    Attack,
+    Cascade,
+    Norm,
+    check_inputs,
+    check_labels,
+    check_options,
+    in_words,
+    project,
+)
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_whole
-from excite.registry import lookup, named_options, with_named_options
+from excite.registry import lookup
+
+IMAGE_DIMENSIONS = 4
+SMALLEST_TILED = 5  # pixels
+PACKAGE_NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
+Forward = Callable[[Tensor], Tensor]
+
+
+class Packaged(Attack):
+    """An attack of the package, prepared anew for every call."""
+
+    eps: float
+    norm: Norm
+    seed: int
+
+    @abc.abstractmethod
+    def prepared(self, model: Forward, classes: int) -> Any:
+        """The package's object for a model with so many classes, which takes and gives float32: so does the package."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+        check_inputs(x, y)
+        if not self.takes(x):
+            raise InputError(f"{self} takes images of shape (N, C, H, W), not too small; these have {tuple(x.shape)}.")
+        if len(x) == 0 or self.eps == 0:
+            return x.clone()
+        fast = fast_inference(model)
+
+        def answer(images: Tensor) -> Tensor:
+            logits: Tensor = fast(images.to(x.dtype))
+            return logits.float()
+
+        with seeded_torch(self.seed, x), torch.no_grad(), fast.in_eval_mode():
+            logits = fast(x[:1])
+            check_labels(y, logits)
+            moved: Tensor = self.prepared(answer, logits.shape[1]).perturb(x.float(), y)
+        return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
+
+    def takes(self, x: Tensor) -> bool:
+        return x.dim() == IMAGE_DIMENSIONS
+
+
+@dataclass(frozen=True)
+class Square(Packaged):
+    """One random square at a time, kept where it helps; fooled examples leave."""
+
+    follows_gradients: ClassVar[bool] = False
+
+    eps: float
+    norm: Norm = "linf"
+    restarts: int = 1
+    queries: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, queries=self.queries)
+
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        return self.restarts * self.queries
+
+    def takes(self, x: Tensor) -> bool:
+        """In an L2 ball the package divides images into tiles, of which a smaller one has none."""
+        return super().takes(x) and (self.norm == "linf" or min(x.shape[2:]) >= SMALLEST_TILED)
+
+    def prepared(self, model: Forward, classes: int) -> Any:  # noqa: ARG002
+        from pyautoattack.square import SquareAttack
+
+        return SquareAttack(
+            model,
+            norm=PACKAGE_NORMS[self.norm],
+            eps=self.eps,
+            n_restarts=self.restarts,
+            n_queries=self.queries,
+            seed=self.seed,
+            p_init=0.8,
+            resc_schedule=False,
+        )
+
+    def __str__(self) -> str:
+        return f"SQUARE, {in_words(self.eps, self.norm)}"
+
+
+@dataclass(frozen=True)
+class FAB(Packaged):
+    """FAB towards every class at once, or (`fab-t`) towards one likely class after another, which costs less."""
+
+    variant: Literal["fab", "fab-t"]
+    eps: float
+    norm: Norm = "linf"
+    restarts: int = 1
+    iterations: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, iterations=self.iterations)
+
+    def passes(self, classes: int) -> float:
+        per_iteration = 2 + classes if self.variant == "fab" else 3 * min(MOST_TARGETS, classes - 1)
+        return self.restarts * self.iterations * per_iteration
+
+    def prepared(self, model: Forward, classes: int) -> Any:
+        from pyautoattack.fab_pt import FABAttack_PT
+
+        return FABAttack_PT(
+            model,
+            norm=PACKAGE_NORMS[self.norm],
+            eps=self.eps,
+            n_restarts=self.restarts,
+            n_iter=self.iterations,
+            seed=self.seed,
+            targeted=self.variant == "fab-t",
+            n_target_classes=min(MOST_TARGETS, classes - 1),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.variant.upper()}, {in_words(self.eps, self.norm)}"
+
 
 Member = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
 
@@ -40,7 +165,6 @@ VERSIONS: dict[str, list[tuple[Member, dict[str, int]]]] = {
 }
 
 
-@with_named_options
 @dataclass(frozen=True)
 class AutoAttack(Cascade):
     """The package's `standard`, `plus` or `rand` selection, or members of one's own choice, once each.
@@ -79,7 +203,6 @@ class AutoAttack(Cascade):
         return f"{short}AutoAttack ({chosen}), {in_words(self.eps, self.norm)}"
 
 
-@named_options
 def autoattack(
     model: nn.Module,
     x: Tensor,

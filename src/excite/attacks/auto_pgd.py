@@ -1,16 +1,16 @@
 """Auto-PGD (Croce & Hein 2020): momentum, a step halved where an example's loss stalls, and the fooled leave."""
 
+import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import OUTPUT_TOLERANCE, FastModel, fast_inference
-from excite.attacks.packaged import MOST_TARGETS, alone_with_seed
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
     Attack,
@@ -28,8 +28,17 @@ from excite.attacks.protocol import (
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
 
+MOST_TARGETS = 9
 MOMENTUM = 0.25
 ENOUGH_RISES = 0.75  # ρ in the paper: the share of steps on which the loss must have risen since the last checkpoint
+
+
+@contextlib.contextmanager
+def seeded_torch(seed: int, x: Tensor) -> Iterator[None]:
+    """Seed torch's global generators inside, and restore their state afterwards."""
+    with torch.random.fork_rng([x.device] if x.is_cuda else []):
+        torch.manual_seed(seed)
+        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +76,7 @@ class APGD(Attack):
         if len(x) == 0 or self.eps == 0:
             return x_adv
         fast = fast_inference(model)
-        with alone_with_seed(self.seed, x), torch.no_grad():
+        with seeded_torch(self.seed, x), torch.no_grad():
             logits = fast(x)
             check_labels(y, logits)
             standing = right_answers(logits, y).nonzero().squeeze(1)

@@ -14,15 +14,12 @@ from torch.fx import graph_module
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.nn.utils.parametrize import is_parametrized
 
-from excite.registry import named_options
-
 PROBES = 4
 NOT_ASKED = "nobody asked for a faster copy"
 OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU that sits at its kink; a wrong gradient is off by far more
 
 
-@named_options
 def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
     """`model` in eval mode as attacks want it; a model it cannot speed up is used as it is.
 

@@ -23,7 +23,7 @@ from excite.attacks.protocol import (
 )
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
-from excite.registry import check_choice, lookup, named_options, with_named_options
+from excite.registry import check_choice, lookup
 
 LossName = Literal["cross_entropy", "margin", "dlr", "kl"]
 
@@ -71,7 +71,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 Keep = Literal["best", "largest_loss", "last"]
 
 
-@named_options
 def pgd(
     model: nn.Module,
     x: Tensor,
@@ -234,7 +233,6 @@ def full_precision(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True)
 class PGD(Attack):
     """`pgd` with its options set, for verdicts: fooled examples leave the batch unless another iterate is to count."""

@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel, eval_mode
-from excite.attacks.function import fingerprint
-from excite.attacks.given import Attacks, Radius, as_attacks
-from excite.attacks.ladder import Ladder
-from excite.attacks.protocol import Attack, check_examples, check_inputs, check_labels, right_answers
+from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
+from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
