@@ -12,6 +12,7 @@ from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.quantities import duration
 from excite.runs import load
+from excite.runs.experiment import estimator_of
 from excite.sweeps import costs as costs_module
 from excite.sweeps.costs import Network, Sizes, Workload, costs, count_work
 
@@ -94,7 +95,8 @@ def test_every_setting_counts() -> None:
     trades = work('training.objective={kind="trades", steps=2}')
     assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
     search = work('arms=["baseline", "grid:5"]')
-    assert search.estimating == before.estimating + 4 * 100 * 3 + 5 * 10 * (1 + attack)
+    budget = estimator_of(load("mnist-sample", overrides=SMALL)).most_steps(4 * 4) * 30 * 3
+    assert search.estimating == budget + 4 * 100 * 3 + 5 * 10 * (1 + attack)
 
 
 def test_edge_costs_its_budget() -> None:

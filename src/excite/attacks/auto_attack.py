@@ -1,4 +1,7 @@
-"""AutoAttack (Croce & Hein 2020): the authors' selections of attacks in order, at the verdicts of their package."""
+"""AutoAttack (Croce & Hein 2020): its attacks in order, with the same results as the authors' package.
+
+Square and FAB are run by that package, pyautoattack; APGD is in `auto_pgd`.
+"""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -32,7 +35,7 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Packaged(Attack):
-    """An attack of the package, prepared anew for every call."""
+    """An attack that pyautoattack runs, on a fast model and with a fixed seed."""
 
     eps: float
     norm: Norm
@@ -40,24 +43,24 @@ class Packaged(Attack):
 
     @abc.abstractmethod
     def prepared(self, model: Forward, classes: int) -> Any:
-        """The package's object for a model with so many classes, which takes and gives float32: so does the package."""
+        """The package's attack object; `model` takes and returns float32, as the package does."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         check_inputs(x, y)
         if not self.takes(x):
-            raise InputError(f"{self} takes images of shape (N, C, H, W), not too small; these have {tuple(x.shape)}.")
+            raise InputError(f"{self} takes images of shape (N, C, H, W) that are not too small, not {tuple(x.shape)}.")
         if len(x) == 0 or self.eps == 0:
             return x.clone()
         fast = fast_inference(model)
 
-        def answer(images: Tensor) -> Tensor:
+        def forward(images: Tensor) -> Tensor:
             logits: Tensor = fast(images.to(x.dtype))
             return logits.float()
 
         with seeded_torch(self.seed, x), torch.no_grad(), fast.in_eval_mode():
             logits = fast(x[:1])
             check_labels(y, logits)
-            moved: Tensor = self.prepared(answer, logits.shape[1]).perturb(x.float(), y)
+            moved: Tensor = self.prepared(forward, logits.shape[1]).perturb(x.float(), y)
         return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
 
     def takes(self, x: Tensor) -> bool:
@@ -66,7 +69,7 @@ class Packaged(Attack):
 
 @dataclass(frozen=True)
 class Square(Packaged):
-    """One random square at a time, kept where it helps; fooled examples leave."""
+    """The Square attack: change one random square at a time and keep the changes that help."""
 
     follows_gradients: ClassVar[bool] = False
 
@@ -83,7 +86,7 @@ class Square(Packaged):
         return self.restarts * self.queries
 
     def takes(self, x: Tensor) -> bool:
-        """In an L2 ball the package divides images into tiles, of which a smaller one has none."""
+        """In an L2 ball the package divides images into tiles, so very small images are refused."""
         return super().takes(x) and (self.norm == "linf" or min(x.shape[2:]) >= SMALLEST_TILED)
 
     def prepared(self, model: Forward, classes: int) -> Any:  # noqa: ARG002
@@ -106,7 +109,7 @@ class Square(Packaged):
 
 @dataclass(frozen=True)
 class FAB(Packaged):
-    """FAB towards every class at once, or (`fab-t`) towards one likely class after another, which costs less."""
+    """The FAB attack, towards all classes at once or (`fab-t`), which is cheaper, towards one class at a time."""
 
     variant: Literal["fab", "fab-t"]
     eps: float
@@ -167,9 +170,9 @@ VERSIONS: dict[str, list[tuple[Member, dict[str, int]]]] = {
 
 @dataclass(frozen=True)
 class AutoAttack(Cascade):
-    """The package's `standard`, `plus` or `rand` selection, or members of one's own choice, once each.
+    """The package's `standard`, `plus` or `rand` version, or `members` of your choice.
 
-    With fewer iterations or queries than by default it is a quick look, and must not be called AutoAttack in a table.
+    With fewer iterations or queries than the defaults it is a quick check that must not be reported as AutoAttack.
     """
 
     eps: float
@@ -183,8 +186,8 @@ class AutoAttack(Cascade):
     def __post_init__(self) -> None:
         lookup("AutoAttack version", VERSIONS, self.version)
         if self.members is not None and not self.members:
-            raise InputError(f"An empty list of members attacks nothing; choose from {', '.join(get_args(Member))}.")
-        _ = self.stages  # refuses members that do not exist
+            raise InputError(f"members is empty; choose from {', '.join(get_args(Member))}.")
+        _ = self.stages  # raises if a member does not exist
 
     @property
     def stages(self) -> list[tuple[str, Attack]]:
@@ -215,9 +218,9 @@ def autoattack(
     seed: int = 0,
     batch_size: int = 250,
 ) -> Tensor:
-    """Adversarial images where an attack succeeds, the clean image where none does.
+    """Adversarial images where an attack succeeds, clean images where none does.
 
-    The batches are those of the package: each attack meets the survivors of the attacks before, regrouped.
+    Batches are those of the package: each attack regroups the images that withstood the attacks before.
     """
     attack = AutoAttack(eps, norm, version, members, seed=seed)
     check_kind("model", model, "parameters", MODULE)

@@ -97,8 +97,8 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
     if isinstance(value, Mapping):
         kind, options = kind_and_options(where, value)
         return create(kind, **({} if eps is None else {"eps": eps}) | options)
-    kind = value if isinstance(value, type) else type(value)
-    if kind.__module__.split(".")[0] == "foolbox":
+    value_type = value if isinstance(value, type) else type(value)
+    if value_type.__module__.split(".")[0] == "foolbox":
         if eps is None:
             raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
         return FromFoolbox(value, number(eps))

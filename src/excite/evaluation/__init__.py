@@ -1,4 +1,4 @@
-"""Clean and robust accuracy with intervals, every example's outcome, and reasons to distrust them."""
+"""Measure clean and robust accuracy, with intervals, per-example outcomes and trust checks; compare two models."""
 
 from typing import TYPE_CHECKING
 

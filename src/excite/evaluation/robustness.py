@@ -187,7 +187,7 @@ def _trust_checks(attacker: Attacker, correct: Tensor, results: Mapping[str, Att
 
 
 def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
-    """Which clean images are right, and how many answers are not finite; on the way, that all three fit together."""
+    """Which clean images are classified correctly, and for how many the output is not finite."""
     device = device_of(model, x)
     right, not_finite = [], 0
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
@@ -201,13 +201,13 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
                 ) from error
         if not isinstance(logits, Tensor):
             raise InputError(
-                f"The model answers with a {type(logits).__name__}; it must return the logits alone. Wrap it in a "
-                "module whose forward returns them."
+                f"The model returns a {type(logits).__name__}, not logits. Wrap it in a module whose forward returns "
+                "logits alone."
             )
         if logits.dim() != 2 or len(logits) != len(images):
             raise InputError(
-                f"The model answers {len(images)} images with shape {tuple(logits.shape)}; "
-                "it must give one row of logits per image."
+                f"For {len(images)} images the model returns shape {tuple(logits.shape)}; it must return one row of "
+                "logits per image."
             )
         check_labels(labels, logits)
         right.append(right_answers(logits, labels.to(device)).cpu())
@@ -217,7 +217,7 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
 
 @contextlib.contextmanager
 def _gradients_kept(model: nn.Module) -> Iterator[None]:
-    """Some attacks call backward(); what they leave in the parameters' gradients is taken away again."""
+    """Restore the parameters' gradients afterwards, because some attacks call backward()."""
     kept = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in kept:
         parameter.grad = None
@@ -229,14 +229,14 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
 
 
 def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[Tensor, Tensor]:
-    """Images in the model's own floating-point type, and whole labels; a loader is read to its end."""
+    """Images in the model's floating-point type, and integer labels; a DataLoader is read to its end."""
     if y is None:
         x, y = _loaded(x)
     images, labels = _tensor(x, "Images"), _tensor(y, "Labels")
     if not images.is_floating_point() and images.dtype != torch.uint8:
         raise InputError(
-            f"Inputs of type {images.dtype} have no ball around them to search: for text, attack the embeddings "
-            "(a model that takes them, scaled to [0, 1]); images are floating-point numbers in [0, 1]."
+            f"Inputs of type {images.dtype} cannot be attacked; images must be floating-point numbers in [0, 1]. For "
+            "text, attack a model that takes embeddings, scaled to [0, 1]."
         )
     if images.is_floating_point():
         dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
@@ -252,7 +252,7 @@ def _loaded(batches: Any) -> tuple[Tensor, Tensor]:
         return torch.cat([images for images, _ in pairs]), torch.cat([labels for _, labels in pairs])
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"Without labels, the second argument must give batches (images, labels), as a DataLoader does ({error})."
+            f"Without y, x must yield batches (images, labels), as a DataLoader does ({error})."
         ) from error
 
 
@@ -265,6 +265,6 @@ def _tensor(values: Any, what: str) -> Tensor:
         except (TypeError, ValueError) as error:
             raise InputError(f"{what} must be numbers: {error}.") from error
     raise InputError(
-        f"{what} must be a tensor or an array, not {type(values).__name__}. A loader takes the place of images and "
-        "labels: evaluate(model, loader, attacks=…)."
+        f"{what} must be a tensor or an array, not {type(values).__name__}. A DataLoader replaces images and labels: "
+        "evaluate(model, loader, attacks=…)."
     )
