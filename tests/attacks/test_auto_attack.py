@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from excite import attacks
 from excite.attacks import Attack
-from excite.attacks.auto_attack import VERSIONS, AutoAttack, Member
+from excite.attacks.auto_attack import FAB, VERSIONS, AutoAttack, Member, Square
 from excite.attacks.auto_pgd import APGD
-from excite.attacks.packaged import FAB, Square
 from excite.attacks.protocol import AttackWarning, Norm, distance
 from excite.errors import InputError
 from excite.evaluation import evaluate
@@ -116,8 +115,8 @@ def test_versions_are_set_up_as_in_the_package(version: str) -> None:
         (4, "apgd-t", None),
         (3, "apgd-t", "apgd-dlr ran in its place"),
         (3, "apgd-dlr", None),
-        (2, "apgd-t", "left out"),
-        (2, "apgd-dlr", "left out"),
+        (2, "apgd-t", "did not run"),
+        (2, "apgd-dlr", "did not run"),
         (2, "fab-t", None),
         (2, "square", None),
     ],
@@ -131,7 +130,7 @@ def test_few_classes(classes: int, name: Member, words: str | None) -> None:
         x_adv = attack(model, x, y, None)
     assert distance(x_adv, x, norm="linf").max() <= 0.05 + 1e-6
     assert [words in str(warning.message) for warning in caught if words] == ([True] if words else [])
-    if words != "left out":
+    if words != "did not run":
         with torch.no_grad():
             assert (model(x_adv).argmax(1) != y).any()
 
@@ -176,9 +175,9 @@ def test_randomness_comes_from_the_seed_alone() -> None:
     [
         ({"version": "standrad"}, "standard"),
         ({"members": ("apgd",)}, "apgd-ce"),
-        ({"members": ()}, "choose from"),
+        ({"members": ()}, "apgd-ce"),
         ({"norm": "l1"}, "linf"),
-        ({"eps": -1.0}, "eps ≥ 0"),
+        ({"eps": -1.0}, "eps"),
     ],
 )
 def test_errors_carry_the_cure(options: dict[str, Any], cure: str) -> None:
@@ -210,6 +209,6 @@ def test_images_too_small_for_tiles() -> None:
         torch.rand(8, 1, 3, 4),
         torch.zeros(8, dtype=torch.long),
     )
-    with pytest.raises(InputError, match="not too small"):
+    with pytest.raises(InputError, match="shape"):
         member("square", 0.1, norm="l2")(model, x, y, None)
     evaluate(model, x, y, attacks.create("pgd", eps=0.001, norm="l2"))

@@ -157,8 +157,8 @@ class Uncopyable(nn.Module):
 
 
 REASONS = {
-    Noisy: "its traced copy gives other logits",
-    StraightThrough: "its traced copy gives other gradients",
+    Noisy: "logits",
+    StraightThrough: "gradients",
     Branching: "it cannot be traced (TraceError",
     Uncopyable: "it cannot be traced (RuntimeError: no copies",
 }
@@ -172,7 +172,7 @@ def test_models_that_cannot_be_traced_answer_themselves(kind: type[nn.Module], i
     fast(images)
     assert not fast.folded
     assert fast.why_plain is not None
-    assert fast.why_plain.startswith(REASONS[kind])
+    assert REASONS[kind] in fast.why_plain
     torch.manual_seed(1)
     ours = logits_and_gradient(fast, images)
     torch.manual_seed(1)

@@ -19,11 +19,11 @@ def test_options_reach_the_attacks_that_take_them() -> None:
     chosen = named_attacks(("pgd", "square"), options)
     assert str(chosen["pgd"]) == "PGD-10, L∞ ε = 8/255, step 2/255"
     assert str(chosen["square"]) == "SQUARE, L∞ ε = 8/255"
-    with pytest.raises(InputError, match="None of square takes steps"):
+    with pytest.raises(InputError, match="steps"):
         named_attacks(("square",), options)
-    with pytest.raises(InputError, match='no attack "pdg"'):
+    with pytest.raises(InputError, match="pdg"):
         named_attacks(("pdg",), options)
-    with pytest.raises(InputError, match='also needs "eps"'):
+    with pytest.raises(InputError, match="eps"):
         named_attacks(("pgd",), {})
 
 
@@ -49,7 +49,7 @@ def test_a_table_of_a_toml_file(given: dict[str, Any]) -> None:
 
 
 def test_a_table_without_a_kind_says_where() -> None:
-    with pytest.raises(InputError, match=r'"attacks\.mine" needs a kind'):
+    with pytest.raises(InputError, match=r"attacks\.mine"):
         as_attacks({"mine": {"eps": 0.1}})
 
 
@@ -75,7 +75,7 @@ def test_a_new_attacks_own_step_is_its_own(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("given", [PGD(8 / 255), {"kind": "pgd", "eps": "8/255"}, [PGD(8 / 255), PGD(4 / 255)]])
 def test_a_radius_that_nobody_takes_is_refused(given: Any) -> None:
-    with pytest.raises(InputError, match=r"eps=0.01 would be ignored.*eps=\[0.01\]"):
+    with pytest.raises(InputError, match=r"eps=\[0.01\]"):
         as_attacks(given, 0.01)
     assert [attack.eps for attack in as_attacks([PGD(8 / 255), "pgd"], 0.01).values()] == [8 / 255, 0.01]
     assert {attack.eps for attack in as_attacks(given, [0.01]).values()} == {0.01}
@@ -83,5 +83,5 @@ def test_a_radius_that_nobody_takes_is_refused(given: Any) -> None:
 
 @pytest.mark.parametrize("name", ["clean", "worst"])
 def test_names_of_columns_are_no_attacks(name: str) -> None:
-    with pytest.raises(InputError, match=f'No attack can be called "{name}"'):
+    with pytest.raises(InputError, match=name):
         as_attacks({name: PGD(0.1)})

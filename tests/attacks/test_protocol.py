@@ -88,5 +88,5 @@ def test_a_cascade_ends_where_nobody_stands() -> None:
     y = torch.zeros(4, dtype=torch.long)
     x_adv = autoattack(model, x, y, eps=0.1, members=("apgd-ce", "apgd-dlr", "square"))
     assert not bool(right_answers(model(x_adv), y).any())
-    with pytest.raises(InputError, match="need 4 labels in one row"):
+    with pytest.raises(InputError, match="labels"):
         autoattack(model, x, y[:, None], eps=0.1)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from excite import attacks
 from excite.attacks import Attack
-from excite.attacks.ladder import Ladder
+from excite.attacks.protocol import Ladder
 from excite.errors import InputError
 from excite.evaluation import Accuracy, Evaluation, evaluate
 from excite.evaluation.accuracy import Curve
@@ -132,8 +132,7 @@ def test_saved_and_resumed(tmp_path: Path) -> None:
     journal = tmp_path / "journal.json"
 
     def stop(*_: int) -> None:
-        _, square = read_json(journal)["attacks"]["autoattack"]
-        if int(square["judged"], 16):
+        if read_json(journal)["attacks"]["autoattack"]["stages"]:  # in the second stage
             raise StopError
 
     again = partial(evaluate, model, x, y, several, eps=RADII, batch_size=8, checks=False, journal=journal)
@@ -194,7 +193,7 @@ def test_the_interval_of_the_median_holds_it_as_often_as_it_says() -> None:
 
 @pytest.mark.parametrize("radii", [[], [0.2, 0.1], [0.1, 0.1], [-0.1, 0.1], [math.nan], [0.1, math.inf]])
 def test_radii_must_increase(radii: list[float]) -> None:
-    with pytest.raises(InputError, match=r"each larger than the one before|no radius"):
+    with pytest.raises(InputError, match="eps"):
         evaluate(*problem(), {"pgd": PGD}, eps=radii)
 
 
@@ -207,5 +206,5 @@ def test_a_ladder_from_a_list() -> None:
 
 
 def test_a_function_without_eps_has_no_curve() -> None:
-    with pytest.raises(InputError, match="takes no eps"):
+    with pytest.raises(InputError, match="eps"):
         evaluate(*problem(), {"still": lambda _model, x, _y: x}, eps=[0.1, 0.2])

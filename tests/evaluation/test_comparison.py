@@ -69,9 +69,9 @@ STANDARD = 1.959964 * (2 / 11) ** 0.5 / 11**0.5  # nine examples without a diffe
 
 def test_different_examples_cannot_be_compared() -> None:
     one = np.ones(3, dtype=bool)
-    with pytest.raises(InputError, match="same ones"):
+    with pytest.raises(InputError, match="same"):
         compare(evaluation(one, one), evaluation(one, one, "others"))
-    with pytest.raises(InputError, match="clean, pgd, worst"):
+    with pytest.raises(InputError, match="pgd"):
         compare(evaluation(one, one), evaluation(one, one), "square")
 
 
@@ -80,10 +80,10 @@ def test_different_attacks_cannot_be_compared() -> None:
     first = evaluation(right, right)
     weaker = replace(first, attacks={"pgd": AttackResult("PGD, half the radius", right, ())})
     for on in ("pgd", "worst"):
-        with pytest.raises(InputError, match=r"pgd \(PGD\) and pgd \(PGD, half the radius\)"):
+        with pytest.raises(InputError, match="half the radius"):
             compare(first, weaker, on)
     one_more = replace(first, attacks={**first.attacks, "square": AttackResult("SQUARE", right, ())})
-    with pytest.raises(InputError, match="one that both met"):
+    with pytest.raises(InputError, match="same"):
         compare(first, one_more)
     for on in ("clean", "pgd"):
         assert compare(first, one_more, on).difference == 0.0
@@ -202,10 +202,10 @@ def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated)
 
 
 def test_different_images_cannot_be_paired(evaluated: Evaluated) -> None:
-    with pytest.raises(InputError, match="on the same ones"):
+    with pytest.raises(InputError, match="same"):
         paired_difference([(evaluated(90, 40), evaluated(90, 40, examples="others"))] * 2, ATTACK)
 
 
 def test_nothing_to_pair() -> None:
-    with pytest.raises(InputError, match="evaluate both"):
+    with pytest.raises(InputError, match="baseline"):
         paired_difference([], ATTACK)

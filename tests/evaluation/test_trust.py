@@ -169,7 +169,7 @@ def test_layers_that_are_the_same_in_both_modes_may_be_left_in_train_mode() -> N
     assert trust.train_mode(nn.Sequential(*same)) is None
     flag = trust.train_mode(nn.Sequential(*same, nn.BatchNorm2d(3)))
     assert flag is not None
-    assert '1 of its layers ("2" first)' in flag.message
+    assert '"2"' in flag.message
 
 
 def test_an_honest_model_raises_no_flag(honest: nn.Module) -> None:

@@ -18,8 +18,7 @@ from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
 from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
-from excite.sweeps.costs import count_work
-from excite.sweeps.speed import Network
+from excite.sweeps.costs import Network, count_work
 from excite.sweeps.sweep import combinations
 
 TABLE_1 = [

@@ -12,9 +12,9 @@ from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.quantities import duration
 from excite.runs import load
-from excite.sweeps import speed
-from excite.sweeps.costs import Sizes, Workload, costs, count_work
-from excite.sweeps.speed import Network
+from excite.runs.experiment import estimator_of
+from excite.sweeps import costs as costs_module
+from excite.sweeps.costs import Network, Sizes, Workload, costs, count_work
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
@@ -84,6 +84,8 @@ def test_every_setting_counts() -> None:
     assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
     assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch
     assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
+    assert work("record.gradient=probe").training == before.training + 3 * 4 * 100 * 3
+    assert work("record.input_gradients=true").training == before.training + 3 * 4 * 100 * 3
     assert work("record.attacked_examples=5").training == before.training + 3 * 4 * 5 * attack
     best = work("record.best_every=3", "record.held_out_examples=20")  # after epochs 3 and 4
     assert best.training == before.training + 3 * 2 * 20 * attack
@@ -93,7 +95,8 @@ def test_every_setting_counts() -> None:
     trades = work('training.objective={kind="trades", steps=2}')
     assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
     search = work('arms=["baseline", "grid:5"]')
-    assert search.estimating == before.estimating + 4 * 100 * 3 + 5 * 10 * (1 + attack)
+    budget = estimator_of(load("mnist-sample", overrides=SMALL)).most_steps(4 * 4) * 30 * 3
+    assert search.estimating == budget + 4 * 100 * 3 + 5 * 10 * (1 + attack)
 
 
 def test_edge_costs_its_budget() -> None:
@@ -145,7 +148,7 @@ def test_a_sweep_costs_the_sum_of_its_runs() -> None:
 
 
 def test_a_teacher_with_a_network_of_its_own_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "_images_per_second", lambda *_: 100.0)  # no clock: both measured networks as fast
+    monkeypatch.setattr(costs_module, "_passes_per_second", lambda *_: 300.0)
     overrides = ["data.name=mnist-sample-1k+4k", 'training.objective={kind="rst"}', "data.epoch_samples=100"]
     overrides += ['arms=["baseline"]', "training.epochs=1", "record.curvature_every=0"]
     overrides += ['teacher.training={epochs=20, batch_size=64, schedule={kind="constant", rate=0.1}}']
@@ -157,3 +160,35 @@ def test_a_teacher_with_a_network_of_its_own_is_added(monkeypatch: pytest.Monkey
     assert longer == pytest.approx(
         1 / 300 * (Network("resnet20", (1, 28, 28)).flops() / Network("resnet8").flops() - 1)
     )
+
+
+@pytest.mark.parametrize(
+    ("network", "millions"),
+    [
+        (Network("lenet5", (1, 28, 28)), 0.172800 + 0.307200 + 0.061440 + 0.020160 + 0.001680),
+        (Network("resnet20"), 81.63),  # 40.8 million multiply-adds, shortcuts included
+        (Network("wrn-16-4"), 784.8),
+    ],
+    ids=lambda value: value.name if isinstance(value, Network) else "",
+)
+def test_flops_are_twice_the_multiply_adds(network: Network, millions: float) -> None:
+    assert network.flops() / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["resnet8", "densenet40", "resnet50-bottleneck"])
+def test_flops_are_those_that_torch_counts(name: str) -> None:
+    with torch.device("meta"), torch.no_grad(), Flops() as counted:
+        models.create(name).eval()(torch.zeros(1, 3, 32, 32))
+    assert Network(name).flops() == counted.total
+
+
+def test_another_model_under_the_same_name_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Network("resnet20").flops()
+    monkeypatch.setitem(models.MODELS, "resnet20", models.MODELS["resnet8"])
+    assert Network("resnet20").flops() == Network("resnet8").flops() < before
+
+
+def test_costs_leave_the_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    assert costs({"one": load("mnist-sample")}, CPU)["one"].seconds > 0
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,14 +1,13 @@
-"""Attacks by name: functions for strangers, one registry for experiment files and the command line."""
+"""Attacks, as functions for your own code, and by name for experiment files and the command line."""
 
 from collections.abc import Callable
 from typing import Any
 
 from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.function import as_attack
-from excite.attacks.ladder import Ladder
+from excite.attacks.given import as_attack
 from excite.attacks.projected_gradient import PGD, fgsm, pgd
-from excite.attacks.protocol import Attack, AttackWarning, Cascade
+from excite.attacks.protocol import Attack, AttackWarning, Cascade, Ladder
 from excite.quantities import number
 from excite.registry import build
 
@@ -30,7 +29,7 @@ ATTACKS: dict[str, Callable[..., Attack]] = {"pgd": PGD, "fgsm": fgsm, "autoatta
 
 
 def create(name: str, **options: Any) -> Attack:
-    """The attack `name` with its options set; `eps` may be a list of increasing radii, for a curve.
+    """Create the attack `name` with its options; `eps` may be a list of increasing radii, for a curve.
 
     >>> str(create("pgd", eps="8/255", steps=10))
     'PGD-10, L∞ ε = 8/255, step 2/255'

@@ -1,19 +1,147 @@
-"""AutoAttack (Croce & Hein 2020): the authors' selections of attacks in order, at the verdicts of their package."""
+"""AutoAttack (Croce & Hein 2020): its attacks in order, with the same results as the authors' package.
 
+Square and FAB are run by that package, pyautoattack; APGD is in `auto_pgd`.
+"""
+
+import abc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
-from excite.attacks.auto_pgd import APGD
+from excite.attacks.auto_pgd import APGD, MOST_TARGETS, seeded_torch
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.packaged import FAB, Square
-from excite.attacks.protocol import Attack, Cascade, Norm, in_words
+from excite.attacks.protocol import (
+    Attack,
+    Cascade,
+    Norm,
+    check_inputs,
+    check_labels,
+    check_options,
+    in_words,
+    project,
+)
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_whole
-from excite.registry import lookup, named_options, with_named_options
+from excite.registry import lookup
+
+IMAGE_DIMENSIONS = 4
+SMALLEST_TILED = 5  # pixels
+PACKAGE_NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
+Forward = Callable[[Tensor], Tensor]
+
+
+class Packaged(Attack):
+    """An attack that pyautoattack runs, on a fast model and with a fixed seed."""
+
+    eps: float
+    norm: Norm
+    seed: int
+
+    @abc.abstractmethod
+    def prepared(self, model: Forward, classes: int) -> Any:
+        """The package's attack object; `model` takes and returns float32, as the package does."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+        check_inputs(x, y)
+        if not self.takes(x):
+            raise InputError(f"{self} takes images of shape (N, C, H, W) that are not too small, not {tuple(x.shape)}.")
+        if len(x) == 0 or self.eps == 0:
+            return x.clone()
+        fast = fast_inference(model)
+
+        def forward(images: Tensor) -> Tensor:
+            logits: Tensor = fast(images.to(x.dtype))
+            return logits.float()
+
+        with seeded_torch(self.seed, x), torch.no_grad(), fast.in_eval_mode():
+            logits = fast(x[:1])
+            check_labels(y, logits)
+            moved: Tensor = self.prepared(forward, logits.shape[1]).perturb(x.float(), y)
+        return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
+
+    def takes(self, x: Tensor) -> bool:
+        return x.dim() == IMAGE_DIMENSIONS
+
+
+@dataclass(frozen=True)
+class Square(Packaged):
+    """The Square attack: change one random square at a time and keep the changes that help."""
+
+    follows_gradients: ClassVar[bool] = False
+
+    eps: float
+    norm: Norm = "linf"
+    restarts: int = 1
+    queries: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, queries=self.queries)
+
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        return self.restarts * self.queries
+
+    def takes(self, x: Tensor) -> bool:
+        """In an L2 ball the package divides images into tiles, so very small images are refused."""
+        return super().takes(x) and (self.norm == "linf" or min(x.shape[2:]) >= SMALLEST_TILED)
+
+    def prepared(self, model: Forward, classes: int) -> Any:  # noqa: ARG002
+        from pyautoattack.square import SquareAttack
+
+        return SquareAttack(
+            model,
+            norm=PACKAGE_NORMS[self.norm],
+            eps=self.eps,
+            n_restarts=self.restarts,
+            n_queries=self.queries,
+            seed=self.seed,
+            p_init=0.8,
+            resc_schedule=False,
+        )
+
+    def __str__(self) -> str:
+        return f"SQUARE, {in_words(self.eps, self.norm)}"
+
+
+@dataclass(frozen=True)
+class FAB(Packaged):
+    """The FAB attack, towards all classes at once or (`fab-t`), which is cheaper, towards one class at a time."""
+
+    variant: Literal["fab", "fab-t"]
+    eps: float
+    norm: Norm = "linf"
+    restarts: int = 1
+    iterations: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, iterations=self.iterations)
+
+    def passes(self, classes: int) -> float:
+        per_iteration = 2 + classes if self.variant == "fab" else 3 * min(MOST_TARGETS, classes - 1)
+        return self.restarts * self.iterations * per_iteration
+
+    def prepared(self, model: Forward, classes: int) -> Any:
+        from pyautoattack.fab_pt import FABAttack_PT
+
+        return FABAttack_PT(
+            model,
+            norm=PACKAGE_NORMS[self.norm],
+            eps=self.eps,
+            n_restarts=self.restarts,
+            n_iter=self.iterations,
+            seed=self.seed,
+            targeted=self.variant == "fab-t",
+            n_target_classes=min(MOST_TARGETS, classes - 1),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.variant.upper()}, {in_words(self.eps, self.norm)}"
+
 
 Member = Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"]
 
@@ -40,12 +168,11 @@ VERSIONS: dict[str, list[tuple[Member, dict[str, int]]]] = {
 }
 
 
-@with_named_options
 @dataclass(frozen=True)
 class AutoAttack(Cascade):
-    """The package's `standard`, `plus` or `rand` selection, or members of one's own choice, once each.
+    """The package's `standard`, `plus` or `rand` version, or `members` of your choice.
 
-    With fewer iterations or queries than by default it is a quick look, and must not be called AutoAttack in a table.
+    With fewer iterations or queries than the defaults it is a quick check that must not be reported as AutoAttack.
     """
 
     eps: float
@@ -59,8 +186,8 @@ class AutoAttack(Cascade):
     def __post_init__(self) -> None:
         lookup("AutoAttack version", VERSIONS, self.version)
         if self.members is not None and not self.members:
-            raise InputError(f"An empty list of members attacks nothing; choose from {', '.join(get_args(Member))}.")
-        _ = self.stages  # refuses members that do not exist
+            raise InputError(f"members is empty; choose from {', '.join(get_args(Member))}.")
+        _ = self.stages  # raises if a member does not exist
 
     @property
     def stages(self) -> list[tuple[str, Attack]]:
@@ -79,7 +206,6 @@ class AutoAttack(Cascade):
         return f"{short}AutoAttack ({chosen}), {in_words(self.eps, self.norm)}"
 
 
-@named_options
 def autoattack(
     model: nn.Module,
     x: Tensor,
@@ -92,9 +218,9 @@ def autoattack(
     seed: int = 0,
     batch_size: int = 250,
 ) -> Tensor:
-    """Adversarial images where an attack succeeds, the clean image where none does.
+    """Adversarial images where an attack succeeds, clean images where none does.
 
-    The batches are those of the package: each attack meets the survivors of the attacks before, regrouped.
+    Batches are those of the package: each attack regroups the images that withstood the attacks before.
     """
     attack = AutoAttack(eps, norm, version, members, seed=seed)
     check_kind("model", model, "parameters", MODULE)

@@ -1,16 +1,16 @@
-"""Auto-PGD (Croce & Hein 2020): momentum, a step halved where an example's loss stalls, and the fooled leave."""
+"""Auto-PGD (Croce & Hein 2020): PGD with momentum, whose step is halved for examples whose loss stalls."""
 
+import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import OUTPUT_TOLERANCE, FastModel, fast_inference
-from excite.attacks.packaged import MOST_TARGETS, alone_with_seed
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
     Attack,
@@ -28,17 +28,26 @@ from excite.attacks.protocol import (
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
 
+MOST_TARGETS = 9
 MOMENTUM = 0.25
 ENOUGH_RISES = 0.75  # ρ in the paper: the share of steps on which the loss must have risen since the last checkpoint
 
 
+@contextlib.contextmanager
+def seeded_torch(seed: int, x: Tensor) -> Iterator[None]:
+    """Seed torch's global generators inside, and restore their state afterwards."""
+    with torch.random.fork_rng([x.device] if x.is_cuda else []):
+        torch.manual_seed(seed)
+        yield
+
+
 @dataclasses.dataclass(frozen=True)
 class APGD(Attack):
-    """APGD on the cross-entropy, on the DLR loss, or on the targeted DLR loss, aimed at the likeliest classes in turn.
+    """APGD on the cross-entropy, on the DLR loss, or on the targeted DLR loss for the likeliest classes in turn.
 
-    Every run begins at a new random point and meets the examples that withstood the runs before. An example's path
-    depends on its own losses alone, so those that leave as soon as they are fooled change nothing for the rest. Where
-    gradients are averaged over a model's randomness nobody leaves: being wrong once says little there.
+    Every run starts at a new random point, with the examples that withstood the runs before. Examples leave the batch
+    when they are misclassified; that does not affect the others, whose paths depend on their own losses alone. With
+    averaged gradients no example leaves, because one wrong answer of a random model means little.
     """
 
     variant: Variant
@@ -54,11 +63,11 @@ class APGD(Attack):
         check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, **counts)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-        """Images that `model` gets wrong, where some were found; else those of the largest loss."""
+        """Misclassified images where the attack succeeds, else those with the largest loss."""
         return self._attack(model, x, y, start=None)
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, start: Tensor) -> Tensor:
-        """The first run begins at `start`, brought into the ball, the others at random."""
+        """Start the first run at `start`, projected onto the ball, and the others at random points."""
         return self._attack(model, x, y, start=project(start, x, eps=self.eps, norm=self.norm))
 
     def _attack(self, model: nn.Module, x: Tensor, y: Tensor, *, start: Tensor | None) -> Tensor:
@@ -67,7 +76,7 @@ class APGD(Attack):
         if len(x) == 0 or self.eps == 0:
             return x_adv
         fast = fast_inference(model)
-        with alone_with_seed(self.seed, x), torch.no_grad():
+        with seeded_torch(self.seed, x), torch.no_grad():
             logits = fast(x)
             check_labels(y, logits)
             standing = right_answers(logits, y).nonzero().squeeze(1)
@@ -89,12 +98,14 @@ class APGD(Attack):
         return runs * self.gradients_averaged * (2 * self.iterations + 1)
 
     def _runs(self, y: Tensor, logits: Tensor) -> list[tuple["Objective", Tensor]]:
-        """What each run climbs, and what it compares the logits with. DLR needs three classes, targeted DLR four."""
+        """The loss of each run and its targets. DLR needs three classes, targeted DLR four."""
         classes = logits.shape[1]
         if self.variant == "apgd-ce":
             return [(cross_entropy, y)] * self.restarts
         if classes < 3:
-            warnings.warn(AttackWarning(f"{self.variant} needs 3 classes, not {classes}: left out."), stacklevel=3)
+            warnings.warn(
+                AttackWarning(f"{self.variant} needs 3 classes, not {classes}: it did not run."), stacklevel=3
+            )
             return []
         if self.variant == "apgd-dlr":
             return [(dlr, y)] * self.restarts
@@ -118,7 +129,7 @@ class APGD(Attack):
         return project(x + self.eps * delta, x, eps=self.eps, norm=self.norm)
 
     def _climb(self, model: FastModel, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor, Tensor]:
-        """One run: each example's last misclassified point or else its best, whether it was fooled, the best loss."""
+        """One run: each example's last misclassified point or else its best, whether it was fooled, its best loss."""
         images, losses = climbers.point.clone(), climbers.best_loss.clone()
         fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
         judged, checks = 0, checkpoints(self.iterations)
@@ -163,7 +174,7 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 
 
 def checkpoints(iterations: int) -> list[int]:
-    """The steps after which step sizes are judged: ever closer together, as the paper has them.
+    """The steps after which step sizes are reconsidered, at decreasing distances, as in the paper.
 
     >>> checkpoints(100)
     [22, 41, 57, 70, 80, 87, 93, 99]
@@ -179,7 +190,7 @@ def checkpoints(iterations: int) -> list[int]:
 
 @dataclasses.dataclass
 class _Climbers:
-    """The examples still climbing: every tensor has one entry for each."""
+    """The examples that are still attacked; every tensor has one entry per example."""
 
     number: Tensor  # in the batch that the climb began with
     x: Tensor
@@ -228,7 +239,7 @@ class _Climbers:
         self.before, self.point = self.point, project(moved, self.x, eps=eps, norm=norm)
 
     def arrive(self, loss: Tensor, gradient: Tensor, *, first: bool) -> None:
-        """Take in what was seen at the point."""
+        """Record loss and gradient at the current point."""
         better = loss > self.best_loss
         self.gradient = gradient
         self.best_loss = torch.where(better, loss, self.best_loss)
@@ -241,7 +252,7 @@ class _Climbers:
             self.loss = loss
 
     def judge_steps(self, taken: int) -> None:
-        """Halve the step, and go back to the best point, where the loss rose too rarely or its best has not moved."""
+        """Halve the step and return to the best point where the loss rose too rarely or its best did not improve."""
         unmoved = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises <= ENOUGH_RISES * taken) | unmoved
         self.checked_loss, self.rises = self.best_loss, torch.zeros_like(self.rises)
@@ -251,7 +262,7 @@ class _Climbers:
 
 
 def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
-    """By more than the fast model may differ from the plain one, which gives the verdict."""
+    """Misclassified by more than the fast model may differ from the plain model, whose answer counts."""
     clear: Tensor = margin(logits, y) > 2 * OUTPUT_TOLERANCE * torch.linalg.vector_norm(logits, dim=1)
     return clear
 
@@ -259,7 +270,7 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
 def _warn_of_zeros(gradient: Tensor) -> None:
     zeros = int((gradient.flatten(1).abs().amax(1) == 0).sum())
     if zeros:
-        message = f"{zeros} examples have a zero gradient, which attacks that follow gradients cannot move."
+        message = f"{zeros} examples have a zero gradient, so gradient attacks cannot move them."
         warnings.warn(AttackWarning(message), stacklevel=4)
 
 

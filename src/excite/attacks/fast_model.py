@@ -1,4 +1,4 @@
-"""The same function, faster to attack: batch-norm folded into convolutions, parameters frozen, channels last."""
+"""A faster copy of a model for attacks: batch norm folded into convolutions, parameters frozen, channels last."""
 
 import contextlib
 import copy
@@ -14,19 +14,16 @@ from torch.fx import graph_module
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.nn.utils.parametrize import is_parametrized
 
-from excite.registry import named_options
-
 PROBES = 4
-NOT_ASKED = "nobody asked for a faster copy"
+NOT_ASKED = "no faster copy was requested"
 OUTPUT_TOLERANCE = 1e-4
-GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU that sits at its kink; a wrong gradient is off by far more
+GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU at zero; a wrong gradient differs by far more
 
 
-@named_options
 def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
-    """`model` in eval mode as attacks want it; a model it cannot speed up is used as it is.
+    """A faster copy of `model` in eval mode; a model that cannot be sped up is used as it is.
 
-    The copy shares nothing with `model`: make a new one after the parameters have changed, or keep a `Refolded`.
+    The copy shares nothing with `model`. Make a new one when the parameters have changed, or use a `Refolded`.
 
     >>> fast = fast_inference(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     >>> fast.folded
@@ -41,13 +38,12 @@ def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
 
 
 class Refolded:
-    """Fast models of a model in training: traced and compared at its first batch, weights folded anew at every call.
+    """Fast copies of a model in training: traced and compared at the first batch, with new weights at every call.
 
-    Right because an attack sees the model in eval mode, whatever mode training has it in: what batch-norm then does is
-    fixed until the next step. Where it is not right, the plain model answers: batch-norm that uses the batch's own
-    statistics in eval mode is left unfolded, and random layers, hand-written backward passes, control flow that
-    tracing cannot see and tensors computed from buffers (a trace keeps the values they had) make a copy useless.
-    Another model, replaced layers, another device or another number format are noticed and traced anew.
+    Attacks use the model in eval mode, in which batch norm is fixed until the next training step, so it can be folded.
+    Batch norm without running statistics is left unfolded. The plain model is used if a copy would be wrong: with
+    random layers, custom backward passes, control flow that tracing cannot see, or tensors computed from buffers. The
+    model is traced again if it, one of its layers, its device or its number format is replaced.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
     >>> refolded, x = Refolded(), torch.rand(2, 3, 4, 4)
@@ -64,7 +60,7 @@ class Refolded:
         self._folded: _Folded | str = NOT_ASKED
 
     def __call__(self, model: nn.Module, x: Tensor) -> "FastModel":
-        """`model` as it is now; `x` is the batch to come."""
+        """A fast copy of `model` with its present weights; `x` is the next batch."""
         if isinstance(model, FastModel):
             return model
         layout = _layout(model)
@@ -73,7 +69,7 @@ class Refolded:
                 self._folded.refresh(model)
             return FastModel(model, self._copy, compared=True)
         self._traced, self._layout = weakref.ref(model, self._forget), layout
-        with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces once more
+        with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces again
             self._folded = _trace(model)
             if isinstance(self._folded, _Folded) and self._folded.holds_constants(model):
                 self._folded = "its trace holds tensors computed from parameters or buffers, which training changes"
@@ -92,11 +88,11 @@ class Refolded:
             self._traced, self._layout, self._folded = None, None, NOT_ASKED
 
     def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
-        return Refolded, ()  # a copy of whatever holds this traces for itself
+        return Refolded, ()  # a copy traces for itself
 
 
 def _layout(model: nn.Module) -> object:
-    """Equal as long as a trace of `model` needs only new weights: it keeps numbers and words as they were."""
+    """Equal as long as a trace of `model` needs only new weights; a trace holds numbers and strings as constants."""
     modules = tuple(map(id, model.modules()))
     constants = tuple(
         (name, value)
@@ -110,14 +106,13 @@ def _layout(model: nn.Module) -> object:
 class FastModel(nn.Module):
     """A model in eval mode that counts the images passing forward and backward.
 
-    Its first batch decides whether the folded copy is used: where that copy's logits or input gradients differ from
-    the model's own (random layers, hand-written backward passes, control flow that tracing cannot see), the plain
-    model answers instead, and `why_plain` says why.
+    At the first batch, logits and input gradients of the folded copy are compared with the model's. If they differ,
+    the plain model is used instead, and `why_plain` says why.
     """
 
     def __init__(self, model: nn.Module, folded: nn.Module | str = NOT_ASKED, *, compared: bool = False) -> None:
         super().__init__()
-        self._plain = [model]  # in a list, so that it is not registered: nothing done to this module reaches it
+        self._plain = [model]  # in a list, so that it is not registered as a submodule
         self.why_plain = folded if isinstance(folded, str) else None
         self._folded = None if isinstance(folded, str) else folded
         self._compared = compared or self._folded is None
@@ -127,7 +122,7 @@ class FastModel(nn.Module):
 
     @property
     def folded(self) -> bool:
-        """Whether the folded copy answers (before the first batch: whether there is one to try)."""
+        """Whether the folded copy is used (before the first batch: whether there is one)."""
         return self._folded is not None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -139,7 +134,7 @@ class FastModel(nn.Module):
         return logits
 
     def compare(self, x: Tensor) -> None:
-        """Let `x` decide, unless a batch before it has, in full precision even where training mixes precisions."""
+        """Compare copy and model on `x`, once, in full precision even under autocast."""
         if not self._compared:
             with torch.autocast(x.device.type, enabled=False), self.in_eval_mode():
                 self.why_plain = difference(self._plain_forward, self._answer, x[:PROBES])
@@ -159,7 +154,7 @@ class FastModel(nn.Module):
         return logits
 
     def in_eval_mode(self) -> contextlib.AbstractContextManager[None]:
-        """For a backward pass: checkpointed layers of the plain model compute their forward pass again there."""
+        """Also needed during a backward pass, where checkpointed layers repeat their forward pass."""
         return eval_mode(self._plain[0])
 
     def _plain_forward(self, x: Tensor) -> Tensor:
@@ -170,7 +165,7 @@ class FastModel(nn.Module):
 
 @contextlib.contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every module is back in the mode it had."""
+    """Put the model into eval mode inside; afterwards every module has its former mode."""
     training = [module for module in model.modules() if module.training]
     if not training:
         yield
@@ -184,16 +179,13 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def fold(model: nn.Module) -> nn.Module | str:
-    """A traced, frozen, channels-last copy with every batch-norm that follows a convolution folded into it.
-
-    Where there can be none, why not.
-    """
+    """A traced, frozen, channels-last copy in which batch norms are folded into convolutions; or why there is none."""
     folded = _trace(model)
     return folded if isinstance(folded, str) else folded.module
 
 
 class _Folded:
-    """A folded copy that remembers what was folded into what, so that it can take over new weights."""
+    """A folded copy that knows which layers were folded, so that it can take new weights."""
 
     def __init__(self, module: fx.GraphModule, pairs: dict[str, str]) -> None:
         self.module, self._pairs = module, pairs  # convolution -> the batch-norm folded into it, both by their names
@@ -203,7 +195,7 @@ class _Folded:
 
     @torch.no_grad()
     def refresh(self, model: nn.Module) -> None:
-        """Take the weights and statistics that `model` has now."""
+        """Copy the weights and statistics of `model`."""
         for conv, batch_norm in self._pairs.items():
             weight, bias = _fused_weights(model.get_submodule(conv), model.get_submodule(batch_norm))
             copy = self.module.get_submodule(conv)
@@ -213,7 +205,7 @@ class _Folded:
             tensor.copy_(_tensor(model, name))
 
     def holds_constants(self, model: nn.Module) -> bool:
-        """Whether the trace has tensors of its own, which `refresh` would leave as they were."""
+        """Whether the trace holds tensors that are neither parameters nor buffers, which `refresh` cannot update."""
         parameters, buffers = (
             model.named_parameters(remove_duplicate=False),
             model.named_buffers(remove_duplicate=False),
@@ -228,7 +220,7 @@ def _trace(model: nn.Module) -> _Folded | str:
     try:
         with eval_mode(model):
             traced = fx.symbolic_trace(copy.deepcopy(model))
-    except Exception as error:  # a stranger's forward may raise anything under tracing; the plain model still works
+    except Exception as error:  # any forward may fail under tracing; the plain model still works
         return f"it cannot be traced ({_first_line(error)})"
     _forget_source(traced)
     pairs = _fold_batch_norms(traced)
@@ -243,7 +235,7 @@ def _trace(model: nn.Module) -> _Folded | str:
 
 
 def _fold_batch_norms(traced: fx.GraphModule) -> dict[str, str]:
-    """Those that directly follow a convolution, into it: its name, and the name of the one that is gone."""
+    """Fold batch norms that directly follow a convolution; returns convolution and batch norm by name."""
     modules = dict(traced.named_modules())
     uses = Counter(node.target for node in traced.graph.nodes if node.op == "call_module")
     pairs: dict[str, str] = {}
@@ -267,7 +259,7 @@ def _fold_batch_norms(traced: fx.GraphModule) -> dict[str, str]:
 
 
 def _forget_source(traced: fx.GraphModule) -> None:
-    """For tracebacks torch keeps the text of every trace, also when the trace is gone: thousands of them add up."""
+    """Free the source text that torch keeps of every trace for tracebacks; thousands of them add up."""
     key = type(traced).forward.__code__.co_filename
     linecache.cache.pop(key, None)
     graph_module._loader.eval_cache.pop(key, None)
@@ -285,9 +277,9 @@ def _tensor(model: nn.Module, name: str) -> Tensor:
     return tensor
 
 
-def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> str | None:
-    """How `other` differs from `one` at `x`: in its logits, with or without grad mode, or in its input gradients."""
-    logits, gradient = _logits_and_gradient(one, x)
+def difference(model: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> str | None:
+    """How `other` differs from `model` at `x`: in logits, with or without grad mode, or in input gradients."""
+    logits, gradient = _logits_and_gradient(model, x)
     try:
         other_logits, other_gradient = _logits_and_gradient(other, x)
         with torch.no_grad():
@@ -296,8 +288,8 @@ def difference(one: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor
         return f"its traced copy does not run ({_first_line(error)})"
     same = _close(other_logits, logits, OUTPUT_TOLERANCE) and _close(quiet_logits, logits, OUTPUT_TOLERANCE)
     if not same:
-        return "its traced copy gives other logits"
-    return None if _close(other_gradient, gradient, GRADIENT_TOLERANCE) else "its traced copy gives other gradients"
+        return "its traced copy returns different logits"
+    return None if _close(other_gradient, gradient, GRADIENT_TOLERANCE) else "its traced copy has different gradients"
 
 
 def _first_line(error: Exception) -> str:

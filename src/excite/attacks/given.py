@@ -1,19 +1,26 @@
-"""Attacks as people give them: by name, as a table of a TOML file, as a function, one or several; all become ours."""
+"""Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, a function, or foolbox's object."""
 
+import functools
+import hashlib
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, get_args
 
-from excite.attacks import ATTACKS, create
-from excite.attacks.from_foolbox import FromFoolbox, of_foolbox
-from excite.attacks.function import as_attack, at_radius
-from excite.attacks.ladder import on_ladder
-from excite.attacks.protocol import Attack, AttackFunction
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, in_words
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
 
-TAKEN = {"clean", "worst"}  # what a result calls the accuracy without any attack, and under all of them
+RESERVED = {"clean", "worst"}  # names that a result uses itself
+FOOLBOX_NORMS: dict[float, Norm] = {2.0: "l2", float("inf"): "linf"}  # by foolbox's p
 
 Radius = float | str | Sequence[float | str]
 OneAttack = Attack | AttackFunction | str | Mapping[str, Any]
@@ -21,55 +28,68 @@ Attacks = OneAttack | Mapping[str, OneAttack] | Sequence[OneAttack]
 
 
 def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
-    """The attacks by name. `eps` is the radius of those that have none of their own, or radii for all of them.
+    """The attacks by name. `eps` is the radius of those that have none, or a list of radii for all of them.
 
-    An attack is one of ours, a function (model, x, y[, generator]) -> x_adv, a foolbox attack, a name such as "pgd" or
-    "fgsm", or a mapping with its `kind` and options, as in an experiment's TOML file; one, a list, or a mapping.
+    An attack is an `Attack`, a function (model, x, y[, generator]) -> x_adv, a foolbox attack, a name such as "pgd" or
+    "fgsm", or a mapping with its `kind` and options, as in an experiment's TOML file. Pass one, a list, or a mapping.
 
     >>> {name: str(attack) for name, attack in as_attacks(["fgsm"], eps="8/255").items()}
     {'fgsm': 'PGD-1, L∞ ε = 8/255, step 8/255'}
     """
     if isinstance(eps, Sequence) and not isinstance(eps, str):
-        radii = [number(radius) for radius in eps]
-        largest = radii[-1] if radii else None
-        return {name: on_ladder(attack, radii) for name, attack in _by_name(given, largest).items()}
-    known = _by_name(given, eps)
-    if eps is not None and known and not any(attack.eps == number(eps) for attack in known.values()):
+        radii = tuple(number(radius) for radius in eps)
+        attacks = _by_name(given, radii[-1] if radii else None)
+        plain = {name: attack.attack if isinstance(attack, Ladder) else attack for name, attack in attacks.items()}
+        return {name: Ladder(attack, radii) for name, attack in plain.items()}
+    attacks = _by_name(given, eps)
+    if eps is not None and attacks and not any(attack.eps == number(eps) for attack in attacks.values()):
         raise InputError(
-            f"eps={eps} would be ignored: {', '.join(map(str, known.values()))} has a radius of its own or takes none. "
+            f"eps={eps} would be ignored: {', '.join(map(str, attacks.values()))} has its own radius or takes none. "
             f"Leave it out, or pass eps=[{eps}] to run every attack at that radius."
         )
-    return known
-
-
-def _by_name(given: Attacks, eps: float | str | None) -> dict[str, Attack]:
-    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):
-        if reserved := TAKEN & given.keys():
-            raise InputError(f'No attack can be called "{reserved.pop()}": results have a column of that name.')
-        return {str(name): _attack(value, eps, f"attacks.{name}") for name, value in given.items()}
-    single = isinstance(given, Attack | str | Mapping) or callable(given) or not isinstance(given, Sequence)
-    known: dict[str, Attack] = {}
-    for value in [given] if single else given:  # type: ignore[union-attr]
-        name = value if isinstance(value, str) else str(value.get("kind")) if isinstance(value, Mapping) else ""
-        attack = _attack(value, eps, "attacks")
-        known[_unused(name or str(attack), known)] = attack
-    return known
+    return attacks
 
 
 def named_attacks(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Attack]:
-    """Each named attack with those of the options that it takes; one that none takes is refused."""
+    """Create each named attack with the options that it takes; an option that none of them takes is refused."""
+    from excite.attacks import ATTACKS, create
+
     given = {option: value for option, value in options.items() if value is not None}
     taken = {name: inspect.signature(lookup("attack", ATTACKS, name)).parameters.keys() & given for name in names}
     if ignored := given.keys() - set().union(*taken.values()):
         raise InputError(f"None of {', '.join(names)} takes {', '.join(sorted(ignored))}; leave it out.")
-    return {name: create(name, **{option: given[option] for option in own}) for name, own in taken.items()}
+    return {name: create(name, **{option: given[option] for option in chosen}) for name, chosen in taken.items()}
 
 
-def _unused(name: str, taken: Mapping[str, object]) -> str:
-    return next(one for one in (name, *(f"{name} ({n})" for n in range(2, 1000))) if one not in taken)
+def as_attack(attack: Attack | AttackFunction) -> Attack:
+    """`attack` itself, or a plain function as an attack, such as `partial(attacks.pgd, eps=…, step=…)`.
+
+    >>> from excite import attacks
+    >>> as_attack(functools.partial(attacks.pgd, eps=0.1, step=0.05)).eps
+    0.1
+    """
+    return attack if isinstance(attack, Attack) else FromFunction.of(attack)
+
+
+def _by_name(given: Attacks, eps: float | str | None) -> dict[str, Attack]:
+    if isinstance(given, Mapping) and not isinstance(given.get("kind"), str):
+        if reserved := RESERVED & given.keys():
+            raise InputError(f'An attack cannot be called "{reserved.pop()}": results have a column of that name.')
+        return {str(name): _attack(value, eps, f"attacks.{name}") for name, value in given.items()}
+    single = isinstance(given, Attack | str | Mapping) or callable(given) or not isinstance(given, Sequence)
+    attacks: dict[str, Attack] = {}
+    for value in [given] if single else given:  # type: ignore[union-attr]
+        name = value if isinstance(value, str) else str(value.get("kind")) if isinstance(value, Mapping) else ""
+        attack = _attack(value, eps, "attacks")
+        name = name or str(attack)
+        numbered = (f"{name} ({n})" for n in range(2, 1000))
+        attacks[next(free for free in (name, *numbered) if free not in attacks)] = attack
+    return attacks
 
 
 def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
+    from excite.attacks import create
+
     if isinstance(value, Attack):
         return value
     if isinstance(value, str):
@@ -77,10 +97,178 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
     if isinstance(value, Mapping):
         kind, options = kind_and_options(where, value)
         return create(kind, **({} if eps is None else {"eps": eps}) | options)
-    if of_foolbox(value):
+    value_type = value if isinstance(value, type) else type(value)
+    if value_type.__module__.split(".")[0] == "foolbox":
         if eps is None:
             raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
         return FromFoolbox(value, number(eps))
     if eps is not None and callable(value) and not isinstance(value, type):
-        value = at_radius(value, number(eps))
+        parameter = inspect.signature(value).parameters.get("eps")
+        if parameter is not None and parameter.default is parameter.empty:
+            value = functools.partial(value, eps=number(eps))
     return as_attack(value)
+
+
+@dataclass(frozen=True, repr=False)
+class FromFoolbox(Attack):
+    """A foolbox attack in a ball of radius `eps`, in the norm that the attack has."""
+
+    attack: Any
+    eps: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.attack, type):
+            raise InputError(f"{self.attack.__name__} is a class; pass an attack: {self.attack.__name__}().")
+        check_ball(self.eps, self.norm or "l2")
+
+    @property
+    def norm(self) -> Norm | None:  # type: ignore[override]
+        try:
+            return FOOLBOX_NORMS.get(float(self.attack.distance.p))
+        except (AttributeError, ValueError):  # it uses another distance, or has none yet
+            return None
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        import foolbox
+
+        with torch.random.fork_rng():  # foolbox draws from torch's global generator
+            if generator is not None:
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
+            _, clipped, _ = self.attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=self.eps)
+        x_adv: Tensor = clipped
+        return x_adv
+
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        raise InputError(f"The cost of {self} is unknown: foolbox does not say how many passes an attack makes.")
+
+    def __str__(self) -> str:
+        """Include the options, by which a resumed evaluation recognizes its attacks."""
+        plain = {name: value for name, value in vars(self.attack).items() if isinstance(value, int | float | str)}
+        options = ", ".join(f"{name}={value}" for name, value in plain.items())
+        ball = in_words(self.eps, self.norm) if self.norm else f"ε = {self.eps:g}"
+        return f"foolbox {type(self.attack).__name__}({options}), {ball}"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, repr=False)
+class FromFunction(Attack):
+    """A plain function as an attack. Its ball is known if it has `eps` and `norm`, as attributes or set arguments."""
+
+    function: AttackFunction
+    eps: float | None
+    norm: Norm | None
+    generator_as: str | None  # "generator", "" for the fourth argument, None if it takes none
+
+    @classmethod
+    def of(cls, function: AttackFunction) -> "FromFunction":
+        if not callable(function):
+            raise InputError(f"{function!r} is not an attack; pass a function (model, x, y, generator) -> x_adv.")
+        if isinstance(function, type):
+            raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
+        parameters = inspect.signature(function).parameters
+        rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
+        positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
+        as_fourth = "generator" not in parameters and any(map(_takes_generator, positional[:1]))
+        for parameter in rest[1:] if as_fourth else rest:
+            named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+            if named and parameter.default is parameter.empty:
+                raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
+        generator_as = "generator" if "generator" in parameters else "" if as_fourth else None
+        return cls(function, *_ball(function, parameters), generator_as)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.generator_as is None:
+            return self.function(model, x, y)
+        if self.generator_as == "":
+            return self.function(model, x, y, generator)
+        return self.function(model, x, y, generator=generator)
+
+    def at(self, eps: float) -> "FromFunction":
+        if "eps" not in inspect.signature(self.function).parameters:
+            raise InputError(f"{self} takes no eps, so it cannot run at eps={eps:g}; leave the list of radii out.")
+        return FromFunction.of(functools.partial(self.function, eps=eps))
+
+    def passes(self, classes: int) -> float:  # noqa: ARG002
+        raise InputError(f"The cost of {self} is unknown: make it an `Attack` with `passes`.")
+
+    def __str__(self) -> str:
+        return _words(self.function)
+
+    def __repr__(self) -> str:
+        """Equal in every process for the same attack and options: a resumed evaluation recognizes its attacks by it."""
+        return f"{self} {hashlib.sha256(_contents(self.function).encode()).hexdigest()[:16]}"
+
+
+def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter]) -> tuple[float | None, Norm | None]:
+    """Radius and norm, if known: of the function, of its arguments, or of the function inside a partial."""
+    below = function.func if isinstance(function, functools.partial) else None
+    eps, norm = (
+        [getattr(function, name, None), getattr(parameters.get(name), "default", None), getattr(below, name, None)]
+        for name in ("eps", "norm")
+    )
+    radius = next((float(value) for value in eps if isinstance(value, Real)), None)
+    known: Norm | None = next((value for value in norm if value in get_args(Norm)), None)
+    if radius is not None and known is not None:
+        check_ball(radius, known)
+    return radius, known
+
+
+def _takes_generator(fourth: inspect.Parameter) -> bool:
+    """Whether the fourth parameter is the generator: it is, unless it is an option with a value."""
+    if fourth.name in ("eps", "norm") or fourth.kind is fourth.VAR_KEYWORD:
+        return False
+    return fourth.default is fourth.empty or fourth.default is None
+
+
+def _contents(function: object) -> str:
+    """What a function does and holds: its code, defaults, closure and attributes, without memory addresses."""
+    if isinstance(function, functools.partial):
+        return f"{_contents(function.func)} {_words_of((function.args, function.keywords))}"
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object with __call__
+        attributes = _words_of(getattr(function, "__dict__", function))
+        call = getattr(type(function), "__call__", None)  # noqa: B004
+        return f"{attributes} {_contents(call)}" if hasattr(call, "__code__") else attributes
+    closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    constants = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in code.co_consts]
+    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
+    return _words_of((code.co_code, code.co_names, constants, defaults, closure))
+
+
+def _words_of(values: object) -> str:
+    """A repr in which tensors, arrays and models are hashed: their own repr leaves most numbers out."""
+    return _without_addresses(repr(tree_map(_hashed, values)))
+
+
+def _hashed(value: object) -> object:
+    match value:
+        case nn.Module():
+            return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
+        case Tensor():
+            return fingerprint([value])
+        case np.ndarray():
+            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return value
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A hash of their shapes, types and values."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _without_addresses(words: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", words)
+
+
+def _words(function: AttackFunction) -> str:
+    if isinstance(function, functools.partial):
+        options = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+        return _without_addresses(f"{_words(function.func)}({', '.join(options)})")
+    if hasattr(function, "__dataclass_fields__"):
+        return _without_addresses(repr(function))
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"

@@ -23,7 +23,7 @@ from excite.attacks.protocol import (
 )
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
-from excite.registry import check_choice, lookup, named_options, with_named_options
+from excite.registry import check_choice, lookup
 
 LossName = Literal["cross_entropy", "margin", "dlr", "kl"]
 
@@ -40,9 +40,9 @@ def margin(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def dlr(logits: Tensor, y: Tensor) -> Tensor:
-    """The margin over the spread between the first and third logit (Croce & Hein 2020): blind to the logits' scale."""
+    """The margin divided by the gap between first and third logit (Croce & Hein 2020), which is scale-free."""
     if logits.shape[1] < 3:
-        raise InputError(f'The DLR loss needs three classes; the model has {logits.shape[1]}. Take loss="margin".')
+        raise InputError(f'The DLR loss needs three classes; the model has {logits.shape[1]}. Use loss="margin".')
     largest = logits.topk(3, dim=1).values
     return margin(logits, y) / (largest[:, 0] - largest[:, 2] + 1e-12)
 
@@ -55,7 +55,7 @@ def targeted_dlr(logits: Tensor, right_and_target: Tensor) -> Tensor:
 
 
 def kl(logits: Tensor, clean_log_probabilities: Tensor) -> Tensor:
-    """KL(p(x) ‖ p(x_adv)), the inner loss of TRADES; labels play no part."""
+    """KL(p(x) ‖ p(x_adv)), the inner loss of TRADES, which uses no labels."""
     log_probabilities = functional.log_softmax(logits, dim=1)
     return functional.kl_div(log_probabilities, clean_log_probabilities, reduction="none", log_target=True).sum(1)
 
@@ -71,7 +71,6 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 Keep = Literal["best", "largest_loss", "last"]
 
 
-@named_options
 def pgd(
     model: nn.Module,
     x: Tensor,
@@ -92,13 +91,12 @@ def pgd(
 ) -> Tensor:
     """Adversarial images for `x`, inside the ball of radius `eps` around it and inside [0, 1].
 
-    The best point of an example is a misclassified one if there is any, and among equals the one with the larger loss;
-    `keep="largest_loss"` goes by the loss alone, as adversarial training does, and `keep="last"` returns the last
-    iterate, which saves a forward pass.
-    With `early_stop`, examples leave the batch as soon as they are misclassified: the same verdict for less work.
-    Several restarts begin at random points, as one does with `random_start`; the first begins at `start` where that is
-    given, as by TRADES. A step that is not given is 2.5 ε / steps.
-    The model is attacked in eval mode and stays as it was.
+    `keep="best"` returns a misclassified point if there is one, and of several the one with the largest loss;
+    `keep="largest_loss"` considers the loss alone, as adversarial training does; `keep="last"` returns the last
+    iterate, which saves a forward pass. With `early_stop`, examples leave the batch as soon as they are misclassified:
+    the same accuracy for less work. Restarts begin at random points, as with `random_start`; the first one begins at
+    `start` if given, as in TRADES. The default step is 2.5 ε / steps. The model is attacked in eval mode and left as it
+    was.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
@@ -109,7 +107,7 @@ def pgd(
     check_pgd(eps=eps, step=step, steps=steps, norm=norm, restarts=restarts, loss=loss, keep=keep)
     random_start = random_start or restarts > 1
     if keep != "best" and early_stop:
-        raise InputError(f'keep="{keep}" says nothing about examples that stop; pass "best".')
+        raise InputError(f'keep="{keep}" cannot be combined with early_stop; use keep="best".')
     if loss == "kl" and not random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_kind("model", model, "parameters", MODULE)
@@ -146,7 +144,7 @@ def pgd(
 
 
 def step_length(given: float | None, eps: float, steps: int) -> float:
-    """The customary one where none is given: the steps together are 2.5 times as long as the ball's radius."""
+    """The default step length: all steps together are 2.5 times as long as the ball's radius."""
     check_number("eps", eps)
     check_whole("steps", steps, least=0)
     return 2.5 * eps / max(1, steps) if given is None else given
@@ -162,12 +160,12 @@ def check_pgd(
     loss: str = "cross_entropy",
     keep: str = "best",
 ) -> None:
-    """Refuse options that make no sense."""
+    """Refuse invalid options."""
     check_ball(eps, norm)
     lookup("loss", LOSSES, loss)
     check_choice("value of keep", Keep, keep)
     if keep != "best" and restarts > 1:
-        raise InputError(f'keep="{keep}" says nothing about several restarts; pass "best".')
+        raise InputError(f'keep="{keep}" cannot be combined with several restarts; use keep="best".')
     check_number("step", step)
     check_whole("steps", steps, least=0)
     check_whole("restarts", restarts, least=1)
@@ -190,7 +188,7 @@ class _Found:
         better = losses > self.losses[active]
         if verdict_first:
             better = (wrong & ~fooled) | ((wrong == fooled) & better)
-        # Not by the indices of the better ones: the host would wait for the device to hear how many there are.
+        # Not by index: the host would have to wait for the device to learn how many there are.
         image = better.reshape(-1, *[1] * (x_adv.dim() - 1))
         self.images[active] = torch.where(image, x_adv, self.images[active])
         self.losses[active] = torch.where(better, losses.to(self.losses.dtype), self.losses[active])
@@ -208,7 +206,7 @@ def loss_and_gradient(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point.
 
-    Labels that are `unchecked` are compared with the number of logits first: once, for a device has to be waited for.
+    `unchecked` labels are compared with the number of logits first. Do so once, because the host waits for the device.
     """
     with torch.set_grad_enabled(not last), model.in_eval_mode():
         x_adv = x_adv.detach().requires_grad_(not last)
@@ -230,20 +228,19 @@ def _clean_log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def full_precision(logits: Tensor) -> Tensor:
-    """At least float32: under autocast, a softmax in bfloat16 would tell no small step from none."""
+    """At least float32: under autocast, a softmax in bfloat16 would round small steps away."""
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True)
 class PGD(Attack):
-    """`pgd` with its options set, for verdicts: fooled examples leave the batch unless another iterate is to count."""
+    """`pgd` with its options, for evaluations: misclassified examples leave the batch if `keep` is "best"."""
 
     eps: float
     step: float = None  # type: ignore[assignment]  # see `step_length`
     steps: int = 20
     norm: Norm = "linf"
-    random_start: bool = False  # always where there are several restarts: without it they would be the same
+    random_start: bool = False  # always true with several restarts, which would otherwise be the same
     restarts: int = 1
     loss: LossName = "cross_entropy"
     keep: Keep = "best"
@@ -270,7 +267,7 @@ class PGD(Attack):
         return pgd(model, x, y, **dataclasses.asdict(self), start=start, early_stop=early, generator=generator)
 
     def at(self, eps: float) -> "PGD":
-        """The step grows and shrinks with the ball."""
+        """Scale the step with the radius."""
         return dataclasses.replace(self, eps=eps, step=self.step * eps / self.eps if self.eps else self.step)
 
     def passes(self, classes: int) -> float:  # noqa: ARG002
@@ -297,5 +294,5 @@ class PGD(Attack):
 
 
 def fgsm(eps: float, norm: Norm = "linf", loss: LossName = "cross_entropy") -> PGD:
-    """The fast gradient sign method (Goodfellow et al. 2015): PGD's one step, as long as the ball's radius."""
+    """The fast gradient sign method (Goodfellow et al. 2015): one step of PGD, of length ε."""
     return PGD(eps, eps, steps=1, norm=norm, loss=loss)

@@ -1,10 +1,11 @@
-"""An attack is a function (model, x, y, generator) -> x_adv that knows its ball and cost; a cascade runs several.
+"""What every attack is: a function (model, x, y, generator) -> x_adv that knows its ball and its cost.
 
-What stays inside a ball, and how to get back into it, is here, too: rounding included.
+Also here: attacks run one after the other or at several radii, checks of their inputs, and projections onto balls.
 """
 
 import abc
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, get_args
@@ -21,32 +22,32 @@ TINY = 1e-12
 
 
 class AttackWarning(UserWarning):
-    """An attack saw something that makes its verdicts doubtful."""
+    """An attack met a condition that makes its results doubtful."""
 
 
 class Attack(abc.ABC):
-    """What every attack tells about itself; a frozen dataclass of its options gives the rest."""
+    """Base class of all attacks; a subclass is a frozen dataclass of its options."""
 
-    eps: float | None  # the ball it stays in, if it says so
+    eps: float | None  # the ball it stays in, if known
     norm: Norm | None
     follows_gradients: ClassVar[bool] = True
 
     @abc.abstractmethod
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Images inside the ball around `x`: wrong ones where the attack succeeded."""
+        """Images inside the ball around `x`, misclassified where the attack succeeds."""
 
     @abc.abstractmethod
     def passes(self, classes: int) -> float:
-        """Through the model, forward and backward, by one image that withstands to the end."""
+        """Forward and backward passes for one image that withstands the whole attack."""
 
     @property
     def stages(self) -> Sequence[tuple[str, "Attack"]]:
-        """Each attack that runs, with its name, in order."""
+        """The attacks that it runs, with their names, in order."""
         return [("", self)]
 
     @property
     def rungs(self) -> tuple["Attack", ...]:
-        """The same attack at each radius that it is asked about, smallest first."""
+        """The attack at each of its radii, smallest first."""
         return (self,)
 
     def at(self, eps: float) -> "Attack":
@@ -54,17 +55,17 @@ class Attack(abc.ABC):
         return dataclasses.replace(self, eps=eps)  # type: ignore[type-var]
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
-        """As a call, from points that fooled the model in a larger ball, if the attack knows what to do with them."""
+        """Attack from points that fooled the model in a larger ball, if the attack can use them."""
         del start
         return self(model, x, y, generator)
 
     def stronger(self) -> "Attack | None":
-        """Clearly more of the same, to see whether this was enough."""
+        """A clearly stronger variant, to test whether this attack is strong enough."""
         return None
 
 
 class Cascade(Attack):
-    """Attacks in order: an example that falls to one is spared the rest, so only the verdict of all together counts."""
+    """Several attacks in order; each is run only on examples that withstood the ones before."""
 
     @property
     @abc.abstractmethod
@@ -100,27 +101,75 @@ class Cascade(Attack):
         return x_adv
 
 
+@dataclasses.dataclass(frozen=True)
+class Ladder(Attack):
+    """`attack` at several increasing radii; called directly, it runs at the largest.
+
+    >>> from excite import attacks
+    >>> print(Ladder(attacks.create("pgd", eps=8 / 255, step=2 / 255), (4 / 255, 8 / 255)))
+    PGD-20, L∞ ε = 8/255, step 2/255; where it succeeds also at ε = 4/255
+    """
+
+    attack: Attack
+    radii: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radii", tuple(self.radii))
+        increasing = all(low < high for low, high in itertools.pairwise((*self.radii, math.inf)))
+        if not (self.radii and self.radii[0] >= 0 and increasing):
+            raise InputError(
+                f"eps={[round(radius, 6) for radius in self.radii]} must list radii ≥ 0 in increasing order; sort them "
+                "and remove duplicates."
+            )
+        object.__setattr__(self, "attack", self.attack.at(self.radii[-1]))
+
+    @property
+    def eps(self) -> float:  # type: ignore[override]
+        return self.radii[-1]
+
+    @property
+    def norm(self) -> Norm | None:  # type: ignore[override]
+        return self.attack.norm
+
+    @property
+    def rungs(self) -> tuple[Attack, ...]:
+        return tuple(self.attack.at(radius) for radius in self.radii)
+
+    @property
+    def stages(self) -> Sequence[tuple[str, Attack]]:
+        return self.attack.stages
+
+    def passes(self, classes: int) -> float:
+        return self.attack.passes(classes)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.attack(model, x, y, generator)
+
+    def __str__(self) -> str:
+        smaller = ", ".join(map(pixels, self.radii[:-1]))
+        return f"{self.attack}; where it succeeds also at ε = {smaller}" if smaller else str(self.attack)
+
+
 def _leave(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:  # noqa: ARG001
-    """No attack: what is wrong already has fallen."""
+    """No attack, for examples that are misclassified anyway."""
     return x
 
 
 def check_ball(eps: float, norm: str) -> None:
-    """Refuse a radius that is none, or that is given in steps of 1/255."""
+    """Refuse an invalid radius, such as one given in steps of 1/255."""
     if norm not in get_args(Norm):
         raise unknown("norm", norm, get_args(Norm))
     check_number("eps", eps)
     if not (eps >= 0 and math.isfinite(eps)):
-        raise InputError(f"eps={eps:g} is no radius; pass eps ≥ 0, such as 8/255.")
+        raise InputError(f"eps={eps:g} is not a radius; pass eps ≥ 0, such as 8/255.")
     if norm == "linf" and eps > 1:
         raise InputError(
-            f"eps={eps:g} is more than a pixel can change: pixels lie in [0, 1]. For {eps:g} of 255 levels pass "
-            f"eps={eps:g}/255."
+            f"eps={eps:g} is too large: pixels lie in [0, 1]. For {eps:g} of 255 levels pass eps={eps:g}/255."
         )
 
 
 def check_options(eps: float, norm: str, *, seed: int = 0, **counts: int) -> None:
-    """Refuse a ball that is none, a seed below 0, and less than one of what is counted."""
+    """Refuse an invalid ball, a negative seed, and counts below 1."""
     check_ball(eps, norm)
     check_whole("seed", seed, least=0)
     for name, count in counts.items():
@@ -133,56 +182,54 @@ def in_words(eps: float, norm: Norm) -> str:
 
 
 def check_inputs(x: Tensor, y: Tensor) -> None:
-    """Refuse images and labels that no attack can mean, and a mode in which attacks find no gradient to follow."""
+    """Refuse images and labels that cannot be attacked, and torch's inference mode, which has no gradients."""
     if torch.is_inference_mode_enabled():
         raise InputError(
-            "In torch's inference mode there are no gradients, so that no attack could succeed. Attack outside it, or "
-            "inside torch.inference_mode(False); torch.no_grad() does no harm."
+            "Attacks need gradients, which torch's inference mode does not compute. Leave it, or attack inside "
+            "torch.inference_mode(False); torch.no_grad() is fine."
         )
     check_examples(x, y)
 
 
 def check_examples(x: Tensor, y: Tensor) -> None:
-    """Refuse images and labels that do not fit together, or that have no ball around them."""
+    """Refuse images outside [0, 1], labels that are not class numbers, and different numbers of both."""
     if not x.is_floating_point():
         raise InputError(f"Images must be floating-point numbers in [0, 1], not {x.dtype}; pass x.float() / 255.")
     if y.dtype != torch.int64:  # torch's losses take no other
         raise InputError(f"Labels must be class numbers, int64, not {y.dtype}; pass y.long().")
     if y.dim() != 1 or len(x) != len(y):
-        raise InputError(
-            f"{len(x)} images of shape {tuple(x.shape[1:])} need {len(x)} labels in one row; got {tuple(y.shape)}."
-        )
+        raise InputError(f"{len(x)} images need labels of shape ({len(x)},); got {tuple(y.shape)}.")
     if x.numel() == 0:
         return
     if y.min() < 0:
-        raise InputError(f"Labels are class numbers from 0; these begin at {int(y.min())}. Leave such images out.")
+        raise InputError(f"Labels are class numbers from 0; the smallest is {int(y.min())}. Remove such images.")
     low, high = x.aminmax()
     if not (low >= 0 and high <= 1):
         raise InputError(
             f"Images must lie in [0, 1]; these range from {float(low):.4g} to {float(high):.4g}. "
-            "Divide by 255, and put any normalisation inside the model: ε is measured in pixels."
+            "Divide by 255, and put any normalization into the model, because ε is measured in pixels."
         )
 
 
 def check_labels(y: Tensor, logits: Tensor) -> None:
-    """Refuse labels of classes that the model does not have."""
+    """Refuse labels for which the model has no logit."""
     classes = logits.shape[1]
     if y.max() >= classes:
         raise InputError(
-            f"Labels must lie in 0 to {classes - 1} for a model with {classes} logits; these go up to {int(y.max())}."
+            f"Labels must be 0 to {classes - 1} for a model with {classes} logits; the largest is {int(y.max())}."
         )
 
 
 def right_answers(logits: Tensor, y: Tensor) -> Tensor:
-    """Per example, whether the largest logit is the label's; an answer that is not finite is wrong, whatever it is."""
+    """Per example, whether the largest logit is the label's; non-finite outputs are always wrong."""
     return (logits.argmax(1) == y) & logits.isfinite().all(1)
 
 
 def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
-    """The point of the ball around `x`, cut with the box [0, 1], that `x_adv` is moved to."""
-    # Rounded to nearest, x + δ can lie a little outside; a last step towards x, where needed, keeps |δ| from growing.
+    """Project `x_adv` onto the ball around `x`, then clip it to [0, 1]."""
+    # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number towards x.
     if norm == "linf":
-        if x.dtype not in (torch.bfloat16, torch.float16):  # where the rounding is far below what counts
+        if x.dtype not in (torch.bfloat16, torch.float16):  # rounding errors are negligible
             return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)
         inside = torch.clamp(x_adv.float(), x.float() - eps, x.float() + eps).to(x.dtype)
         too_far = (inside.float() - x.float()).abs() > eps
@@ -196,14 +243,14 @@ def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
 
 
 def ascent(gradient: Tensor, *, norm: Norm) -> Tensor:
-    """The direction of length one, in `norm`, along which a loss with this gradient grows fastest."""
+    """The unit direction, in `norm`, in which a loss with this gradient grows fastest."""
     if norm == "linf":
         return gradient.sign()
     return gradient / length(gradient).clamp_min(TINY)
 
 
 def random_point(x: Tensor, *, eps: float, norm: Norm, generator: torch.Generator | None) -> Tensor:
-    """A point drawn uniformly from the ball around `x`, then projected into the box."""
+    """A point drawn uniformly from the ball around `x`, then clipped to [0, 1]."""
     device = x.device if generator is None else generator.device
     if norm == "linf":
         delta = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=device) * 2 - 1
@@ -222,7 +269,7 @@ def distance(x_adv: Tensor, x: Tensor, *, norm: Norm) -> Tensor:
 
 
 def length(delta: Tensor) -> Tensor:
-    """Euclidean, per example, shaped to divide `delta` by."""
+    """The Euclidean norm of each example, in a shape that `delta` can be divided by."""
     return delta.flatten(1).square().sum(1).sqrt().reshape(-1, *[1] * (delta.dim() - 1))
 
 

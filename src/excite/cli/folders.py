@@ -25,7 +25,7 @@ from excite.cli.shared import (
 from excite.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from excite.evaluation.shards import EngineName
+    from excite.execution import EngineName
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")

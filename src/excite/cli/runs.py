@@ -27,6 +27,7 @@ from excite.cli.shared import (
 from excite.errors import ExciteError
 
 if TYPE_CHECKING:
+    from excite.execution import EngineName
     from excite.sweeps.sweep import Sweep
 
 
@@ -62,7 +63,7 @@ def run(
     run the command again to resume an interrupted run, or to add arms and seeds.
     """
     from excite.console import Placed
-    from excite.evaluation.shards import Shards
+    from excite.execution import Shards
     from excite.runs.arms import arm_names
     from excite.runs.collection import run_folders
     from excite.runs.procedure import Run
@@ -107,7 +108,7 @@ def sweep(
     experiment: str,
     arms: str | None,
     seeds: int | None,
-    engine: str,
+    engine: "EngineName",
     workers: int | None,
     shards: int | None,
     address: str | None,
@@ -123,10 +124,8 @@ def sweep(
     Finished jobs are not repeated, and two sweeps can share a folder. A killed job restarts from its checkpoint.
     Exits with 1 if a job failed; a diverged training is a result, not a failure.
     """
-    from functools import partial
-
+    from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.sweeps import engines
     from excite.sweeps.sweep import combinations
     from excite.sweeps.sweep import sweep as sweep_runs
 
@@ -140,12 +139,11 @@ def sweep(
     finished = sweep_runs(
         combinations(resolved, folder, seeds),
         folder,
-        engine=partial(engines.run_locally, workers=workers, shards=shards, device=device)
-        if engine == "local"
-        else partial(engines.run_on_ray, address=address, workers=workers, shards=shards, device=device),
         console=console(),
         arms=() if arms is None else arm_names(arms),
         device=device,
+        jobs_in=Shards(workers, engine, address),
+        shards=shards,
     )
     _show_study(folder, as_json, finished)
     if finished.failed:

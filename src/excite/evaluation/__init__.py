@@ -1,15 +1,15 @@
-"""Clean and robust accuracy with intervals, every example's outcome, and reasons to distrust them."""
+"""Measure clean and robust accuracy, with intervals, per-example outcomes and trust checks; compare two models."""
 
 from typing import TYPE_CHECKING
 
 from excite.evaluation.accuracy import Accuracy, Curve
 from excite.evaluation.comparison import Comparison, compare
 from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
+from excite.execution import Shards
 from excite.lazy import lazily
 
 if TYPE_CHECKING:
-    from excite.evaluation.judge import evaluate
-    from excite.evaluation.shards import Shards
+    from excite.evaluation.robustness import evaluate
 
 __all__ = [
     "Accuracy",
@@ -25,4 +25,4 @@ __all__ = [
     "evaluate",
 ]
 
-__getattr__ = lazily(__name__, {"evaluate": "judge", "Shards": "shards"})
+__getattr__ = lazily(__name__, {"evaluate": "robustness"})

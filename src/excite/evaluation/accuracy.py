@@ -1,4 +1,4 @@
-"""Who was right and who was not: how many, how sure that makes us of the rate, at one radius or at several."""
+"""Accuracies with 95% intervals, at one radius (`Accuracy`) or at several (`Curve`), and how outcomes are packed."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ class Accuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The one a file has stated, or scipy's, which takes a second to import."""
+        """As a file states it, or computed by scipy, which takes a second to import."""
         return self.known_interval or wilson(self.correct, self.total)
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Accuracy:
 
 
 def wilson(correct: int, total: int) -> tuple[float, float]:
-    """The rates p for which the observed count lies within 1.96 standard deviations of np (Wilson, 1927)."""
+    """All rates p for which `correct` lies within 1.96 standard deviations of its mean, total × p (Wilson, 1927)."""
     from scipy.stats import binomtest
 
     interval = binomtest(correct, total).proportion_ci(method="wilson")
@@ -65,12 +65,12 @@ def unpack(text: str, total: int) -> NDArray[np.bool_]:
 
 
 def pack_rows(fell_at: ArrayLike, radii: int) -> list[str]:
-    """For each radius, who withstood there; `fell_at` as in `Curve`."""
+    """For each radius, which examples withstood; `fell_at` as in `Curve`."""
     return [pack(np.asarray(fell_at) > radius) for radius in range(1, radii + 1)]
 
 
 def unpack_rows(rows: Sequence[str], correct: ArrayLike) -> NDArray[np.int64]:
-    """`fell_at` again; `correct` says who was right without an attack."""
+    """The inverse of `pack_rows`; `correct` says which examples are right without an attack."""
     right = np.asarray(correct)
     total: NDArray[np.int64] = np.sum([right, *(unpack(row, len(right)) for row in rows)], axis=0, dtype=np.int64)
     return total
@@ -78,21 +78,21 @@ def unpack_rows(rows: Sequence[str], correct: ArrayLike) -> NDArray[np.int64]:
 
 @dataclasses.dataclass(frozen=True)
 class MedianRadius:
-    """The radius at which half of the images are wrong, with a 95% interval; ∞ is beyond the largest that was tried."""
+    """The radius at which half of the images are wrong, with a 95% interval; ∞ if none was large enough."""
 
     value: float
     interval: tuple[float, float]
     eps: tuple[float, ...]
 
     def words(self, radius: float) -> str:
-        """In steps of 1/255 where the curve's own radii are."""
+        """In steps of 1/255 if the curve's radii are."""
         if math.isinf(radius):
             return f"> {pixels(self.eps[-1])}"
         levels = all("/" in pixels(eps) for eps in self.eps if eps > 0)
         return f"{255 * radius:.2f}/255" if levels else f"{radius:.3g}"
 
     def to_json(self) -> dict[str, Any]:
-        """∞ is null: JSON has no word for it."""
+        """JSON has no ∞; it becomes null."""
         value, *interval = (None if math.isinf(radius) else radius for radius in (self.value, *self.interval))
         return {"eps": value, "interval": interval}
 
@@ -103,18 +103,18 @@ class MedianRadius:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Curve:
-    """How one model stands at increasing radii: who fell at one has fallen at all after it.
+    """Accuracy at increasing radii: an example that falls at one radius counts as fallen at all larger ones.
 
     >>> print(Curve((1 / 255, 2 / 255), np.array([0, 1, 2, 3])))
     ε = 1/255 50.00% (15.00 to 85.00), 2/255 25.00% (4.56 to 69.94); median minimal ε 1.00/255 (0.00/255 to > 2/255)
     """
 
     eps: tuple[float, ...]
-    fell_at: NDArray[np.int64]  # per example: 0 wrong without attack, i wrong from the i-th radius on, more if never
+    fell_at: NDArray[np.int64]  # per example: 0 if wrong without attack, i if fallen at the i-th radius, n + 1 if never
     known_intervals: tuple[tuple[float, float], ...] | None = dataclasses.field(default=None, repr=False)
 
     def robust(self, eps: float) -> NDArray[np.bool_]:
-        """Per example, whether it withstood at one of the radii."""
+        """Per example, whether it withstood the attack at radius `eps`."""
         standing: NDArray[np.bool_] = self.fell_at > 1 + self.eps.index(eps)
         return standing
 
@@ -133,17 +133,17 @@ class Curve:
 
     @property
     def median(self) -> MedianRadius:
-        """Of the minimal radii of all images, where those wrong without an attack count as 0.
+        """The median of the minimal radii of all images; those wrong without an attack count as 0.
 
-        Between two radii the accuracy is taken to fall in a straight line. A radius lies in the interval unless its
-        accuracy is further from ½ than 1.96 standard deviations of a fair coin.
+        Between two radii the accuracy is interpolated linearly. The interval holds all radii whose accuracy is within
+        1.96 standard deviations of ½.
         """
         spread = Z95 / 2 / math.sqrt(len(self.fell_at))
         low, middle, high = (self._falls_to(0.5 + away) for away in (spread, 0.0, -spread))
         return MedianRadius(middle, (low, high), self.eps)
 
     def _falls_to(self, level: float) -> float:
-        """The radius at which the accuracy crosses `level` on its way down."""
+        """The radius at which the accuracy falls to `level`."""
         before, above = 0.0, float((self.fell_at > 0).mean())
         if above <= level:
             return 0.0

@@ -1,4 +1,4 @@
-"""Is one model more robust than another? Their verdicts paired by image, and over several trainings by seed."""
+"""Compare two models on the same images, and two arms over several seeds, with paired 95% intervals."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.evaluation.accuracy import Z95
 from excite.evaluation.result import Evaluation
-from excite.registry import named_options
 
 Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
 Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0
@@ -17,7 +16,7 @@ Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, �
 
 @dataclass(frozen=True)
 class Comparison:
-    """The second model against the first: who was right where the other was wrong."""
+    """How often each of two models is right where the other is wrong."""
 
     on: str
     total: int
@@ -44,7 +43,6 @@ class Comparison:
         )
 
 
-@named_options
 def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Comparison:
     """Compare two evaluations of the same examples on `"clean"`, an attack both met, or `"worst"` of the same attacks.
 
@@ -63,13 +61,13 @@ def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Compari
 
 
 def variance_of_mean(gains: NDArray[np.float64]) -> float:
-    """The variance of the mean of gains in [−1, 1], never zero: one example of +1 and one of −1 are added."""
+    """The variance of the mean of gains in [−1, 1]. One gain of +1 and one of −1 are added, so it is never zero."""
     more = np.append(gains, [1.0, -1.0])
     return float(more.var() / len(more))
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """How likely a split at least this uneven is if each disagreement goes either way by the toss of a coin.
+    """The p-value of a split this uneven if each disagreement were a coin toss.
 
     >>> mcnemar(0, 5)
     0.0625
@@ -82,7 +80,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """Accuracy of the arm minus accuracy of the baseline, the mean over the seeds."""
+    """The mean over seeds of the arm's accuracy minus the baseline's."""
 
     difference: float
     interval: tuple[float, float]  # 95%
@@ -94,13 +92,13 @@ class PairedDifference:
 
 
 def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
-    """The mean difference on `"clean"`, `"worst"` or an attack, with an interval for the luck of seeds and images.
+    """The mean difference on `"clean"`, `"worst"` or an attack, with an interval over seeds and images.
 
-    With one seed it is `compare`, which says nothing about another training. With several see
+    With one seed it is that of `compare`, which does not cover variation between trainings. With several, see
     `interval_over_seeds`.
     """
     if not pairs:
-        raise InputError("There is no seed at which both the baseline and the arm were evaluated; evaluate both.")
+        raise InputError("The baseline and the arm have no evaluated seed in common; evaluate both on the same seeds.")
     if len(pairs) == 1:
         comparison = compare(*pairs[0], on)
         return PairedDifference(comparison.difference, comparison.interval, 1)
@@ -113,22 +111,22 @@ def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
 
 
 def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
-    """A 95% interval of the mean gain over S ≥ 2 seeds; a block of `gains` holds the seeds judged on the same images.
+    """A 95% interval of the mean gain over S ≥ 2 seeds; each block of `gains` holds seeds evaluated on the same images.
 
-    The S means over images spread with the luck of the trainings, and what they share is the luck of the images that
-    several seeds were judged on. Half the interval is the root of
+    The S means vary between trainings; the choice of images that several seeds share moves all of them together. Half
+    the width of the interval is the root of
 
-        t² V_seeds / S + z² V_shared,    or of  z² V_images  where that is more.
+        t² V_seeds / S + z² V_shared,    or of  z² V_images  if that is larger.
 
     V_seeds is the variance of the means, t Student's quantile with S − 1 degrees of freedom and z the normal one.
     V_shared is what common images add to the variance of the overall mean without showing in V_seeds: in a block
     (V_mean − V_rest / seeds) / n for n images, V_mean being the variance over images of the mean gain over the block's
-    seeds and V_rest the mean square of what is left of the gains. V_images is the variance that the choice of images
-    gives the overall mean, the trainings as they are: few seeds may agree by chance, images cannot be surer than that.
+    seeds and V_rest the mean square of the residual gains. V_images is the variance of the overall mean due to the
+    choice of images, for fixed trainings. It is a lower bound, because few seeds may agree by chance.
 
     Of 2,000 simulated studies of 200 images each, for 2, 3 and 5 seeds, on the same or on different images, with and
-    without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals hold the truth; the test
-    of this module prints each. With two seeds they are wide, for that is what two seeds can say.
+    without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals contain the true value;
+    this module's test prints each. With two seeds the intervals are wide.
     """
     from scipy.special import stdtrit
 
@@ -139,21 +137,21 @@ def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
     shared = sum(w * _shared(block) for w, block in zip(weights, gains, strict=True))
     of_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * float(means.var(ddof=1)) / seeds
     half = max(of_seeds + Z95**2 * shared, Z95**2 * of_images) ** 0.5
-    return max(-1.0, mean - half), min(1.0, mean + half)  # shares cannot differ by more
+    return max(-1.0, mean - half), min(1.0, mean + half)  # accuracies cannot differ by more
 
 
 def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64]:
     if first.examples != second.examples:
         raise InputError("These evaluations used different examples; evaluate both models on the same ones.")
     gains: NDArray[np.float64] = np.asarray(second.outcomes(on), dtype=float) - np.asarray(first.outcomes(on))
-    one, other = (
+    first_attacks, second_attacks = (
         {name: attack.description for name, attack in model.attacks.items() if on in (name, "worst")}
         for model in (first, second)
     )
-    if one != other:
+    if first_attacks != second_attacks:
         raise InputError(
-            f"On {on!r} these evaluations met different attacks, {_listed(one)} and {_listed(other)}; evaluate both "
-            "models under the same ones, or compare them on one that both met."
+            f"These evaluations used different attacks for {on!r}: {_listed(first_attacks)}, and "
+            f"{_listed(second_attacks)}. Evaluate both models under the same ones, or compare them on one of both."
         )
     return gains
 
@@ -163,7 +161,7 @@ def _listed(attacks: Mapping[str, str]) -> str:
 
 
 def _shared(gains: Gains) -> float:
-    """What the choice of common images adds to the variance of the mean of `gains`; nothing where one seed has them."""
+    """What the choice of shared images adds to the variance of the mean of `gains`; zero with one seed."""
     seeds, images = gains.shape
     if seeds == 1 or images == 1:
         return 0.0

@@ -1,4 +1,4 @@
-"""What an evaluation found: accuracies with intervals, every example's outcome, what it cost, what to distrust."""
+"""The result of an evaluation: accuracies with intervals, every example's outcome, cost, and trust flags."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,15 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from excite.errors import InputError
 from excite.evaluation.accuracy import Accuracy, Curve, pack, unpack
 from excite.files import expected, read_json, write_json
-from excite.registry import with_named_options
 
-HARDLY_BETTER = 1.1  # times as often right as one answer for every image, or as rarely wrong: that is luck
-TRAIN_MODE = "train mode"  # the flag of a model that was left in it, and evaluated in eval mode
+HARDLY_BETTER = 1.1  # ratio to a constant answer below which accuracy, or error rate, counts as chance
+TRAIN_MODE = "train mode"  # flags a model that was passed in train mode; it was evaluated in eval mode
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Wall time (of several processes, added up), and images passed forward and backward through the model."""
+    """Wall time, summed over processes, and images passed forward and backward through the model."""
 
     seconds: float = 0.0
     forwards: int = 0
@@ -34,7 +33,7 @@ class Cost:
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """A reason to distrust the figures: its name, and what was seen."""
+    """A reason to distrust the accuracies: its name, and what was observed."""
 
     name: str
     message: str
@@ -52,7 +51,6 @@ class Stage:
     cost: Cost
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttackResult:
     description: str
@@ -65,17 +63,16 @@ class AttackResult:
         return sum((stage.cost for stage in self.stages), Cost())
 
 
-@with_named_options
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
     """Outcomes of one model on one set of examples, clean and under each attack.
 
-    `clean`, `robust[name]` and `worst` are accuracies with 95% intervals; `outcomes(name)` tells them example by
-    example; `flags` are reasons to distrust them.
+    `clean`, `robust[name]` and `worst` are accuracies with 95% intervals; `outcomes(name)` gives them per example;
+    `flags` are reasons to distrust them.
 
     >>> clean, standing = np.array([True, True, True, False]), np.array([True, False, True, False])
-    >>> found = Evaluation(clean, {"PGD": AttackResult("PGD-20", standing, ())}, (), Cost(), examples="")
-    >>> found.clean.value, found.worst.value
+    >>> evaluation = Evaluation(clean, {"PGD": AttackResult("PGD-20", standing, ())}, (), Cost(), examples="")
+    >>> evaluation.clean.value, evaluation.worst.value
     (0.75, 0.5)
     """
 
@@ -84,16 +81,16 @@ class Evaluation:
     flags: tuple[Flag, ...]
     cost: Cost  # of everything: clean accuracy, attacks, trust checks
     examples: str  # hash of images and labels: only evaluations of the same examples can be compared
-    known_intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # that a file states
-    chance: float | None = None  # accuracy of who always answers the commonest class; older files do not tell
+    known_intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # read from a file
+    chance: float | None = None  # accuracy of always answering the most common class; None in older files
 
     @property
     def learned_nothing(self) -> bool:
-        """Whether the model is hardly better than one answer for every image: more often right, or less often wrong."""
+        """Whether the model is hardly better than a constant answer, in accuracy and in error rate."""
         if self.chance is None:
             return False
-        right = self.clean.value
-        return right <= HARDLY_BETTER * self.chance and HARDLY_BETTER * (1 - right) >= 1 - self.chance
+        accuracy = self.clean.value
+        return accuracy <= HARDLY_BETTER * self.chance and HARDLY_BETTER * (1 - accuracy) >= 1 - self.chance
 
     @property
     def clean(self) -> Accuracy:
@@ -106,17 +103,17 @@ class Evaluation:
 
     @property
     def worst(self) -> Accuracy:
-        """Accuracy when each example meets the attack that suits it best."""
+        """Accuracy when each example meets the strongest of the attacks."""
         return self._accuracy("worst")
 
     @property
     def curves(self) -> dict[str, Curve]:
-        """Accuracy against ε, of each attack that ran at several."""
+        """Accuracy against ε, for each attack that ran at several radii."""
         return {name: result.curve for name, result in self.attacks.items() if result.curve is not None}
 
     @property
     def distrusted(self) -> bool:
-        """Whether a flag doubts the figures; that the model came in train mode does not touch them."""
+        """Whether a flag casts doubt on the accuracies; a model passed in train mode does not."""
         return any(flag.name != TRAIN_MODE for flag in self.flags)
 
     @property
@@ -128,7 +125,9 @@ class Evaluation:
         if name == "clean":
             return self.correct
         if name == "worst":
-            worst: NDArray[np.bool_] = np.all([self.correct, *(one.robust for one in self.attacks.values())], axis=0)
+            worst: NDArray[np.bool_] = np.all(
+                [self.correct, *(result.robust for result in self.attacks.values())], axis=0
+            )
             return worst
         if name not in self.attacks:
             raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
@@ -161,11 +160,11 @@ class Evaluation:
 
     @staticmethod
     def from_json(value: Mapping[str, Any], what: object = "This evaluation") -> "Evaluation":
-        """What `to_json` gave; figures that do not fit the outcomes are an error, which names `what` holds them."""
+        """The inverse of `to_json`. Accuracies that contradict the outcomes are an error, which names `what`."""
         with expected(what):
             total = value["total"]
             correct = unpack(value["clean"]["outcomes"], total)
-            found = Evaluation(
+            evaluation = Evaluation(
                 correct=correct,
                 attacks={
                     name: AttackResult(
@@ -189,26 +188,26 @@ class Evaluation:
                     ]
                 },
             )
-            found._check_sense(value)
-        return found
+            evaluation._check_consistency(value)
+        return evaluation
 
-    def _check_sense(self, stored: Mapping[str, Any]) -> None:
+    def _check_consistency(self, stored: Mapping[str, Any]) -> None:
         counted = {"clean": self.clean, "worst": self.worst}
         summaries = {name: (stored[name]["accuracy"], accuracy.value) for name, accuracy in counted.items()}
-        summaries |= {name: (stored["attacks"][name]["accuracy"], found.value) for name, found in self.robust.items()}
-        for name, (said, found) in summaries.items():
-            if said != found:
-                raise ValueError(f"the {name} accuracy is said to be {said}, its outcomes make {found}")
+        summaries |= {name: (stored["attacks"][name]["accuracy"], robust.value) for name, robust in self.robust.items()}
+        for name, (stated, computed) in summaries.items():
+            if stated != computed:
+                raise ValueError(f"the {name} accuracy is stated as {stated}, but its outcomes give {computed}")
         for name, result in self.attacks.items():
             if bool((result.robust & ~self.correct).any()):
-                raise ValueError(f"{name} is withstood by images that are wrong without it")
+                raise ValueError(f"some images withstand {name} but are wrong without it")
             standing = [len(self.correct), *(stage.standing for stage in result.stages)]
             left = int(result.robust.sum()) if result.stages else standing[-1]
             if standing != sorted(standing, reverse=True) or standing[-1] != left:
-                raise ValueError(f"the stages of {name} do not end with as many images as withstand it")
+                raise ValueError(f"the last stage of {name} does not leave as many images as withstand it")
             curve = result.curve
             if curve is not None and not np.array_equal(curve.robust(curve.eps[-1]), result.robust):
-                raise ValueError(f"the curve of {name} does not end with the images that withstand it")
+                raise ValueError(f"the curve of {name} does not end at the images that withstand it")
 
     def save(self, path: Path | str) -> None:
         write_json(Path(path), self.to_json())

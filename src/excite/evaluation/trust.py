@@ -1,4 +1,4 @@
-"""Is a robust accuracy to be believed? Cheap checks for masked gradients, randomness and attacks that are too weak."""
+"""Check whether a robust accuracy can be trusted: masked gradients, randomness, attacks that are too weak."""
 
 import itertools
 import sys
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from excite.attacks.auto_attack import Square
 from excite.attacks.fast_model import FastModel
-from excite.attacks.packaged import Square
 from excite.attacks.projected_gradient import PGD, margin, pgd
 from excite.attacks.protocol import Attack, Norm, right_answers
 from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
@@ -19,10 +19,10 @@ from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
 EXAMPLES = 64
 SQUARE_QUERIES = 200
 A_POINT = 0.01
-A_FEW = 3  # examples: fewer may be chance
-WEAKEST = 8  # examples, asked first
-A_SIGN = 2  # of the weakest: where fewer fall, the others hardly do
-DIFFERENT = 1e-4  # between two answers, relative to their size; rounding stays far below
+A_FEW = 3  # examples; fewer may be chance
+WEAKEST = 8  # examples, attacked first
+A_SIGN = 2  # if fewer of the weakest fall, the others hardly will
+DIFFERENT = 1e-4  # relative difference of two outputs; rounding errors are far smaller
 
 
 def distrust(
@@ -35,11 +35,11 @@ def distrust(
     results: Mapping[str, AttackResult],
     generator: torch.Generator,
 ) -> list[Flag]:
-    """Every reason found to distrust `results`; `examples` gives the images and labels with certain numbers.
+    """Every reason to distrust `results`; `examples` returns the images and labels with given numbers.
 
-    More attacking costs time, so it follows one attack only, of those that say their ball the first with the largest ε,
-    which follows gradients if there is one, on examples that withstood every attack of this size: a weak attack beside
-    a strong one misleads nobody.
+    Further attacks cost time, so only one attack is followed up: of those with a known ball, the one with the largest
+    ε, preferably one that uses gradients. It is tried on examples that withstood all attacks of this size, because a
+    weak attack does no harm beside a strong one.
     """
     flags = check_model(plain, *examples(_few(correct, generator))) if correct.any() else []
     sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None and attack.norm is not None}
@@ -55,13 +55,13 @@ def distrust(
 
 
 def _few(chosen: Tensor, generator: torch.Generator) -> Tensor:
-    """Of them all, drawn: the first may be of one class."""
+    """A random choice, because the first examples may all be of one class."""
     numbers = chosen.nonzero().squeeze(1)
     return numbers[torch.randperm(len(numbers), generator=generator)[:EXAMPLES]]
 
 
 def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
-    """Whether an attack that follows no gradient, such as Square, fooled what the others of its size had not."""
+    """Flag attacks without gradients, such as Square, that succeed where gradient attacks of the same size failed."""
     flags = []
     for name, attack in attacks.items():
         robust = results[name].robust
@@ -92,7 +92,7 @@ def _size(attack: Attack) -> tuple[object, object]:
 
 
 def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
-    """What can be seen whatever the attack, on a few examples that the model, in eval mode, gets right."""
+    """Checks that need no attack, on a few examples that the model, in eval mode, classifies correctly."""
     with torch.no_grad():
         logits = model(x)
         again = model(x)
@@ -110,7 +110,7 @@ def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
 
 
 def train_mode(model: nn.Module) -> Flag | None:
-    """Asked before the evaluation switches to eval mode."""
+    """Flag layers in train mode; call it before the evaluation switches to eval mode."""
     kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
     left = [
         name
@@ -121,19 +121,19 @@ def train_mode(model: nn.Module) -> Flag | None:
         return None
     return Flag(
         TRAIN_MODE,
-        f'the model came in train mode, where {len(left)} of its layers ("{left[0]}" first) behave differently; it was '
-        "evaluated in eval mode. Call model.eval() wherever else it is used.",
+        f'the model was in train mode, where {len(left)} of its layers (first "{left[0]}") behave differently; it was '
+        "evaluated in eval mode. Call model.eval() wherever else you use it.",
     )
 
 
 def not_finite(answers: int, total: int) -> Flag | None:
-    """Of `total` clean examples, so many were answered with infinity or no number."""
+    """Flag clean examples, `answers` of `total`, for which the model returns infinity or NaN."""
     if answers == 0:
         return None
     return Flag(
         "answers that are not finite",
-        f"{answers} of {total} examples are answered with infinity or no number, and count as wrong. Look for an "
-        "overflow, a division by zero or weights that diverged.",
+        f"the model returns infinity or NaN for {answers} of {total} examples, which count as wrong. Look for "
+        "overflow, division by zero or diverged weights.",
     )
 
 
@@ -154,8 +154,8 @@ def _batch_dependent(logits: Tensor, alone: Tensor) -> Flag | None:
         return None
     return Flag(
         "batch dependence",
-        f"an image's logits change by {difference:.2g} with the images beside it, even in eval mode: batch statistics "
-        "at test time are train mode by another name. Use fixed statistics.",
+        f"an image's logits change by {difference:.2g} with the other images of its batch, even in eval mode. Use "
+        "fixed statistics instead of batch statistics.",
     )
 
 
@@ -163,7 +163,7 @@ def _probabilities(logits: Tensor) -> Flag | None:
     if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         return Flag(
             "probabilities instead of logits",
-            "every row is non-negative and sums to one. A second softmax inside the loss flattens its gradient: "
+            "every row of outputs is non-negative and sums to one. The softmax in the loss then flattens the gradient; "
             "return logits.",
         )
     return None
@@ -228,14 +228,14 @@ def _vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
 
 
 def _does_not_fall(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
-    grey = PGD(eps=0.5, step=0.05, steps=20)  # within 0.5, every image can become the same grey one
+    grey = PGD(eps=0.5, step=0.05, steps=20)  # within 0.5, every image can become the same gray one
     left = 1 - _fooled(model, x, y, grey, None) / len(x)
     if left <= 0.1:
         return None
     return Flag(
         "accuracy does not fall",
-        f"at ε = 0.5, where nothing of the image need remain, PGD-20 leaves {left:.0%} of the examples standing: the "
-        "gradient does not lead the attack. Try other losses and Square.",
+        f"at ε = 0.5, which can turn every image into plain gray, {left:.0%} of the examples still withstand PGD-20: "
+        "the gradient misleads the attack. Try other losses and Square.",
     )
 
 
@@ -249,9 +249,9 @@ def check_attack(
     generator: torch.Generator,
     together: int = WEAKEST,
 ) -> list[Flag]:
-    """What more attacking shows on examples that withstood `attack`; `share` is the share of all that did.
+    """Try stronger attacks on examples that withstood `attack`; `share` is the share of all examples that did.
 
-    They are attacked so many `together`, the weakest first, as long as it is open whether enough of them fall.
+    They are attacked in groups of `together`, the weakest first, until it is clear whether enough of them fall.
     """
     if not attack.eps or attack.norm is None or share <= A_POINT:
         return []
@@ -275,7 +275,7 @@ def check_attack(
 
 
 def _weakest_first(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: Norm) -> Tensor:
-    """By their margin after one step as long as the ball's radius."""
+    """Order examples by their margin after one step of length ε."""
     moved = pgd(model, x, y, eps=eps, step=eps, steps=1, norm=norm, loss="margin", keep="last")
     with torch.no_grad():
         return margin(model(moved), y).argsort(descending=True)
@@ -290,21 +290,20 @@ def _stronger(fooled: int, drop: float) -> Flag | None:
         return None
     return Flag(
         "a stronger attack helps",
-        f"twice the steps, two random starts and the margin loss bring the accuracy down by about {100 * drop:.1f} "
-        "points or more: the attack had not done all it can. Raise steps and restarts and try that loss, until nothing "
-        "changes.",
+        f"twice the steps, two random starts and the margin loss lower the accuracy by about {100 * drop:.1f} points "
+        "or more: the attack was too weak. Raise steps and restarts, and try that loss, until nothing changes.",
     )
 
 
 def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
-    """`fooled` examples fell to it after every gradient attack of the same size had failed: `drop` of them all."""
+    """Flag that `fooled` examples, a share `drop` of all, fell to it after all gradient attacks of its size failed."""
     if not _enough(fooled, drop):
         return None
     return Flag(
         "black box beats white box",
-        f"{attack}, which sees no gradient, brings the accuracy down by about {100 * drop:.1f} points or more after "
-        f"the gradient attacks: they are too short, or their gradient is masked. Count the verdicts of {attack} too, "
-        "and raise steps and restarts; where that changes nothing, find what masks it.",
+        f"{attack}, which uses no gradient, lowers the accuracy by about {100 * drop:.1f} points or more after the "
+        f"gradient attacks: they are too short, or the gradient is masked. Report the accuracy under {attack} too, and "
+        "raise steps and restarts; if that changes nothing, find what masks the gradient.",
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
-from excite.evaluation.shards import UNSHARED
+from excite.execution import UNSHARED
 from excite.files import clear_away, once, turn, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named

@@ -1,34 +1,40 @@
-"""What an experiment costs on this machine: its work, at the passes per second that the machine is seen to make.
+"""How long an experiment takes on this machine: its number of forward passes, divided by a measured speed.
 
-Work is counted in forward passes of one image; a backward pass counts as many as it takes FLOPs. Nothing runs and no
-complete data set is read for it. The count is an upper bound but for one guess: how many images withstand an attack to
-its end, since those that fall leave it.
+Work is counted in forward passes of one image; a backward pass counts as two. No data set is read. The count is an
+upper bound, except that half of the images are assumed to withstand each attack: those that fall leave it early.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from excite import data
+from excite import data, models
 from excite.data.batches import steps_per_epoch
 from excite.objectives.protocol import TRAINING_PASSES
 from excite.quantities import duration
+from excite.randomness import drawing_from
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import look_up
 from excite.runs.experiment import Experiment, Model, estimator_of, is_wanted, with_values
 from excite.runs.stages.grid_search import HELD_OUT, MOST_HELD_OUT
-from excite.sweeps.speed import Network, passes_per_second
 
-WITHSTAND = 0.5  # the guess
-CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each is two training steps
+WITHSTAND = 0.5  # share of the images that is assumed to withstand an attack
+CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each costs two training steps
+MIN_SECONDS = 0.05  # of a training step whose speed is measured
+MAX_BATCH = 256
 
 
 @dataclass(frozen=True)
 class Workload:
-    """By what it is for. `teaching` is in passes of the teacher's network."""
+    """Forward passes of one image, by purpose; `teaching` counts those of the teacher's network."""
 
     training: float
     estimating: float = 0.0
@@ -37,12 +43,12 @@ class Workload:
 
     @property
     def passes(self) -> float:
-        """Through the experiment's own network."""
+        """Through the experiment's network."""
         return self.training + self.estimating + self.attacking
 
 
 def count_work(experiment: Experiment) -> Workload:
-    """Of one run with all its arms."""
+    """The work of one run with all its arms."""
     training, record, sizes = experiment.training, experiment.record, Sizes.of(experiment)
     arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
     per_image = named.objective.passes
@@ -53,8 +59,11 @@ def count_work(experiment: Experiment) -> Workload:
     slopes = min(record.slopes_per_epoch, sizes.steps) * sizes.batch
     measured = min(record.test_examples, sizes.test) + min(record.attacked_examples, sizes.test) * first_attack
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
-    one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured)
-    one_training += curvatures * CURVATURE_STEPS * min(record.probe_examples, sizes.train) * per_image
+    probe = min(record.probe_examples, sizes.train)
+    probed = probe * per_image if record.gradient == "probe" else 0
+    probed += probe * TRAINING_PASSES if record.input_gradients else 0
+    one_training = training.epochs * ((sizes.epoch + slopes) * per_image + measured + probed)
+    one_training += curvatures * CURVATURE_STEPS * probe * per_image
     looks = math.ceil(training.epochs / record.best_every) if record.best_every else 0
     one_training += looks * record.held_out_examples * first_attack
 
@@ -68,7 +77,7 @@ def count_work(experiment: Experiment) -> Workload:
     most = estimator_of(experiment).most_steps(training.epochs * sizes.steps)
     one_search = (training.epochs * sizes.epoch + most * sizes.batch) * per_image
     searches = [one_search + arm.rates * held_out * (1 + first_attack) for arm in arms if arm.rates]
-    tests = 2 if looks else 1  # of the last weights, and of the best
+    tests = 2 if looks else 1  # the last weights, and the best ones
     return Workload(
         training=len(arms) * one_training,
         estimating=sum(searches) + estimates,
@@ -79,7 +88,7 @@ def count_work(experiment: Experiment) -> Workload:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Images to train on and to test on; images and steps of an epoch; images of a batch."""
+    """Training images, test images, images and steps per epoch, and images per batch."""
 
     train: int
     test: int
@@ -107,7 +116,7 @@ def _teaching(experiment: Experiment, sizes: Sizes) -> float:
 
 @dataclass(frozen=True)
 class Price:
-    """Of one run, and of all runs of the experiment's sweep."""
+    """What one run takes, and what all runs of the experiment's sweep take."""
 
     work: Workload
     seconds: float
@@ -119,37 +128,84 @@ class Price:
 
 
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Price]:
-    """What each experiment would cost on `device`, whose speed is measured now."""
-    runs = {name: [experiment, *sweep_runs(experiment)] for name, experiment in experiments.items()}
-    speeds = passes_per_second(networks(itertools.chain.from_iterable(runs.values())), device)
+    """What each experiment takes on `device`, whose speed is measured now."""
+    speeds = {network: network.flops() * _passes_per_second(network, device) for network in MEASURED}
 
-    def seconds(run: Experiment, work: Workload) -> float:
-        return work.passes / speeds[_network(run, run.model)] + work.teaching / speeds[_network(run, _teacher(run))]
+    def seconds(run: Experiment, passes: float, model: Model) -> float:
+        network = Network(model.name, data.find(run.data.name).input_shape, tuple(sorted(model.options.items())))
+        flops = max(1, network.flops())
+        nearest = min(MEASURED, key=lambda measured: abs(math.log(measured.flops() / flops)))
+        return passes * flops / speeds[nearest]
 
-    found = {}
-    for name, (experiment, *swept) in runs.items():
-        work = count_work(experiment)
-        in_sweep = sum(seconds(run, count_work(run)) for run in swept)
-        found[name] = Price(work, seconds(experiment, work), len(swept), in_sweep)
-    return found
+    def total(run: Experiment, work: Workload) -> float:
+        teacher = (run.teacher and run.teacher.model) or run.model
+        return seconds(run, work.passes, run.model) + seconds(run, work.teaching, teacher)
 
-
-def networks(runs: Iterable[Experiment]) -> set[Network]:
-    """What they and their teachers train."""
-    return {_network(run, model) for run in runs for model in (run.model, _teacher(run))}
-
-
-def _network(run: Experiment, model: Model) -> Network:
-    return Network(model.name, data.find(run.data.name).input_shape, tuple(sorted(model.options.items())))
-
-
-def _teacher(run: Experiment) -> Model:
-    """The teacher's model; where there is none, the run's own."""
-    return (run.teacher and run.teacher.model) or run.model
+    prices = {}
+    for name, experiment in experiments.items():
+        work, swept = count_work(experiment), list(sweep_runs(experiment))
+        sweep_seconds = sum(total(run, count_work(run)) for run in swept)
+        prices[name] = Price(work, total(experiment, work), len(swept), sweep_seconds)
+    return prices
 
 
 def sweep_runs(experiment: Experiment) -> Iterator[Experiment]:
-    """Every combination of the sweep's values; none where there is no sweep."""
+    """Every combination of the sweep's values."""
     if experiment.sweep:
         for values in itertools.product(*experiment.sweep.values()):
             yield with_values(experiment, dict(zip(experiment.sweep, values, strict=True)))
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network with ten classes; how many there are hardly matters."""
+
+    name: str
+    input_shape: tuple[int, int, int] = (3, 32, 32)
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def create(self) -> nn.Module:
+        return models.create(self.name, input_shape=self.input_shape, **dict(self.options))
+
+    def flops(self) -> int:
+        """Of the forward pass of one image: those of its convolutions and linear layers. Nothing is computed."""
+        return _flops(self, models.MODELS.get(self.name))
+
+
+@functools.cache
+def _flops(network: Network, _: object) -> int:
+    total = 0
+
+    def add(layer: nn.Module, _: object, output: Tensor) -> None:
+        nonlocal total
+        total += 2 * output.numel() * layer.get_parameter("weight")[0].numel()
+
+    with torch.device("meta"), torch.no_grad():
+        model = network.create().eval()
+        for layer in model.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(add)
+        model(torch.zeros(1, *network.input_shape))
+    return total
+
+
+MEASURED = (Network("lenet5", (1, 28, 28)), Network("resnet8"))  # one is limited by memory, one by computing
+
+
+def _passes_per_second(network: Network, device: torch.device) -> float:
+    """Train on batches four times as large as the one before, until a step takes long enough to be measured."""
+    with drawing_from(0, device):
+        model = network.create().to(device).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        size, seconds = 4, 0.0
+        while seconds < MIN_SECONDS and size < MAX_BATCH:
+            size *= 4
+            images = torch.rand(size, *network.input_shape, device=device).contiguous(memory_format=torch.channels_last)
+            seconds = min(_step_seconds(model, images) for _ in range(2))
+    return TRAINING_PASSES * size / seconds
+
+
+def _step_seconds(model: nn.Module, images: Tensor) -> float:
+    labels, started = torch.zeros(len(images), dtype=torch.int64, device=images.device), time.perf_counter()
+    torch.autograd.backward(cross_entropy(model(images), labels))
+    torch.linalg.vector_norm(next(model.parameters()).grad).item()  # waits for an accelerator
+    return time.perf_counter() - started

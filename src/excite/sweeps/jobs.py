@@ -1,4 +1,4 @@
-"""A sweep's jobs: L, or one arm, of one run folder."""
+"""The jobs of a sweep: each estimates L for one run folder, or trains and attacks one arm of it."""
 
 import contextlib
 import os
@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from excite.console import Console
 from excite.errors import ExciteError, InterruptedRunError
-from excite.evaluation.shards import UNSHARED, Shards
-from excite.files import read_as
+from excite.execution import UNSHARED, Executor, Shards
+from excite.files import being_made, read_as
 from excite.runs.arms import OWN, arm_named
 from excite.runs.experiment import Experiment, estimator_of, is_shared, is_wanted
 from excite.runs.folder import RunFolder
@@ -20,8 +20,7 @@ from excite.runs.procedure import Run
 from excite.runs.records import StoredEstimate
 from excite.runs.stages.estimate import leader_of
 
-ESTIMATE_L = "L"  # the task that is not an arm; L@stated is by a preset
-RETRIES = 2  # of a job whose process was killed
+ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "stated"
 
 
 @dataclass(frozen=True)
@@ -32,13 +31,13 @@ class Job:
 
     @property
     def estimator(self) -> str | None:
-        """Whose L it estimates, if any."""
+        """The preset whose L it estimates; "" is the experiment's own, None if the job trains an arm."""
         task, _, name = self.task.partition("@")
         return name if task == ESTIMATE_L else None
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """What it leaves behind, one after the other; a training that diverged is not attacked."""
+        """The files it leaves behind, in order; a training that diverged is not attacked."""
         if self.estimator is not None:
             return (RunFolder(self.folder).estimate_file(self.estimator),)
         arm = RunFolder(self.folder).arm(self.task)
@@ -55,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """A training that diverged is a result; a job has failed when it has none."""
+    """How a job ended. A training that diverged is a result; a job without a result has failed."""
 
     status: Literal["done", "diverged", "failed"]
     reason: str = ""
@@ -66,9 +65,9 @@ class JobEnd:
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
-    """One job per arm, and one for each L that is needed or wanted; L itself may need a baseline's training.
+    """One job per arm, and one for each L that is needed or wanted. An estimate may need the baseline's training.
 
-    Where a study shares its L, the baseline is that of the run which estimates it, and the other runs wait for that L.
+    Where a study shares its L, one run estimates it from its own baseline, and the other runs wait for it.
     """
     asked = []
     for arm in map(arm_named, arms):
@@ -81,7 +80,7 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 
 
 def _before(job: Job) -> Iterator[Job]:
-    """All that it needs, and what those need, the first thing to do first."""
+    """All jobs that must end before this one, in order."""
     for needed in job.needs:
         yield from _before(needed)
         yield needed
@@ -97,27 +96,57 @@ def _estimate(folder: Path, experiment: Experiment, name: str) -> Job:
 
 
 def earlier_outcome(job: Job) -> JobEnd | None:
-    """How a job ended that needs not be done again; an L whose file says why there is none was not found."""
+    """How a job ended before, if it need not run again. An estimate that found no L runs again."""
     if all(file.exists() for file in job.files):
-        found = not job.estimator or read_as(job.files[0], StoredEstimate).estimate
-        return JobEnd("done", "earlier") if found else None
+        has_result = not job.estimator or read_as(job.files[0], StoredEstimate).estimate
+        return JobEnd("done", "earlier") if has_result else None
     arm = RunFolder(job.folder).arm(job.task)
     if job.estimator is None and arm.trained and arm.problem:
         return JobEnd("diverged", arm.problem)
     return None
 
 
+def run_jobs(
+    jobs: Iterable[Job], engine: Executor, *, device: str | None = None, shards: Shards = UNSHARED
+) -> Iterator[tuple[Job, JobEnd]]:
+    """Yield each job with its outcome as it ends; a job starts when all jobs that it needs have ended.
+
+    Jobs that another sweep in the same folder is working on start last.
+    """
+    waiting, running, ended = list(jobs), dict[Any, Job](), dict[Job, JobEnd]()
+    while waiting or running:
+        ready = [job for job in waiting if all(needed in ended for needed in job.needs)]
+        for job in sorted(ready, key=_runs_elsewhere):
+            if outcome := blocked(ended[needed] for needed in job.needs):
+                waiting.remove(job)
+                ended[job] = outcome
+                yield job, outcome
+            elif len(running) < engine.n_workers:
+                waiting.remove(job)
+                running[engine.submit(perform, job, device, shards)] = job
+        for task in engine.wait(running) if running else ():
+            job = running.pop(task)
+            try:
+                ended[job] = task.result()
+            except ExciteError as error:  # its process died too often
+                ended[job] = JobEnd("failed", f"{error} The log is {job.log}.")
+            yield job, ended[job]
+
+
+def _runs_elsewhere(job: Job) -> bool:
+    return any(being_made(file) for file in job.files)
+
+
 def blocked(needed: Iterable[JobEnd]) -> JobEnd | None:
-    """What becomes of a job that needs one that failed."""
+    """The outcome of a job that needs a failed one."""
     failed = next((outcome for outcome in needed if outcome.status == "failed"), None)
     return failed and JobEnd("failed", f"it needs a job that failed: {failed.reason}")
 
 
 def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
-    """Do one job, its attack shared among `shards`, its progress going to a log in the run folder.
+    """Run one job, or resume it; its attack is divided among `shards`. Progress goes to a log in the run folder.
 
-    Begun by a process that died, it goes on from there.
-    Only an interrupt is raised: whoever sent it knows whether the job is to be started again.
+    Every error becomes an outcome, except an interrupt: the engine decides whether the job starts again.
     """
     started = time.perf_counter()
     with (
@@ -128,21 +157,19 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
         console = Console()
         console.say(f"{job} in process {os.getpid()}")
         try:
-            problem = _work(Run.open(job.folder, console=console, device=device), job, shards)
+            run = Run.open(job.folder, console=console, device=device)
+            if job.estimator is None:
+                problem = run.finish(job.task, shards)
+            else:
+                problem = None
+                run.estimate(job.estimator)
         except InterruptedRunError:
             raise
         except ExciteError as error:
             console.say(f"error: {error}")
             return JobEnd("failed", str(error), time.perf_counter() - started)
-        except Exception as error:  # a fault of one job is not to end the others
+        except Exception as error:  # the other jobs go on
             console.say(traceback.format_exc())
             return JobEnd("failed", f"{error!r}, see {job.log}", time.perf_counter() - started)
     seconds = time.perf_counter() - started
     return JobEnd("diverged", problem, seconds) if problem else JobEnd("done", seconds=seconds)
-
-
-def _work(run: Run, job: Job, shards: Shards) -> str | None:
-    if job.estimator is None:
-        return run.finish(job.task, shards)
-    run.estimate(job.estimator)
-    return None

@@ -1,4 +1,4 @@
-"""Every name an experiment file can use, and what the experiments shipped with the package would cost here."""
+"""List every name that an experiment file can use, and how long the shipped experiments take on this machine."""
 
 import textwrap
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class Listing:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """A line per experiment; where they are wider than `width`, what it is stands below its name."""
+        """One line per experiment; if that is wider than `width`, its summary goes on the lines below."""
         rows = [("", "one run", "its sweep", "")]
         for name, experiment in self.experiments.items():
             cost = self.costs[name]
@@ -51,7 +51,7 @@ class Listing:
                 for head, row in zip(heads, rows, strict=True)
             ]
             names = ["\n".join(wrapped(line, width, subsequent_indent="  ")) for line in names]
-        heading = f"experiments, and what they would take here ({self.machine}):"
+        heading = f"experiments, and how long they take on this machine ({self.machine}):"
         return "\n".join([heading, *table, "", *names])
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Listing:
 
 
 def list_everything(device: torch.device, *, figures: Iterable[str] = ()) -> Listing:
-    """All there is, and the names of `figures`, which are drawn elsewhere; how fast `device` is, is measured now."""
+    """Measure the speed of `device` and list everything; `figures` are names that this station does not know."""
     experiments = {name: load(name) for name in sorted(catalogue())}
     names = {
         "data": list(data.names()),

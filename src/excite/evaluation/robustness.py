@@ -1,0 +1,270 @@
+"""Measure a model's clean accuracy and its accuracy under attack: `evaluate`, a loop over attacks and batches."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from excite.attacks.fast_model import FastModel, eval_mode
+from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
+from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
+from excite.errors import InputError
+from excite.evaluation import trust
+from excite.evaluation.accuracy import Curve
+from excite.evaluation.batch import Attacker, attack_in_worker, device_of
+from excite.evaluation.result import AttackResult, Cost, Evaluation
+from excite.evaluation.state import AttackState, Batch, BatchResult, Checks, Journal
+from excite.execution import EngineName, Executor, Shards, as_completed, executor
+from excite.quantities import MODULE, OnProgress, check_kind, check_whole
+from excite.randomness import seeded
+
+Array = Tensor | NDArray[Any]
+Batches = Iterable[tuple[Array, Array]]  # a DataLoader
+
+
+def evaluate(
+    model: nn.Module,
+    x: Array | Batches,
+    y: Array | None = None,
+    attacks: Attacks = (),
+    *,
+    eps: Radius | None = None,
+    batch_size: int = 128,
+    seed: int = 0,
+    fast: bool = True,
+    checks: bool = True,
+    journal: Path | str | None = None,
+    on_progress: OnProgress | None = None,
+    workers: int | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
+) -> Evaluation:
+    """Measure clean accuracy, accuracy under each attack and worst-case accuracy, with every example's outcome.
+
+    An attack is a function (model, x, y, generator) -> x_adv, for instance `attacks.create("pgd", …)` or
+    `partial(attacks.pgd, eps=…, step=…)`, or a name such as "pgd" or "fgsm" with `eps="8/255"`. Only examples that the
+    model classifies correctly are attacked. Each batch has its own generator, seeded from (seed, attack, batch), so
+    results depend neither on interruptions nor on the number of workers. The model is left as it was.
+
+    Inputs that are not images, such as rows of features in [0, 1], are evaluated the same way, without the checks that
+    need images. For text, attack the embeddings.
+
+    Args:
+        model: returns logits for images in [0, 1]; it is evaluated in eval mode.
+        x: images in [0, 1], as a tensor or an array; or a DataLoader, which replaces `x` and `y`.
+        y: class numbers.
+        attacks: one attack, a list, or a mapping from the names that the result shows.
+        eps: radius for attacks that have none. Several radii give a curve of accuracy against ε for every attack.
+        batch_size: examples that are attacked together. With several workers, leave each of them several batches.
+        seed: of every random choice.
+        fast: attack a faster copy of the model, with batch norm folded into convolutions.
+        checks: run the trust checks, whose findings are the result's `flags`.
+        journal: a file, written after every batch, from which an interrupted evaluation resumes.
+        on_progress: called with (done, total) examples of the attack that is running.
+        workers: processes that attack batches, each with one thread, or with one GPU if the model is on a GPU.
+        engine: "ray" attacks the batches on a Ray cluster.
+        address: of the Ray cluster; by default Ray is started on this machine.
+
+    Returns:
+        Accuracies with 95% intervals, per attack and in the worst case, and reasons to distrust them.
+
+    >>> blind = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    >>> _ = nn.init.zeros_(blind[1].weight), nn.init.constant_(blind[1].bias[:1], 1.0)  # always answers class 0
+    >>> evaluate(blind, torch.rand(4, 1, 2, 2), torch.tensor([0, 0, 1, 0]), {}).clean.value
+    0.75
+    """
+    check_whole("seed", seed, least=0)
+    check_whole("batch_size", batch_size, least=1)
+    check_kind("model", model, "parameters", MODULE)
+    by_name = as_attacks(attacks, eps)
+    x, y = as_examples(model, x, y)
+    path = None if journal is None else Path(journal)
+    (check_inputs if by_name else check_examples)(x, y)
+    if len(x) == 0:
+        raise InputError("There are no examples to evaluate; pass at least 1.")
+    shards = Shards(workers, engine, address)
+    shards.check(len(x))
+    flag_train_mode = trust.train_mode(model)
+    n_batches = len(by_name) and math.ceil(len(x) / batch_size)
+    with eval_mode(model), _gradients_kept(model):
+        with _workers(shards, device_of(model, x), n_batches) as pool:
+            started = time.perf_counter()
+            correct, n_not_finite = _clean(model, x, y, batch_size)
+            cost = Cost(time.perf_counter() - started, forwards=len(x))
+            examples, chance = fingerprint([x, y]), float(y.bincount().max()) / len(y)
+            if not by_name:
+                return Evaluation(correct.numpy(), {}, (), cost, examples, chance=chance)
+            order = [batch_size, seed, *((name, repr(attack)) for name, attack in by_name.items())]
+            weights = "" if path is None else fingerprint([*model.parameters(), *model.buffers(), correct])
+            key = f"{order} on {examples} with {weights}"
+            progress = Journal.open(path, key, by_name, correct.tolist(), batch_size)
+            attacker = Attacker(model, x, y, by_name, seed=seed, fast=fast)
+            attack_batches = _here(attacker) if pool is None else _in_workers(attacker, pool)
+            for name, state in progress.attacks.items():
+                while not state.finished:
+                    for batch, result in attack_batches(name, state):
+                        state.update(batch, result)
+                        progress.save(path)
+                        if on_progress is not None:
+                            on_progress(state.n_done, state.n_entered)
+                    state.next_stage(batch_size)
+        results = {name: _result(by_name[name], state) for name, state in progress.attacks.items()}
+        if checks and progress.checks is None:
+            found = _trust_checks(attacker, correct, results)
+            flags = [flag_train_mode, trust.not_finite(n_not_finite, len(x)), *found.flags]
+            progress.checks = Checks([flag for flag in flags if flag is not None], found.cost)
+            progress.save(path)
+    return Evaluation(
+        correct=correct.numpy(),
+        attacks=results,
+        flags=tuple(progress.flags),
+        cost=sum((result.cost for result in results.values()), cost + progress.cost_of_checks),
+        examples=examples,
+        chance=chance,
+    )
+
+
+AttackBatches = Callable[[str, AttackState], Iterator[tuple[Batch, BatchResult]]]
+
+
+def _here(attacker: Attacker) -> AttackBatches:
+    """Attack what is left of an attack's current stage in this process, one batch after the other."""
+
+    def attack_batches(name: str, state: AttackState) -> Iterator[tuple[Batch, BatchResult]]:
+        for batch in list(state.left):
+            yield batch, attacker.attack_batch(name, len(state.stages), batch, state.fallen(batch))
+
+    return attack_batches
+
+
+def _in_workers(attacker: Attacker, pool: Executor) -> AttackBatches:
+    """Attack what is left of an attack's current stage in workers; results come in any order."""
+    device = "cuda" if device_of(attacker.model, attacker.x).type == "cuda" else "cpu"
+    shared = pool.share((attacker.model, attacker.x, attacker.y, attacker.attacks, attacker.seed, attacker.fast))
+
+    def attack_batches(name: str, state: AttackState) -> Iterator[tuple[Batch, BatchResult]]:
+        stage = len(state.stages)
+        calls = [(batch, (shared, device, name, stage, batch, state.fallen(batch))) for batch in state.left]
+        return as_completed(pool, attack_in_worker, calls)
+
+    return attack_batches
+
+
+@contextlib.contextmanager
+def _workers(shards: Shards, device: torch.device, n_batches: int) -> Iterator[Executor | None]:
+    """None where this process attacks the batches itself."""
+    if shards.alone or n_batches == 0:
+        yield None
+    else:
+        with executor(shards, use_gpus=device.type == "cuda", n_tasks=n_batches) as pool:
+            yield pool
+
+
+def _result(attack: Attack, state: AttackState) -> AttackResult:
+    curve = Curve(attack.radii, np.asarray(state.fell_at)) if isinstance(attack, Ladder) else None
+    return AttackResult(str(attack), state.robust, tuple(state.stages), curve)
+
+
+def _trust_checks(attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult]) -> Checks:
+    plain, cost_before = FastModel(attacker.model), attacker.cost_so_far()
+    flags = trust.distrust(
+        plain,
+        attacker.fast_model,
+        attacker.examples,
+        correct=correct,
+        attacks={name: attack.rungs[-1] for name, attack in attacker.attacks.items()},
+        results=results,
+        generator=seeded(attacker.seed, "trust"),
+    )
+    return Checks(flags, attacker.cost_so_far() - cost_before + Cost(0, plain.forwards, plain.backwards))
+
+
+def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
+    """Which clean images are classified correctly, and for how many the output is not finite."""
+    device = device_of(model, x)
+    right, not_finite = [], 0
+    for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
+        with torch.no_grad():
+            try:
+                logits = model(images.to(device))
+            except RuntimeError as error:
+                raise InputError(
+                    f"The model does not take images of shape {tuple(x.shape[1:])}: {error}. Pass images of the shape "
+                    "it was trained on."
+                ) from error
+        if not isinstance(logits, Tensor):
+            raise InputError(
+                f"The model returns a {type(logits).__name__}, not logits. Wrap it in a module whose forward returns "
+                "logits alone."
+            )
+        if logits.dim() != 2 or len(logits) != len(images):
+            raise InputError(
+                f"For {len(images)} images the model returns shape {tuple(logits.shape)}; it must return one row of "
+                "logits per image."
+            )
+        check_labels(labels, logits)
+        right.append(right_answers(logits, labels.to(device)).cpu())
+        not_finite += int((~logits.isfinite().all(1)).sum())
+    return torch.cat(right), not_finite
+
+
+@contextlib.contextmanager
+def _gradients_kept(model: nn.Module) -> Iterator[None]:
+    """Restore the parameters' gradients afterwards, because some attacks call backward()."""
+    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in kept:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+
+
+def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[Tensor, Tensor]:
+    """Images in the model's floating-point type, and integer labels; a DataLoader is read to its end."""
+    if y is None:
+        x, y = _loaded(x)
+    images, labels = _tensor(x, "Images"), _tensor(y, "Labels")
+    if not images.is_floating_point() and images.dtype != torch.uint8:
+        raise InputError(
+            f"Inputs of type {images.dtype} cannot be attacked; images must be floating-point numbers in [0, 1]. For "
+            "text, attack a model that takes embeddings, scaled to [0, 1]."
+        )
+    if images.is_floating_point():
+        dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+        images = images.to(dtypes.pop()) if len(dtypes) == 1 else images
+    if not labels.is_floating_point() and labels.dtype != torch.bool:
+        labels = labels.long()
+    return images, labels
+
+
+def _loaded(batches: Any) -> tuple[Tensor, Tensor]:
+    try:
+        pairs = [(_tensor(images, "Images"), _tensor(labels, "Labels")) for images, labels in batches]
+        return torch.cat([images for images, _ in pairs]), torch.cat([labels for _, labels in pairs])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"Without y, x must yield batches (images, labels), as a DataLoader does ({error})."
+        ) from error
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    if isinstance(values, np.ndarray | list | tuple):
+        try:
+            return torch.as_tensor(np.asarray(values))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{what} must be numbers: {error}.") from error
+    raise InputError(
+        f"{what} must be a tensor or an array, not {type(values).__name__}. A DataLoader replaces images and labels: "
+        "evaluate(model, loader, attacks=…)."
+    )
