@@ -101,9 +101,9 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "fractions as labels": (lambda: judge(X, Y / 2), "class numbers"),
     "a label too large": (lambda: judge(X, Y + 9), "0 to 2"),
     "pixels up to 255": (lambda: judge(255 * X), "Divide by 255"),
-    "one class": (lambda: dataset((0, 0, 0), (0,), classes=2), "with one class there is nothing to learn"),
-    "one image": (lambda: dataset((1,), (1,)), "with one class there is nothing to learn"),
-    "an unseen class": (lambda: dataset((0, 1, 0), (0, 2), classes=3), "no training image is of class 2"),
+    "one class": (lambda: dataset((0, 0, 0), (0,), classes=2), "class"),
+    "one image": (lambda: dataset((1,), (1,)), "class"),
+    "an unseen class": (lambda: dataset((0, 1, 0), (0, 2), classes=3), "class 2"),
     "2.0 classes": (lambda: dataset(classes=2.0), "num_classes is 2.0; it must be a whole number"),  # type: ignore[arg-type]
     # seeds
     "train seed=-1": (

@@ -17,16 +17,8 @@ ELSEWHERE = {
     "cli/test_estimates.py": ("seen by the commands that need it", "runs/missing"),
     "integrations/test_robustbench.py": ("the command hands over to it", "cli/export"),
     "integrations/test_tensorboard.py": ("they are what its events hold", "integrations/scalars"),
-    "faults": ("damage is what it is for", "cli/verify data/sources/kinds"),
+    "faults": ("damage is what it is for", "cli/verify"),
     "test_public_names.py": ("lazy names are public names", "lazy"),
-    "data/self_training/test_labelling.py": (
-        "labels are made before they are kept",
-        "data/self_training/pseudo_labels",
-    ),
-    "data/sources/test_obtain.py": (
-        "places and descriptions are what it obtains from",
-        "data/sources/places data/sources/description",
-    ),
     "evaluation/test_judge.py": ("parts that only an evaluation calls", "evaluation/result evaluation/batch"),
     "evaluation/test_shards.py": ("how an evaluation is cut up, and Ray as one way", "evaluation/shards_on_ray"),
     "finder/test_one_call.py": ("parts of the one call", "finder/batch_loss finder/same_optimizer"),

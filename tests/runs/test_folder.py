@@ -39,7 +39,7 @@ def test_files_that_do_not_agree(small_run: RunFolder, tmp_path: Path, change: d
     run = RunFolder(Path(shutil.copytree(small_run.path, tmp_path / "run")))
     outcome = run.arm("poe").outcome_file
     write_json(outcome, read_json(outcome) | change)
-    with pytest.raises(CorruptFileError, match=r"metrics\.jsonl does not hold what it should"):
+    with pytest.raises(CorruptFileError, match=r"metrics\.jsonl"):
         _ = run.arm("poe").epochs
 
 

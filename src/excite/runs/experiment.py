@@ -34,7 +34,7 @@ class Data(Section, frozen=True):
     train_examples: Count | None = None  # a seeded subset; all of them where left out
     test_examples: Count | None = None
     augment: str = "none"
-    unlabelled: str | None = None  # a data set with hidden labels, or a file: see excite.data.self_training.unlabelled
+    unlabelled: str | None = None  # a data set with hidden labels, or a file: see excite.data.load_unlabelled
     epoch_samples: Count = 50_000  # of labelled and pseudo-labelled images, where there are any of the latter
 
 

@@ -10,7 +10,7 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
 from excite.evaluation.shards import UNSHARED
-from excite.files import clear_away, once, read_as, turn, write_json
+from excite.files import clear_away, locked, once, read_as, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.arms import OWN, arm_named
 from excite.runs.assemble import Parts, assemble, usable_device
@@ -61,7 +61,7 @@ class Run:
             self._check(arms or experiment.arms)
             recorded = self.files.experiment_file
             once(recorded, lambda: write_json(recorded, experiment.to_json()))
-        clear_away(folder.rglob(".*.part"))
+        clear_away(folder.rglob(".*.part*"))
         if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
             check_recording(self.parts)  # settings that never run are the first thing to say
             raise InputError(
@@ -233,7 +233,7 @@ class Run:
         shown = tuple(arm.name for arm in shown_arms(files))
         if not shown or not self.experiment.attacks:
             return
-        with turn(files.illustration_file, say=self.console.say):
+        with locked(files.illustration_file, say=self.console.say):
             now = self.files
             if now.illustration is not None and now.illustration.arms == shown:
                 return

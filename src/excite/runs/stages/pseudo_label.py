@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from excite.attacks.fast_model import fast_inference
-from excite.data.self_training.labelling import Labelling, check_shape, pseudo_label
-from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
+from excite.data.pseudo_labels import Labelling, Unlabelled, check_shape, load_unlabelled, pseudo_label
 from excite.errors import InputError
 from excite.randomness import device_of, undisturbed
 from excite.runs.missing import needed_model

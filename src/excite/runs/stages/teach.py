@@ -10,10 +10,15 @@ from torch import nn
 
 from excite.console import Speaker
 from excite.data import Split
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.self_training.labelling import check_shape
-from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
-from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
+from excite.data.pseudo_labels import (
+    PseudoLabels,
+    Unlabelled,
+    check_shape,
+    comes_labelled,
+    load_extra,
+    load_unlabelled,
+)
+from excite.data.published import HIDDEN_LABELS
 from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES
