@@ -26,7 +26,6 @@ ELSEWHERE = {
         "the fit's own likelihood",
         "lipschitz/extremes/profile_likelihood",
     ),
-    "models/test_models.py": ("every model's first weights, in one table", "models/initialize"),
     "report/figures/test_figures.py": (
         "every figure in one table",
         "report/figures/estimators report/figures/figure_1 report/figures/figure_2 report/figures/figure_3 "
