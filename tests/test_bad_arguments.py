@@ -177,9 +177,9 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "curvature_iterations is 0",
     ),
     "epochs of half steps": (
-        lambda: excite.Recorder(net := model(), sgd_of(net), steps_per_epoch=2.5),
+        lambda: excite.Recorder(net := model(), sgd_of(net), steps_per_epoch=2.5),  # type: ignore[arg-type]
         "steps_per_epoch",
-    ),  # type: ignore[arg-type]
+    ),
     "a probe without targets": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=X), r"is \(x, y\)"),  # type: ignore[arg-type]
     "a loader for a probe": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=BATCHES), r"is \(x, y\)"),  # type: ignore[arg-type]
     "a recorder of a lazy model": (lambda: excite.Recorder(net := nn.LazyLinear(3), sgd_of(net)), "pass a batch"),

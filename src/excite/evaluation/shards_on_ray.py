@@ -25,7 +25,7 @@ class OnRay:
         import ray
 
         on_gpu = device_of(judge.model, judge.x).type == "cuda"
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources = ray.cluster_resources()
         self._capacity = workers or max(1, int(resources.get("GPU" if on_gpu else "CPU", 1)))
         self._parcel = ray.put(parcel(judge, ray.cloudpickle.CloudPickler))
         self._device = "cuda" if on_gpu else "cpu"

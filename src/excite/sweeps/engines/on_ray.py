@@ -26,7 +26,7 @@ def run_on_ray(
     with cluster(address, workers, object_store_memory=OBJECT_STORE_BYTES):
         import ray
 
-        gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0  # type: ignore[no-untyped-call]
+        gpus = 1 if device != "cpu" and ray.cluster_resources().get("GPU") else 0
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES, retry_exceptions=True)(_perform)
         promises: dict[Job, ray.ObjectRef[JobEnd]] = {}
         for job in jobs:
