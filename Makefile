@@ -2,9 +2,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
-# Two stages of set-up: what running needs and no more, and what developing needs as well.
+# Three stages of set-up: what running needs, what tests need, and the packages that excite works with.
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
+EXTRAS := $(VENV)/.extras
 # Two processes of one thread each: small networks gain nothing from a second thread, and two of them would fight.
 # Files in their own order: sorted by the number of their tests, the few long ones would come last and alone.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
@@ -12,20 +13,22 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 .DEFAULT_GOAL := help
 MINUTES ?= 120
 
-.PHONY: help setup run test test-all soak bench docs lint clean
+.PHONY: help setup integrations run test test-all soak bench docs lint clean
 
 help: ## list every target
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
 
 setup: $(TOOLS) ## make .venv with excite and the tools it is developed with
+
+integrations: $(EXTRAS) ## add Ray, Lightning, transformers and others, without which their tests are skipped
 
 run: $(READY) ## run the paper's whole procedure with three seeds on the embedded data and write its report
 	$(BIN)/excite sweep quickstart --out runs/quickstart
 
-test: lint ## ruff, mypy, the contract of imports, and every test that needs no download and no long time
+test: lint ## ruff, mypy, the import contract, and every test that needs no download and no long time
 	$(PYTEST) -m "not slow"
 
-test-all: lint ## every test, fetching the complete data sets first (tens of minutes)
+test-all: $(EXTRAS) lint ## every test, fetching the complete data sets first (tens of minutes)
 	EXCITE_FETCH_DATA=1 $(PYTEST)
 
 soak: $(TOOLS) ## train, estimate and attack for two hours (MINUTES=10 for ten minutes): memory and open files stay flat
@@ -59,4 +62,8 @@ $(READY): pyproject.toml constraints.txt
 
 $(TOOLS): $(READY)
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(EXTRAS): $(TOOLS)
+	$(PIP) -e '.[integrations]'
 	@touch $@

@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from excite import data
-from excite.data.sources.store import stored_file
 from excite.errors import DataUnavailableError
 from excite.evaluation import AttackResult, Cost, Evaluation, Stage
 from excite.runs import load
@@ -40,7 +39,8 @@ def full_dataset() -> Callable[[str], data.Dataset]:
 
     @functools.cache
     def get(name: str) -> data.Dataset:
-        if not FETCH and not stored_file(data.data_directory(), name).exists():
+        file = data.find(name).file(data.data_directory())
+        if not FETCH and file is not None and not file.exists():
             pytest.skip(f"{name} is not in {data.data_directory()}; set EXCITE_FETCH_DATA=1 to fetch it")
         try:
             return data.load(name)

@@ -14,8 +14,8 @@ from excite import attacks, data, lipschitz, models, objectives
 from excite.attacks import Attack
 from excite.attacks.protocol import Norm
 from excite.cli import main
-from excite.data.sources.kinds import InMemory
-from excite.data.sources.known import DATASETS
+from excite.data.catalog import DATASETS
+from excite.data.sources import InMemory
 from excite.lipschitz import Estimator, LipschitzEstimate
 from excite.lipschitz.protocol import Needs
 from excite.report.figures import FIGURES, Kind

@@ -30,9 +30,8 @@ def test_the_metadata_are_complete() -> None:
 
 
 def test_running_needs_no_tools_of_development() -> None:
-    tools = names(
-        [item for extra in ("dev", "docs", "bench", "ray") for item in PROJECT["optional-dependencies"][extra]]
-    )
+    extras = PROJECT["optional-dependencies"]
+    tools = names([item for extra in ("dev", "integrations", "docs", "bench", "ray") for item in extras[extra]])
     assert names(PROJECT["dependencies"]).isdisjoint(tools)
 
 

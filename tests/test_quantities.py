@@ -19,8 +19,8 @@ def test_any_fraction(numerator: int, denominator: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "eight", "1/0", "1/2/3", "nan"])
-def test_what_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="write for instance"):
+def test_text_that_is_not_a_number_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="8/255"):
         number(text)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from excite import data
 from excite.data.dataset import Split
-from excite.data.sources.mnist import MNIST_SAMPLE
+from excite.data.published import MNIST_SAMPLE
 from excite.files import atomic
 
 TRAIN_PER_CLASS = 500

@@ -1,4 +1,4 @@
-"""How far things are, on stderr: bars on a terminal, plain lines elsewhere."""
+"""Show messages and progress on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
 import math
@@ -20,14 +20,14 @@ SECONDS_BETWEEN_UPDATES = 0.1
 
 
 class Speaker(Protocol):
-    """What stages speak to: lines, and tasks that know how far they are."""
+    """What stages report to: messages, and tasks with progress."""
 
     def say(self, text: str) -> None: ...
     def task(self, title: str) -> AbstractContextManager[OnProgress]: ...
 
 
 class Console:
-    """Says what is going on, unless it is quiet. NO_COLOR and dumb terminals are honoured by rich."""
+    """Prints messages and progress unless `quiet`. rich respects NO_COLOR and dumb terminals."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.rich = RichConsole(file=sys.stderr, highlight=False)
@@ -40,11 +40,11 @@ class Console:
         if self.rich.is_terminal:
             self.rich.print(text, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)  # not wrapped: logs are searched by line
+            print(text, file=sys.stderr, flush=True)  # not wrapped, so that logs can be searched by line
 
     @contextlib.contextmanager
     def task(self, title: str) -> Iterator[OnProgress]:
-        """Yield a function to be told (done, total), as often as it likes."""
+        """Yield a function that reports progress, `(done, total)`; it may be called at every step."""
         title = printable(title)
         started = time.perf_counter()
         if self.quiet:
@@ -59,24 +59,24 @@ class Console:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, TimeRemainingColumn(), console=self.rich, transient=True) as progress:
             task = progress.add_task(title, total=None)
-            yield _seldom(
+            yield _at_most_every(
                 SECONDS_BETWEEN_UPDATES, lambda done, total: progress.update(task, completed=done, total=total)
             )
 
     @contextlib.contextmanager
     def _lines(self, title: str) -> Iterator[OnProgress]:
         self.say(title)
-        began, first, before = 0.0, 0, math.inf  # of the first count: a task that goes on does not begin at none
+        began, first, before = 0.0, 0, math.inf  # a resumed task does not start at 0
 
         def line(done: int, total: int) -> None:
             left = (time.perf_counter() - began) * (total - done) / max(done - first, 1)
             self.say(f"{title}: {done} of {total}" + (f", about {left:.0f} s left" if done > first else ""))
 
-        show = _seldom(SECONDS_BETWEEN_LINES, line)
+        show = _at_most_every(SECONDS_BETWEEN_LINES, line)
 
         def update(done: int, total: int) -> None:
             nonlocal began, first, before
-            if done < before:  # the first, or another attack on the same images
+            if done < before:  # the first call, or another attack on the same images
                 began, first = time.perf_counter(), done
             before = done
             show(done, total)
@@ -86,7 +86,7 @@ class Console:
 
 @dataclass(frozen=True)
 class Placed:
-    """A console that says before every task where in a larger whole it is: "seed 1 of 2", "stage 3 of 7"."""
+    """A console that prefixes every task with its place in the whole: "seed 1 of 2", "stage 3 of 7"."""
 
     console: Speaker
     where: str
@@ -98,8 +98,8 @@ class Placed:
         return self.console.task(f"{self.where}, {title}")
 
 
-def _seldom(seconds: float, show: OnProgress) -> OnProgress:
-    """`show`, but not more often than every so many seconds: it is called at every training step."""
+def _at_most_every(seconds: float, show: OnProgress) -> OnProgress:
+    """Limit calls of `show` to one per `seconds`."""
     last = time.perf_counter()
 
     def update(done: int, total: int) -> None:

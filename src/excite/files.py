@@ -1,13 +1,12 @@
-"""Write a file so that a reader sees the old contents or the new, never a part; JSON so that edits show; each once."""
+"""Write files atomically, store JSON with a hash that reveals edits, and let one process at a time make a file."""
 
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,64 +18,68 @@ from excite.errors import CorruptFileError, ExciteError
 
 T = TypeVar("T")
 
-FORMAT = 1  # of every JSON file of a run folder: docs/run-folder.md
-_AGAIN = "Put the original file back, or delete it to do that stage again."
-_ACCEPT = (
-    "Put the original file back, or delete it to do that stage again; if you changed it on purpose: "
-    "excite verify FOLDER --accept."
-)
+FORMAT = 1  # version of every JSON file in a run folder, see docs/run-folder.md
+_RESTORE = "Restore the original file, or delete it to repeat that stage."
+_ACCEPT = f"{_RESTORE} If you changed it on purpose, run: excite verify FOLDER --accept."
 
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success fsync it, rename it to `path`, fsync the folder."""
-    with _told(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        clear_away(path.parent.glob(f".{glob.escape(path.name)}.*.part"))
-        temporary, held = _held_temporary(path)
+    """Yield a temporary path in the folder of `path`; on success, flush it to disk and rename it to `path`.
+
+    Readers see the old contents or the new contents, never a part of them.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
+    lock = _part_lock(temporary)  # held while this process writes, so that no other process clears the file away
     try:
-        with _told(path):
+        with _write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            clear_away(path.parent.glob(f".{glob.escape(path.name)}.*.part*"))
+            lock.acquire()
+            temporary.touch()
             yield temporary
-            _fsync(temporary)
-            temporary.chmod(0o644)
+            _fsync(temporary, os.O_RDWR)
             temporary.replace(path)
-        with _told(path, "The new file is in place, but may be lost if the machine stops now"):
-            _fsync(path.parent)
+        with _write_errors(path, "The new file is in place, but may be lost if the machine stops now"):
+            if os.name != "nt":  # Windows cannot open a folder
+                _fsync(path.parent, os.O_RDONLY)
     finally:
-        temporary.unlink(missing_ok=True)
-        os.close(held)
+        _remove(temporary, lock)
 
 
 def clear_away(parts: Iterable[Path]) -> None:
-    """Remove temporary files that nobody holds any more: their writers were killed."""
-    for part in parts:
-        with contextlib.suppress(OSError), part.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            part.unlink()
+    """Remove temporary files whose writers were killed; `parts` are `.*.part` files and their locks."""
+    for temporary in {part.with_name(part.name.removesuffix(".lock")) for part in parts}:
+        lock = _part_lock(temporary)
+        with contextlib.suppress(Timeout, OSError):
+            lock.acquire(timeout=0)
+            _remove(temporary, lock)
 
 
-def _held_temporary(path: Path) -> tuple[Path, int]:
-    """A new file beside `path`, and the descriptor whose lock tells others that its writer lives."""
-    while True:
-        held, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        fcntl.flock(held, fcntl.LOCK_EX)
-        if Path(name).exists():
-            return Path(name), held
-        os.close(held)  # cleared away before it was held
+def _part_lock(temporary: Path) -> FileLock:
+    return FileLock(temporary.with_name(f"{temporary.name}.lock"))
+
+
+def _remove(temporary: Path, lock: FileLock) -> None:
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
+    lock.release()
+    with contextlib.suppress(OSError):
+        Path(lock.lock_file).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
-def _told(path: Path, state: str = "What was there before is untouched") -> Iterator[None]:
-    """Say what the operating system would not do, what that means for `path`, and how to go on."""
+def _write_errors(path: Path, state: str = "The previous contents are unchanged") -> Iterator[None]:
+    """Turn an OSError into an error that says what happened to `path` and how to continue."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         problem = "No room left to write" if full else "Cannot write"
-        cure = "free some space" if full else "see that the disk can be written"
+        cure = "Free some space" if full else "Make sure the disk is writable"
         raise ExciteError(
-            f"{problem} {path} ({error.strerror or error}). {state}: {cure} and run the same command again, it goes on "
-            "from there."
+            f"{problem} {path} ({error.strerror or error}). {state}. {cure} and run the same command again; it "
+            "continues from there."
         ) from error
 
 
@@ -90,40 +93,40 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object, sealed: with the format's version and a hash that `read_json` checks."""
+    """Write an object with the version of the format and a hash that `read_json` checks."""
     write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object that `write_json` wrote, without its seal; refused where that is not what is in the file."""
+    """Read an object that `write_json` wrote; raise CorruptFileError if the file has been changed."""
     return unsealed(parse_json(path), f"{path}")
 
 
 def read_as(path: Path, kind: type[T]) -> T:
-    """The object that `write_json` wrote, as a dataclass of this kind, each of its fields checked."""
+    """Read an object that `write_json` wrote as an instance of the dataclass `kind`; check every field."""
     try:
         return msgspec.convert(read_json(path), kind)
     except msgspec.ValidationError as error:
-        raise CorruptFileError(f"{path} does not hold what it should: {error}. {_AGAIN}") from error
+        raise CorruptFileError(f"{path} has unexpected contents: {error}. {_RESTORE}") from error
 
 
 def parse_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:  # a ValueError also where it is no UTF-8
-        raise CorruptFileError(f"{path} is not valid JSON ({error}). {_AGAIN}") from error
+    except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are a ValueError too
+        raise CorruptFileError(f"{path} is not valid JSON ({error}). {_RESTORE}") from error
 
 
 def append_line(path: Path, value: Mapping[str, Any]) -> None:
-    """Add one sealed object to a file of JSON lines, and wait until it is on the disk."""
-    with _told(path), path.open("a", encoding="utf-8") as file:
+    """Append one sealed object to a file of JSON lines and flush it to disk."""
+    with _write_errors(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(sealed(value)) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every object of a file of JSON lines, each checked."""
+    """Read every sealed object of a file of JSON lines."""
     return [unsealed(value, f"Line {number} of {path}") for number, value in enumerate(parse_lines(path), start=1)]
 
 
@@ -132,56 +135,56 @@ def parse_lines(path: Path) -> list[Any]:
     try:
         return [json.loads(line) for line in lines if line]
     except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{path} holds a line that is not valid JSON ({error}). {_AGAIN}") from error
+        raise CorruptFileError(f"{path} has a line that is not valid JSON ({error}). {_RESTORE}") from error
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The object with its format and, last, the SHA-256 of its canonical form."""
+    """Add the format version and, last, the SHA-256 of the canonical form."""
     content = {"format": FORMAT, **value}
     return {**content, "sha256": canonical_sha256(content)}
 
 
 def unsealed(value: Any, what: str) -> dict[str, Any]:
-    """The object without its seal; `what` names it in the error for one that has none, or one that does not fit."""
+    """Remove the format version and the hash after checking them; `what` names the object in errors."""
     if not isinstance(value, dict):
-        raise CorruptFileError(f"{what} holds no JSON object. {_AGAIN}")
+        raise CorruptFileError(f"{what} is not a JSON object. {_RESTORE}")
     content = {key: entry for key, entry in value.items() if key != "sha256"}
     if "sha256" not in value or "format" not in value:
         raise CorruptFileError(
-            f"{what} carries no format and hash: it was written by hand or by an older excite. {_ACCEPT}"
+            f"{what} has no format version and hash: it was written by hand or by an older excite. {_ACCEPT}"
         )
     if value["format"] != FORMAT:
         raise CorruptFileError(
-            f"{what} has format {value['format']!r}; this excite reads {FORMAT}. Use the excite that wrote it, or a "
-            "newer one."
+            f"{what} has format {value['format']!r}; this version of excite reads {FORMAT}. Use the version that wrote "
+            "it, or a newer one."
         )
     if value["sha256"] != canonical_sha256(content):
-        raise CorruptFileError(f"{what} is not as it was written: its contents do not match their hash. {_ACCEPT}")
+        raise CorruptFileError(f"{what} was changed after it was written: it does not match its hash. {_ACCEPT}")
     del content["format"]
     return content
 
 
 def canonical_sha256(value: Any) -> str:
-    """Of a JSON value with sorted keys and no white space, whole numbers without a point: prettier files hash alike.
+    """Hash a JSON value with sorted keys, no white space, and 1.0 written as 1: reformatting keeps the hash.
 
     >>> canonical_sha256({"b": 1.0, "a": []}) == hashlib.sha256(b'{"a":[],"b":1}').hexdigest()
     True
     """
-    plain = _plain(json.loads(json.dumps(value)))  # keys that are numbers become what a file has
+    plain = _plain(json.loads(json.dumps(value)))  # numeric keys become text, as in a file
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @contextlib.contextmanager
 def expected(what: object) -> Iterator[None]:
-    """Turn what goes wrong while an object is made from a file's contents into an error that names the file."""
+    """Turn errors in building an object from a file's contents into a CorruptFileError that names the file."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, ExciteError):
             raise
         problem = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise CorruptFileError(f"{what} does not hold what it should: {problem}. {_AGAIN}") from error
+        raise CorruptFileError(f"{what} has unexpected contents: {problem}. {_RESTORE}") from error
 
 
 def sha256(path: Path) -> str:
@@ -197,8 +200,8 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _fsync(path: Path, mode: int) -> None:
+    descriptor = os.open(path, mode)
     try:
         os.fsync(descriptor)
     finally:
@@ -206,26 +209,26 @@ def _fsync(path: Path) -> None:
 
 
 def once(file: Path, make: Callable[[], object], *, say: Callable[[str], None] = lambda _: None) -> None:
-    """Call `make`, which leaves `file` behind, unless the file is there.
+    """Call `make`, which writes `file`, unless the file exists.
 
-    Of several processes that want the file one makes it and the others wait. The lock is the operating system's: that
-    of a process that died is free.
+    If several processes need the file, one makes it and the others wait. The operating system frees the lock of a
+    process that dies.
     """
     if file.exists():
         return
-    with turn(file, say=say):
+    with locked(file, say=say):
         if not file.exists():
             make()
 
 
 @contextlib.contextmanager
-def turn(file: Path, *, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
-    """While the block runs, no other process has its turn at `file`; say so where that means waiting."""
+def locked(file: Path, *, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold the lock of `file` while the block runs; tell the user through `say` if another process holds it."""
     lock = _lock(file)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        say(f"{file}: another process is at it; waiting.")
+        say(f"{file}: waiting for another process that is writing it.")
         lock.acquire()
     try:
         yield
@@ -234,16 +237,14 @@ def turn(file: Path, *, say: Callable[[str], None] = lambda _: None) -> Iterator
 
 
 def being_made(file: Path) -> bool:
-    """Whether some process is at it now."""
+    """Return whether another process is making the file now."""
     if file.exists() or not file.parent.exists():
         return False
-    lock = _lock(file)
     try:
-        lock.acquire(timeout=0)
+        with _lock(file).acquire(timeout=0):
+            return False
     except Timeout:
         return True
-    lock.release()
-    return False
 
 
 def _lock(file: Path) -> FileLock:

@@ -1,4 +1,4 @@
-"""Names of a package that are imported when first asked for: who only reads results should not wait for torch."""
+"""Import the names of a package on first use, so that reading results does not have to wait for torch."""
 
 import importlib
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The package's `__getattr__`; `homes` names the module of each name, inside the package."""
+    """Return a `__getattr__` for the package; `homes` maps each name to its module in the package."""
 
     def find(name: str) -> Any:
         if name not in homes:

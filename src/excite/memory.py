@@ -1,19 +1,18 @@
-"""Large tensors come from memory that the process keeps: the system would clear their pages again at every step."""
+"""Let glibc keep freed memory, because getting it back from the operating system at every step is slow."""
 
 import contextlib
 import ctypes
 import platform
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
-LARGEST_KEPT = 1 << 30  # bytes; what is larger is a data set rather than one of a step's tensors
+LARGEST_KEPT = 1 << 30  # bytes; larger blocks are data sets rather than tensors of a training step
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed, for the tensors of the next step; where it is not the C library, do nothing.
+    """Make glibc keep freed memory for the tensors of the next step; do nothing with another C library.
 
-    By default it gives every block above 32 MB back to the system, which hands it out again page by page, each cleared.
-    Numbers stay the same to the bit. The process holds more than it needs at a time, since freed blocks of other sizes
-    lie between those in use: docs/training.md has the figures.
+    By default glibc returns every block above 32 MB to the system, which clears its pages before it hands them out
+    again. Results do not change. The process uses somewhat more memory: docs/training.md has the figures.
     """
     if platform.libc_ver()[0] != "glibc":
         return

@@ -1,4 +1,4 @@
-"""Read numbers as people write them, 8/255 as well as 0.031, and refuse what is no number of the wanted kind."""
+"""Parse, check and format numbers: 8/255 as well as 0.031."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -6,11 +6,12 @@ from numbers import Integral, Real
 
 from excite.errors import InputError
 
-OnProgress = Callable[[int, int], None]  # is told how much is done, of how much
+OnProgress = Callable[[int, int], None]  # called with (done, total)
 
 
 def number(given: float | str) -> float:
-    """
+    """Parse a number or a fraction.
+
     >>> number("8/255") == number(8 / 255)
     True
     """
@@ -22,30 +23,30 @@ def number(given: float | str) -> float:
         (denominator,) = denominators or [1.0]
         return numerator / denominator
     except (ValueError, ArithmeticError) as error:
-        raise InputError(f'"{given}" is not a number; write for instance 0.031 or 8/255.') from error
+        raise InputError(f'"{given}" is not a number; write for example 0.031 or 8/255.') from error
 
 
 def check_whole(name: str, value: object, *, least: int | None = None) -> None:
-    """Refuse what is not a whole number, or is below `least`.
+    """Raise InputError unless the value is an integer, and at least `least`.
 
     >>> check_whole("epochs", 2.5, least=1)
     Traceback (most recent call last):
         ...
-    excite.errors.InputError: epochs is 2.5; it must be a whole number, at least 1.
+    excite.errors.InputError: epochs is 2.5; it must be an integer, at least 1.
     """
     if type(value) is bool or not isinstance(value, Integral) or (least is not None and int(value) < least):
         bound = "" if least is None else f", at least {least}"
-        raise InputError(f"{name} is {value!r}; it must be a whole number{bound}.")
+        raise InputError(f"{name} is {value!r}; it must be an integer{bound}.")
 
 
 def check_number(name: str, value: object) -> None:
-    """Refuse what is not a number at all; whether it is in range is the caller's to say."""
+    """Raise InputError unless the value is a real number; any range is checked by the caller."""
     if type(value) is bool or not isinstance(value, Real):
         raise InputError(f"{name} is {value!r}; it must be a number, such as 0.1.")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse what is not a finite number above 0.
+    """Raise InputError unless the value is a finite number above 0.
 
     >>> check_positive("multiple", -1)
     Traceback (most recent call last):
@@ -58,7 +59,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def check_kind(name: str, value: object, attribute: str, wanted: str) -> None:
-    """Refuse an object of another kind than the `wanted` one, which is known by an `attribute`.
+    """Raise InputError unless the value has the `attribute` that identifies the `wanted` kind of object.
 
     >>> check_kind("model", "lenet5", "parameters", "a torch module")
     Traceback (most recent call last):
@@ -73,23 +74,23 @@ MODULE = "a torch module"
 
 
 def duration(seconds: float) -> str:
-    """Two figures of the largest unit that fits.
+    """Format seconds with two digits, in the largest unit that fits.
 
     >>> duration(200), duration(4e6)
     ('3.3 min', '46 days')
     """
     for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * length:
-            return f"{_two_figures(seconds / length)} {unit}"
-    return f"{_two_figures(seconds)} s"
+            return f"{_two_digits(seconds / length)} {unit}"
+    return f"{_two_digits(seconds)} s"
 
 
-def _two_figures(value: float) -> str:
+def _two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):g}" if value < 100 else f"{value:,.0f}"
 
 
 def pixels(eps: float) -> str:
-    """8/255 rather than 0.03137: how the field reads ε. What is short as it is, such as 0.2, stays so.
+    """Format ε as a multiple of 1/255 where that is usual: 8/255 rather than 0.03137, but 0.2.
 
     >>> pixels(8 / 255), pixels(0.2), pixels(0.1)
     ('8/255', '0.2', '0.1')

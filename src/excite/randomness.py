@@ -1,4 +1,4 @@
-"""Every random choice has an address such as (seed, epoch, step), and looking at a model leaves no sign of it."""
+"""Derive generators from addresses such as (seed, epoch, step), and restore random state, buffers and modes."""
 
 import contextlib
 import json
@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 def derive_seed(*parts: int) -> int:
-    """A hash of `parts` in [0, 2**63), the same on every machine and in every process.
+    """Hash `parts` to a seed in [0, 2**63), the same on every machine and in every process.
 
-    Neighbouring addresses, such as two steps of an epoch, get unrelated seeds.
+    Neighboring addresses, such as two steps of an epoch, get unrelated seeds.
 
     >>> derive_seed(0, 7) == derive_seed(0, 7), derive_seed(0, 7) == derive_seed(7, 0)
     (True, False)
@@ -28,22 +28,22 @@ def derive_seed(*parts: int) -> int:
 
 
 def generator(*address: int) -> torch.Generator:
-    """A generator on the host whose draws depend on the address alone."""
+    """Return a CPU generator that depends on the address alone."""
     return torch.Generator().manual_seed(derive_seed(*address))
 
 
 def seeded(*words: object) -> torch.Generator:
-    """A generator whose draws depend on the words alone, in every process.
+    """Return a generator that depends on the words alone, in every process.
 
-    Another hash than `derive_seed`'s, because either one for both would change digits: the order of the images and
-    the first weights came from that one, the verdicts on disk and those that journals go on with came from this one.
+    It uses another hash than `derive_seed`. A single hash would change either stored evaluations, which use this one,
+    or the order of images and initial weights, which use the other.
     """
     digest = sha256(repr(words).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
 
 
 def step_generators(seed: int, epoch: int, *, start: int = 0, rank: int = 0) -> Iterator[torch.Generator]:
-    """What each step of an epoch may draw from, from step `start` on; each of several processes has its own."""
+    """Yield a generator for each step of an epoch from `start` on; each process (`rank`) has its own."""
     return (generator(seed, epoch, step, rank) for step in count(start))
 
 
@@ -52,13 +52,13 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def accelerator() -> torch.device:
-    """What a model that moves itself to a device most likely moves to."""
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return found or torch.device("cpu")
+    """Return the default accelerator, or the CPU if there is none."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return device or torch.device("cpu")
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """The state of every global generator that a loss on `device` may draw from."""
+    """Return the state of every global generator that a loss on `device` may use."""
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
         "numpy": np.random.get_state(),  # noqa: NPY002
@@ -72,7 +72,7 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Put back what `random_state` found; a generator that the state does not name stays as it is."""
+    """Restore what `random_state` returned; generators that are not in `state` are left alone."""
     if "torch" in state:
         torch.set_rng_state(state["torch"])
     if "numpy" in state:
@@ -86,7 +86,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 def state_tensors(device: torch.device) -> dict[str, Tensor]:
-    """`random_state` as tensors, for a checkpoint."""
+    """Return `random_state` as tensors, for a checkpoint."""
     state = random_state(device)
     name, keys, position, has_gauss, gauss = state["numpy"]
     tensors = {
@@ -100,7 +100,7 @@ def state_tensors(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Put back what `state_tensors` gave, or the part of it that an older checkpoint has."""
+    """Restore what `state_tensors` returned, or the part of it that an older checkpoint has."""
     state: dict[str, Any] = {}
     if "cpu" in tensors:
         state["torch"] = tensors["cpu"].cpu()
@@ -116,7 +116,7 @@ def restore_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> None
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Make the random parts of a loss (dropout, a random start) the same at every evaluation."""
+    """Seed all global generators, so that dropout and random starts are the same at every evaluation."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002
@@ -128,7 +128,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 @contextlib.contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, the global generators begin at `seed`; afterwards they are where they were."""
+    """Seed the global generators inside the block and restore them afterwards."""
     before = random_state(device)
     try:
         seed_all(seed, device)
@@ -138,27 +138,27 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def drawn_from(seed: int, device: torch.device, items: Iterator[T]) -> Iterator[T]:
-    """`items`, whose making draws from global generators of its own; who goes through them sees nothing of that."""
+    """Iterate over `items` with global random state of their own; the caller's random state is unaffected."""
     with drawing_from(seed, device):
-        own = random_state(device)
+        items_state = random_state(device)
     while True:
         before = random_state(device)
-        set_random_state(own, device)
+        set_random_state(items_state, device)
         try:
             item = next(items)
         except StopIteration:
             return
         finally:
-            own = random_state(device)
+            items_state = random_state(device)
             set_random_state(before, device)
         yield item
 
 
-Buffers = list[tuple[nn.Module, str, Tensor, Tensor]]  # whose, its name, itself, its value
+Buffers = list[tuple[nn.Module, str, Tensor, Tensor]]  # module, name, buffer, copy of its value
 
 
 def kept_buffers(model: nn.Module) -> Buffers:
-    """What `put_back` needs, whether a forward pass writes into the buffers or puts others in their place."""
+    """Copy all buffers for `put_back`, which works whether a forward pass changes or replaces them."""
     return [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
@@ -176,7 +176,7 @@ def put_back(buffers: Buffers) -> None:
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Put buffers (batch-norm statistics), train/eval modes and random generators back on leaving."""
+    """Restore buffers (batch-norm statistics), train/eval modes and random state after the block."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = kept_buffers(model)
     state = random_state(device)

@@ -1,4 +1,4 @@
-"""Start a torch scheduler at 1/L or 2/L, keeping its shape: ηᵏ = η¹ · γᵏ/γ¹."""
+"""Rescale a torch scheduler so that it starts at 1/L or 2/L and keeps its shape: ηᵏ = η¹ · γᵏ/γ¹."""
 
 import copy
 import math
@@ -14,13 +14,11 @@ from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLR
 from excite.errors import InputError, UnidentifiedError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
-from excite.registry import named_options
 from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates, scheduler_parts
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
 
-@named_options
 def rescale_scheduler(
     scheduler: Scheduler,
     estimate: LipschitzEstimate,
@@ -29,25 +27,22 @@ def rescale_scheduler(
     horizon: int = 1000,
     allow_unidentified: bool = False,
 ) -> Scheduler:
-    """Rescale a scheduler of torch in place, so that it starts at η¹ = `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹.
+    """Rescale a torch scheduler in place, so that it starts at η¹ = `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹.
 
-    γᵏ are the rates it would have given. Every parameter group is multiplied by the same factor, the one that brings
-    the largest of their first rates to `multiple`/L, so no group ever exceeds it. What a scheduler holds in absolute
-    terms, `eta_min` of a cosine, is multiplied too. The state_dicts of scheduler and optimizer hold the new rates: to
-    resume a run, load them as ever, with or without rescaling first.
+    γᵏ are its rates before. The rates of all parameter groups, and absolute rates such as `eta_min` of a cosine, are
+    multiplied by the same factor, which brings the largest first rate to `multiple`/L. The state_dicts of scheduler
+    and optimizer contain the new rates: to resume a run, load them as usual.
 
-    With `multiple=1` the theorem asks that no rate is above 1/L. So a schedule that rises above its first rate within
-    `horizon` steps (a warm-up) is refused, and so is one whose rates cannot be known before training. An L that is not
-    identified is refused with an UnidentifiedError, unless `allow_unidentified` is set.
+    With `multiple=1`, the theorem requires that no rate exceeds 1/L. InputError is raised for a schedule that rises
+    above its first rate within `horizon` steps (a warm-up) and for one whose rates are not known before training.
 
     Args:
         scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, LambdaLR, SequentialLR … before its first
             `step()`.
-        estimate: where L comes from; only its `learning_rate` is used.
-        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent one.
-        horizon: how many steps of the schedule are looked at beforehand; no more than training takes, where it is made
-            for these.
-        allow_unidentified: use an L even if it is not identified.
+        estimate: the estimate of L.
+        multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate 2/L.
+        horizon: how many steps of the schedule to check in advance; at most as many as the schedule is defined for.
+        allow_unidentified: use an L that is not identified instead of raising UnidentifiedError.
 
     Returns:
         The same scheduler.
@@ -61,10 +56,8 @@ def rescale_scheduler(
     0.125
     """
     check_whole("horizon", horizon, least=1)
-    check_kind("scheduler", scheduler, "optimizer", "a scheduler of torch")
-    check_kind(
-        "estimate", estimate, "learning_rate", "a LipschitzEstimate, as estimate_lipschitz and find_edge give it"
-    )
+    check_kind("scheduler", scheduler, "optimizer", "a torch scheduler")
+    check_kind("estimate", estimate, "learning_rate", "a LipschitzEstimate, for example of estimate_lipschitz")
     check_reliable(estimate, allow_unidentified=allow_unidentified)
     rate = estimate.learning_rate(multiple)
     scale_rates(scheduler.optimizer, [scheduler], rate / first_rate(scheduler, horizon=horizon))
@@ -72,71 +65,69 @@ def rescale_scheduler(
 
 
 def check_reliable(estimate: LipschitzEstimate, *, allow_unidentified: bool) -> None:
-    """Refuse to train at an L that is not identified, unless that is allowed."""
+    """Raise UnidentifiedError if L is not identified, unless that is allowed."""
     if not estimate.reliable and not allow_unidentified:
-        raise UnidentifiedError(f"{estimate} To use it all the same, pass allow_unidentified=True.")
+        raise UnidentifiedError(f"{estimate} To use it anyway, pass allow_unidentified=True.")
 
 
 def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
-    """γ¹, the largest of the groups' first rates, of a scheduler that can be rescaled; the others are refused."""
-    _refuse_what_has_no_shape(scheduler)
+    """Return γ¹, the largest first rate of the groups; raise InputError if the scheduler cannot be rescaled."""
+    _check_type(scheduler)
     kind = type(scheduler).__name__
     steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
         raise InputError(
-            f"This {kind} has already stepped {steps} times. Rescale a new one; to resume a run, load its state after "
-            "rescaling, or do not rescale at all: the state holds the new rates."
+            f"This {kind} has already stepped {steps} times. Rescale a new scheduler. To resume a run, load its "
+            "state_dict, which contains the rescaled rates."
         )
     first = max(_rates(scheduler))
-    before, after = _twin(scheduler), _twin(scheduler)
+    before, after = _copy(scheduler), _copy(scheduler)
     scale_rates(after.optimizer, [after], 2.0)
     for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
         if max(rates) > first * (1 + ROUNDING):
-            ends = f" If training ends before, pass horizon={step}." if step > 1 else ""
+            ends = f" If training ends before that, pass horizon={step}." if step > 1 else ""
             raise InputError(
-                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Below "
-                "1/L only a schedule that starts at its largest rate is safe: drop the warm-up, or build the schedule "
-                f"anew so that its largest rate is estimate.learning_rate().{ends}"
+                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Remove "
+                f"the warm-up, or build a schedule whose largest rate is estimate.learning_rate().{ends}"
             )
         if any(
             not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)
             for old, new in zip(rates, doubled, strict=True)
         ):
             raise InputError(
-                f"{kind} holds rates in absolute terms, so it does not keep its shape when rescaled. Build it anew, "
-                "from an optimizer made with lr=estimate.learning_rate()."
+                f"{kind} uses absolute rates, so it does not keep its shape when rescaled. Build it again, for an "
+                "optimizer with lr=estimate.learning_rate()."
             )
     if not (math.isfinite(first) and first > 0):
-        raise InputError(f"The first rate is {first}, which has no multiple at 1/L; start from a rate above 0.")
+        raise InputError(f"The first rate is {first}; it must be above 0 to be rescaled.")
     return first
 
 
 def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
-    """The largest rate of the groups at each of `steps` steps, relative to the largest of all."""
+    """Return the largest rate of the groups at each of `steps` steps, relative to the largest of all."""
     if isinstance(scheduler, ReduceLROnPlateau):
         raise InputError(
-            "ReduceLROnPlateau decides its rates during training; leave it out, so that rates are constant."
+            "ReduceLROnPlateau chooses its rates during training. Leave it out, so that the rate is constant."
         )
-    rates = [max(of_groups) for of_groups in _future(_twin(scheduler), steps)]
+    rates = [max(of_groups) for of_groups in _future(_copy(scheduler), steps)]
     if not max(rates) > 0:
-        raise InputError(f"This {type(scheduler).__name__} gives no rate above 0 in {steps} steps.")
+        raise InputError(f"All rates of this {type(scheduler).__name__} are 0 in the first {steps} steps.")
     return [rate / max(rates) for rate in rates]
 
 
-def _refuse_what_has_no_shape(scheduler: LRScheduler) -> None:
+def _check_type(scheduler: LRScheduler) -> None:
     if isinstance(scheduler, ReduceLROnPlateau):
         raise InputError(
-            "ReduceLROnPlateau decides its rates during training, so there is no γᵏ to rescale. It never raises the "
-            "rate: make its optimizer with lr=estimate.learning_rate(), and leave it as it is."
+            "ReduceLROnPlateau chooses its rates during training, so it cannot be rescaled. Because it only lowers the "
+            "rate, build its optimizer with lr=estimate.learning_rate() instead."
         )
     if isinstance(scheduler, OneCycleLR | CyclicLR):
         raise InputError(
-            f"{type(scheduler).__name__} warms up: it starts below its largest rate, where the rescaled schedule must "
-            "start. Take a schedule that only falls, such as CosineAnnealingLR, or pass max_lr=estimate.learning_rate()"
-            " to it yourself."
+            f"{type(scheduler).__name__} starts below its largest rate, so it cannot be rescaled. Use a schedule that "
+            "only decreases, such as CosineAnnealingLR, or build this one with max_lr=estimate.learning_rate()."
         )
     if isinstance(scheduler, ScheduledRate):
-        raise InputError("A schedule of excite is rescaled before it is attached: schedules.rescale(schedule, 1/L).")
+        raise InputError("Rescale a schedule of excite before you attach it: schedules.rescale(schedule, 1/L).")
 
 
 def _rates(scheduler: LRScheduler) -> list[float]:
@@ -144,7 +135,7 @@ def _rates(scheduler: LRScheduler) -> list[float]:
 
 
 def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor: float) -> None:
-    """Multiply the rates of `optimizer` and those that its `schedulers` hold."""
+    """Multiply the rates of `optimizer` and of its `schedulers`."""
     for scheduler in schedulers:
         scale_base_rates(scheduler, factor)
     for group in optimizer.param_groups:
@@ -155,8 +146,8 @@ def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor:
                 group[name] *= factor
 
 
-def _twin(scheduler: Scheduler) -> Scheduler:
-    """A copy that drives an optimizer of nothing."""
+def _copy(scheduler: Scheduler) -> Scheduler:
+    """Return a copy of the scheduler with an optimizer of its own."""
     groups: list[dict[str, Any]] = [
         group
         | {"params": [torch.zeros(1, requires_grad=True)]}
@@ -169,14 +160,14 @@ def _twin(scheduler: Scheduler) -> Scheduler:
 def _future(scheduler: LRScheduler, steps: int) -> list[list[float]]:
     rates = [_rates(scheduler)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the twin's optimizer takes no steps
+        warnings.simplefilter("ignore")  # the copy's optimizer takes no steps
         for step in range(1, steps):
             try:
                 scheduler.step()
                 rates.append(_rates(scheduler))
             except NO_RATE as error:
                 raise InputError(
-                    f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before, pass "
-                    f"horizon={step}."
+                    f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before that, "
+                    f"pass horizon={step}."
                 ) from error
     return rates

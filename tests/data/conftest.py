@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from excite.data.dataset import Dataset, Split
-from excite.data.sources.description import Description, OfficialFile
-from excite.data.sources.mnist import decode_idx_files
+from excite.data.published import decode_mnist
+from excite.data.sources import Published
 
 IDX_NAMES = (
     "train-images-idx3-ubyte.gz",
@@ -40,20 +40,20 @@ def small_files(small_dataset: Dataset) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="session")
-def small(small_dataset: Dataset, small_files: dict[str, bytes]) -> Description:
-    """The small data set, its official addresses out of reach."""
-    return Description(
+def small(small_dataset: Dataset, small_files: dict[str, bytes]) -> Published:
+    """The small data set; nothing listens at its URL."""
+    return Published(
         name="small",
         about="noise",
         num_classes=3,
         input_shape=(1, 6, 5),
         train_images=20,
         test_images=7,
-        files=tuple(
-            OfficialFile(name, f"{CLOSED_PORT}/{name}", hashlib.md5(contents, usedforsecurity=False).hexdigest())
-            for name, contents in small_files.items()
-        ),
-        decode=decode_idx_files,
+        url=CLOSED_PORT,
+        files={
+            name: hashlib.md5(contents, usedforsecurity=False).hexdigest() for name, contents in small_files.items()
+        },
+        decode=decode_mnist,
         fingerprint=small_dataset.fingerprint(),
     )
 

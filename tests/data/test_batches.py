@@ -155,10 +155,10 @@ def test_memory_format_and_device_are_as_asked() -> None:
 
 @pytest.mark.parametrize("start", [-1, 4])
 def test_a_start_outside_the_epoch_is_refused_at_once(start: int) -> None:
-    with pytest.raises(InputError, match="pass 0 to 3"):
+    with pytest.raises(InputError, match="start"):
         epoch_batches(numbered(9), batch_size=3, seed=0, epoch=0, start=start)
 
 
 def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(InputError, match="batch_size is 0; it must be a whole number, at least 1"):
+    with pytest.raises(InputError, match="batch_size"):
         steps_per_epoch(9, 0)

@@ -12,9 +12,8 @@ import torch
 
 from excite import data
 from excite.data import Dataset, PseudoLabels, load_extra, load_unlabelled
-from excite.data.sources.description import Description
-from excite.data.sources.mnist import decode_idx_files
-from excite.data.sources.store import read_stored, stored_file, write_stored
+from excite.data.published import decode_mnist
+from excite.data.sources import Published
 from excite.errors import ExciteError
 from excite.evaluation import Evaluation, evaluate
 from excite.lipschitz.protocol import LipschitzEstimate
@@ -42,15 +41,16 @@ EVERY_FILE: dict[str, Any] = EXPERIMENT | {  # every kind that a run has
 
 
 HIDDEN = "mnist-sample-1k+4k"
-CACHED = Description(
+CACHED = Published(
     name="cached",
     about="a few digits",
     num_classes=10,
     input_shape=(1, 28, 28),
     train_images=30,
     test_images=10,
-    files=(),
-    decode=decode_idx_files,
+    url="",
+    files={},
+    decode=decode_mnist,
 )
 
 
@@ -76,7 +76,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     labels.save(run.files.pseudo_labels_file)
     digits = data.load("mnist-sample")
     few = Dataset(CACHED.name, digits.train.subset(30), digits.test.subset(10), 10)
-    write_stored(stored_file(folder, CACHED.name), few)
+    CACHED.write(CACHED.file(folder), few)
     return folder
 
 
@@ -104,7 +104,7 @@ def told(finished: Path) -> Callable[[Path], str]:
         says: list[Any] = [folder.to_json(), folder.illustration and folder.illustration.to_json()]
         says.append(judged(parts, folder).to_json()["attacks"])
         says.append(load_extra(folder.pseudo_labels_file).labels.tolist())
-        says.append(read_stored(stored_file(path, CACHED.name), CACHED).fingerprint())
+        says.append(CACHED.read(CACHED.file(path)).fingerprint())
         for name, stored in folder.estimates.items():
             found: LipschitzEstimate | None = stored.estimate
             says.append([name, found and found.to_json(), stored.problem])

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,12 @@ class Disk:
     @contextlib.contextmanager
     def watched(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
         """While the block runs, everything that is written below `folder` is asked for first."""
-        make, open_, sync, replace = tempfile.mkstemp, Path.open, os.fsync, Path.replace
+        touch, open_, sync, replace = Path.touch, Path.open, os.fsync, Path.replace
 
-        def mkstemp(*args: Any, **options: Any) -> Any:
-            if folder in (into := Path(options["dir"]), *into.parents):
-                self.ask(CREATION, into / f"{options['prefix'].strip('.')}")
-            return make(*args, **options)
+        def touched(path: Path) -> None:
+            if folder in path.parents:
+                self.ask(CREATION, path)
+            touch(path)
 
         def opened(path: Path, mode: str = "r", *args: Any, **options: Any) -> Any:
             if folder not in path.parents or not set(mode) & set("wa"):
@@ -75,7 +74,7 @@ class Disk:
             return replace(path, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(tempfile, "mkstemp", mkstemp)
+            patch.setattr(Path, "touch", touched)
             patch.setattr(Path, "open", opened)
             patch.setattr(os, "fsync", fsync)
             patch.setattr(Path, "replace", renamed)

@@ -32,5 +32,5 @@ def test_block_in_place_equals_the_plain_formula(channels: int, stride: int) -> 
 
 @pytest.mark.parametrize("depth", [4, 29])
 def test_a_depth_without_blocks_is_refused(depth: int) -> None:
-    with pytest.raises(InputError, match=r"6n \+ 4 layers"):
+    with pytest.raises(InputError, match="depth"):
         WideResNet(depth, 2)

@@ -179,6 +179,7 @@ def test_arms_and_seeds_can_be_added(
 
 @pytest.mark.slow
 def test_a_shared_attack_gives_the_same_verdicts(tiny: Path, tmp_path: Path, call: Call) -> None:
+    pytest.importorskip("ray")
     arguments = ("sweep", tiny, "--arms", "baseline", "--set", "data.test_examples=300")  # three batches
     verdicts = {}
     for name, shards in {"alone": (), "shared": ("--shards", "2"), "ray": ("--shards", "2", "--engine", "ray")}.items():
@@ -196,6 +197,7 @@ def test_more_shards_than_images_are_refused_before_the_training(tiny: Path, tmp
 
 @pytest.mark.slow
 def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start) -> None:
+    pytest.importorskip("ray")
     process = start("sweep", tiny, *LONG, "--engine", "ray", "--seeds", "2", "--workers", "2", "--out", "sweep")
     run = tmp_path / "sweep/seed-0"
     kill_at_work(run, process, times=1)
@@ -208,6 +210,8 @@ def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start)
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
 def test_one_l_for_a_study_that_several_processes_do(tiny: Path, tmp_path: Path, call: Call, engine: str) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray")
     shared = 'lipschitz={method="local",n_points=2,bootstraps=0,shared=true}'
     small = ("--set", shared, "--set", "data.train_examples=64", "--arms", "poe", "--seeds", "2", "--workers", "2")
     stdout, _ = call("sweep", tiny, *small, "--engine", engine, "--out", "sweep", "--json")
@@ -239,6 +243,7 @@ def test_a_sweep_leaves_the_l_that_figure_2_marks(
 def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:
     _, stderr = call("sweep", tiny, "--address", "auto", code=2)
     assert "--engine ray" in stderr
+    pytest.importorskip("ray")
     _, stderr = call("sweep", tiny, "--engine", "ray", "--address", "auto", code=2)
     assert "ray start" in stderr
     assert "Traceback" not in stderr

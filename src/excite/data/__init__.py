@@ -1,25 +1,22 @@
-"""Real images as tensors in memory: `load` a data set by name, walk through its `epoch_batches`."""
+"""Images as tensors in memory: `load` a data set by name and iterate over its `epoch_batches`."""
 
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
-from excite.data.dataset import Dataset, Split
-from excite.data.self_training.mixture import Mixture
-from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
-from excite.data.self_training.rst_pickle import load_pseudo_labelled
-from excite.data.self_training.unlabelled import Unlabelled, load_unlabelled
-from excite.data.sources.known import (
+from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
+from excite.data.catalog import (
     DATASETS,
     DatasetStatus,
     data_directory,
     fetch,
     find,
-    from_tensors,
     listing,
     load,
     names,
     register,
     verify,
 )
+from excite.data.dataset import Dataset, Split, from_tensors
+from excite.data.image_files import load_pseudo_labelled
+from excite.data.pseudo_labels import PseudoLabels, Unlabelled, load_extra, load_unlabelled
 from excite.randomness import derive_seed
 
 __all__ = [

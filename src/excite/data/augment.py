@@ -1,4 +1,4 @@
-"""Augmentation changes a whole batch of uint8 images at once, each image in its own random way."""
+"""Augment a batch of uint8 images at once, each image with its own random choices."""
 
 import math
 from collections.abc import Callable
@@ -10,19 +10,18 @@ from excite.data.dataset import unit_floats
 
 Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
-_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601: how bright red, green and blue look
+_LUMA = (0.299, 0.587, 0.114)  # ITU-R 601 weights of red, green and blue in brightness
 
 
 def none(images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-    """The images as they are."""
+    """Return the images unchanged."""
     return images
 
 
 def crop_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> Tensor:
-    """Shift each image by up to `padding` pixels each way, zeros coming in, and mirror half of them left to right.
+    """Pad with `padding` zeros on each side, crop to the old size at a random place, and flip half of the images.
 
-    The same as padding with zeros and cropping back to the old size at a random place. The generator is a CPU one,
-    so that the choices are the same on every device.
+    The generator is on the CPU, so that the choices are the same on every device.
     """
     n, _, height, width = images.shape
     shift = torch.randint(-padding, padding + 1, (2, n, 1), generator=generator).to(images.device)
@@ -36,9 +35,9 @@ def crop_flip(images: Tensor, generator: torch.Generator, padding: int = 4) -> T
 def crop_flip_jitter_rotate(
     images: Tensor, generator: torch.Generator, padding: int = 4, jitter: float = 0.25, degrees: float = 2.0
 ) -> Tensor:
-    """`crop_flip`, then brightness, contrast and saturation times 1 ± `jitter`, then a turn by up to `degrees`.
+    """Apply `crop_flip`, scale brightness, contrast and saturation by 1 ± `jitter`, then rotate by up to `degrees`.
 
-    The defaults are PGD-AT's. The three colour changes are made in this order.
+    The defaults are those of PGD-AT. The three color changes are applied in this order.
     """
     cropped = crop_flip(images, generator, padding)
     draws = 2 * torch.rand(4, images.shape[0], 1, 1, 1, generator=generator).to(images.device) - 1
@@ -54,23 +53,23 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 
 def _jitter(images: Tensor, brightness: Tensor, contrast: Tensor, saturation: Tensor) -> Tensor:
-    """Move away from black, from the image's mean grey, from its grey version; factor 1 changes nothing."""
-    colour = (unit_floats(images) * brightness).clamp_(0, 1)
-    mean_grey = _grey(colour).mean(dim=(2, 3), keepdim=True)
-    colour = torch.lerp(mean_grey, colour, contrast).clamp_(0, 1)
-    colour = torch.lerp(_grey(colour), colour, saturation).clamp_(0, 1)
-    return colour.mul_(255).round_().to(torch.uint8)
+    """Scale the difference from black, from the image's mean gray, and from its grayscale version."""
+    color = (unit_floats(images) * brightness).clamp_(0, 1)
+    mean_gray = _gray(color).mean(dim=(2, 3), keepdim=True)
+    color = torch.lerp(mean_gray, color, contrast).clamp_(0, 1)
+    color = torch.lerp(_gray(color), color, saturation).clamp_(0, 1)
+    return color.mul_(255).round_().to(torch.uint8)
 
 
-def _grey(colour: Tensor) -> Tensor:
-    """N×1×H×W; images without three channels have no colour to take out."""
-    if colour.shape[1] != 3:
-        return colour
-    return (colour * colour.new_tensor(_LUMA).view(3, 1, 1)).sum(dim=1, keepdim=True)
+def _gray(color: Tensor) -> Tensor:
+    """Convert to grayscale, N×1×H×W; images without three channels stay as they are."""
+    if color.shape[1] != 3:
+        return color
+    return (color * color.new_tensor(_LUMA).view(3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 def _rotate(images: Tensor, angles: Tensor) -> Tensor:
-    """Turn each image about its centre by its angle (radians); nearest pixel."""
+    """Rotate each image around its center by its angle in radians, with the nearest pixel."""
     height, width = images.shape[2:]
     y = torch.arange(height, device=images.device).unsqueeze(1) - (height - 1) / 2
     x = torch.arange(width, device=images.device) - (width - 1) / 2
@@ -81,7 +80,7 @@ def _rotate(images: Tensor, angles: Tensor) -> Tensor:
 
 
 def _take_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Put into each place the pixel at its row and column (they broadcast to N×H×W), zero if that lies outside."""
+    """Gather the pixels at `rows` and `columns`, which broadcast to N×H×W; pixels outside the image are zero."""
     channels, height, width = images.shape[1:]
     inside = ((rows >= 0) & (rows < height)) & ((columns >= 0) & (columns < width))
     source = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)

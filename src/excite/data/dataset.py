@@ -1,4 +1,4 @@
-"""A data set is two splits, train and test, each a tensor of uint8 images and a tensor of labels in memory."""
+"""A data set has two splits, train and test; each has uint8 images and labels as tensors in memory."""
 
 import hashlib
 import math
@@ -12,18 +12,16 @@ from torch import Tensor
 from excite.errors import InputError
 from excite.quantities import check_whole
 from excite.randomness import generator
-from excite.registry import with_named_options
 
 MOST_CLASSES = 1_000_000
-MOST_CHANNELS = 4  # of a picture
-_WHOLE_NUMBERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32)
+MOST_CHANNELS = 4  # of an image; more than that in the second dimension is a height
+_INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
 
-@with_named_options
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images, uint8, N×C×H×W; labels, int64, N. Arrays become tensors, labels of other whole numbers int64."""
+    """Images, uint8, N×C×H×W, and labels, int64, N. NumPy arrays and other integer types are converted."""
 
     images: Tensor
     labels: Tensor
@@ -40,20 +38,20 @@ class Split:
         return f"{len(self):,} images {channels}×{height}×{width}"
 
     def subset(self, n: int, seed: int = 0) -> "Split":
-        """`n` images drawn without replacement; with one seed, a smaller subset is the beginning of a larger one."""
+        """Draw `n` images without replacement; with the same seed, a smaller subset is a prefix of a larger one."""
         check_whole("n", n)
         check_whole("seed", seed, least=0)
         if not 1 <= n <= len(self):
-            raise InputError(f"A subset of {n} images cannot be drawn from {len(self)}; pass 1 to {len(self)}.")
+            raise InputError(f"n is {n}; a subset of {len(self)} images has between 1 and {len(self)} images.")
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
         return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
     def part(self, start: int, end: int) -> "Split":
-        """The images from `start` to before `end`."""
+        """Return the images with the numbers `start` to `end` - 1."""
         return Split(self.images[start:end], self.labels[start:end])
 
     def floats(self) -> Tensor:
-        """The images as float32 in [0, 1]."""
+        """Return the images as float32 in [0, 1]."""
         return unit_floats(self.images)
 
     @property
@@ -65,7 +63,7 @@ class Split:
         return int(self.labels.max())
 
     def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], tuple[Tensor, ...]]:
-        """Every image once an epoch, in an order that follows from (seed, epoch)."""
+        """Return every image once per epoch, in an order that depends on (seed, epoch) alone."""
         shuffled = torch.randperm(len(self), generator=generator(seed, epoch))
         chosen = torch.split(shuffled.to(self.images.device), batch_size)
         return lambda step: (chosen[step],)
@@ -75,13 +73,13 @@ class Split:
         return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
 
     def probe(self, examples: int, batch_size: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """The first images and their labels."""
+        """Return the first images and their labels."""
         return unit_floats(self.images[:examples]), self.labels[:examples]
 
     def channel_mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and (population) standard deviation of each channel in [0, 1] units.
+        """Return mean and population standard deviation of each channel, for pixels in [0, 1].
 
-        Exact up to the last rounding: they come from how often each of the 256 values occurs.
+        They are exact up to the final rounding, because they are computed from a histogram of the 256 pixel values.
         """
         channels = self.images.shape[1]
         counts = torch.zeros(channels, 256, dtype=torch.int64)
@@ -92,13 +90,9 @@ class Split:
         return tuple(mean for mean, _ in moments), tuple(std for _, std in moments)
 
 
-@with_named_options
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Train and test images of one kind, how many classes their labels count, and what these are called.
-
-    Classes without names are called by their numbers.
-    """
+    """Train and test images of the same shape, the number of classes and their names (by default their numbers)."""
 
     name: str
     train: Split
@@ -112,29 +106,29 @@ class Dataset:
         check_whole("num_classes", self.num_classes)
         if not 2 <= self.num_classes <= MOST_CLASSES:
             raise InputError(
-                f"{self.name}: the labels are of {self.num_classes} classes; 2 to {MOST_CLASSES:,} can be told apart. "
+                f"{self.name}: num_classes is {self.num_classes}; it must be between 2 and {MOST_CLASSES:,}. "
                 "Labels are class numbers from 0."
             )
         largest = max(self.train.largest_label, self.test.largest_label)
         if largest >= self.num_classes:
             raise InputError(
-                f"{self.name}: label {largest} needs at least {largest + 1} classes, num_classes is {self.num_classes}."
+                f"{self.name}: label {largest} needs at least {largest + 1} classes; num_classes is {self.num_classes}."
             )
-        known = set(self.train.labels.tolist())
-        if len(known) == 1:
+        train_labels = set(self.train.labels.tolist())
+        if len(train_labels) == 1:
             raise InputError(
-                f"{self.name}: every training image is of class {known.pop()}; with one class there is nothing to "
-                "learn. Check the labels, or take more images."
+                f"{self.name}: all training images have class {train_labels.pop()}, so there is nothing to learn. "
+                "Check the labels, or use more images."
             )
-        if unseen := set(self.test.labels.tolist()) - known:
+        if unseen := set(self.test.labels.tolist()) - train_labels:
             raise InputError(
-                f"{self.name}: no training image is of class {min(unseen)}, of which there are test images. "
-                "Leave them out, or split the images anew."
+                f"{self.name}: there are test images of class {min(unseen)} but no training images. "
+                "Remove them, or split the images differently."
             )
         object.__setattr__(self, "class_names", tuple(map(str, self.class_names or range(self.num_classes))))
         if len(self.class_names) != self.num_classes:
             raise InputError(
-                f"{self.name}: {len(self.class_names)} class names for {self.num_classes} classes; give one each."
+                f"{self.name}: {len(self.class_names)} class_names for {self.num_classes} classes; give one each."
             )
 
     def __str__(self) -> str:
@@ -147,10 +141,10 @@ class Dataset:
         return channels, height, width
 
     def fingerprint(self) -> str:
-        """SHA-256 of the decoded arrays, whatever file they came from.
+        """Return the SHA-256 of the decoded arrays, which does not depend on the file format.
 
         It covers, for train and then for test: the sizes N, C, H, W (little-endian int64), the bytes of the images
-        in C order, the labels (little-endian int64).
+        in C order, and the labels (little-endian int64).
         """
         digest = hashlib.sha256()
         for split in (self.train, self.test):
@@ -160,29 +154,53 @@ class Dataset:
         return digest.hexdigest()
 
 
+def from_tensors(
+    train_images: Tensor,
+    train_labels: Tensor,
+    test_images: Tensor,
+    test_labels: Tensor,
+    *,
+    name: str = "own",
+    num_classes: int | None = None,
+    class_names: Sequence[str] = (),
+) -> Dataset:
+    """Build a data set from tensors: uint8 images N×C×H×W and int64 labels from 0.
+
+    `num_classes` is by default the number of `class_names`, or the largest label plus 1.
+
+    >>> images, labels = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2])
+    >>> from_tensors(images, labels, images, labels).num_classes
+    3
+    """
+    train, test = Split(train_images, train_labels), Split(test_images, test_labels)
+    if num_classes is None:
+        num_classes = len(class_names) or 1 + max(train.largest_label, test.largest_label)
+    return Dataset(name, train, test, num_classes, tuple(class_names))
+
+
 def unit_floats(images: Tensor) -> Tensor:
-    """uint8 images as float32 in [0, 1]: exactly images / 255."""
+    """Convert uint8 images to float32 in [0, 1], by dividing by 255."""
     return images.float().div_(255)
 
 
 def checked_images(value: object) -> Tensor:
-    """Images as a tensor, if they are uint8 and N×C×H×W."""
+    """Return images as a tensor; raise InputError unless they are uint8, N×C×H×W."""
     images = _tensor(value, "images")
     if images.dtype != torch.uint8:
         raise InputError(
-            f"Images must be uint8 values 0 to 255, not {images.dtype}. "
-            "From floats in [0, 1]: (images * 255).round().to(torch.uint8)."
+            f"Images must be uint8, 0 to 255, not {images.dtype}. "
+            "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
         )
     if images.ndim != 4:
         raise InputError(
             f"Images must be N×C×H×W, not of shape {tuple(images.shape)}. "
-            "Grey images of shape N×H×W: images.unsqueeze(1)."
+            "Convert grayscale images N×H×W with images.unsqueeze(1)."
         )
     _, channels, height, width = images.shape
-    if channels == height > MOST_CHANNELS >= width:  # square images have their channels last
+    if channels == height > MOST_CHANNELS >= width:  # square images with channels last
         raise InputError(
-            f"Images must be N×C×H×W; these, of shape {tuple(images.shape)}, are N×H×W×C. "
-            "Put the channels second: images.permute(0, 3, 1, 2), of an array images.transpose(0, 3, 1, 2)."
+            f"Images must be N×C×H×W; shape {tuple(images.shape)} looks like N×H×W×C. "
+            "Convert a tensor with images.permute(0, 3, 1, 2), an array with images.transpose(0, 3, 1, 2)."
         )
     if images.numel() == 0:
         raise InputError(f"A split needs at least one image; these have shape {tuple(images.shape)}.")
@@ -190,18 +208,15 @@ def checked_images(value: object) -> Tensor:
 
 
 def checked_labels(value: object, images: Tensor) -> Tensor:
-    """Labels as an int64 tensor, if they are class numbers, one per image."""
+    """Return labels as an int64 tensor; raise InputError unless they are class numbers, one per image."""
     labels = _tensor(value, "labels")
-    labels = labels.long() if labels.dtype in _WHOLE_NUMBERS else labels
+    labels = labels.long() if labels.dtype in _INTEGERS else labels
     if labels.dtype != torch.int64:
-        raise InputError(f"Labels must be whole numbers, not {labels.dtype}. Convert them: labels.long().")
+        raise InputError(f"Labels must be integers, not {labels.dtype}. Convert them with labels.long().")
     if labels.shape != images.shape[:1]:
-        raise InputError(
-            f"{images.shape[0]} images need as many labels in one dimension; "
-            f"the labels have shape {tuple(labels.shape)}."
-        )
+        raise InputError(f"{len(images)} images need labels of shape ({len(images)},), not {tuple(labels.shape)}.")
     if int(labels.min()) < 0:
-        raise InputError(f"Labels count from 0; the smallest one here is {int(labels.min())}.")
+        raise InputError(f"Labels are class numbers from 0; the smallest label is {int(labels.min())}.")
     return labels
 
 
@@ -209,7 +224,7 @@ def _tensor(value: object, name: str) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "uifb":
         return torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
     if not isinstance(value, Tensor):
-        raise InputError(f"{name.capitalize()} must be a tensor or an array of numbers, not {type(value).__name__}.")
+        raise InputError(f"{name.capitalize()} must be a tensor or a numeric array, not {type(value).__name__}.")
     return value
 
 

@@ -24,7 +24,7 @@ class RayTasks:
         import ray
 
         self.n_workers = n_workers or math.inf
-        n_gpus = int(use_gpus and bool(ray.cluster_resources().get("GPU")))  # type: ignore[no-untyped-call]
+        n_gpus = int(use_gpus and bool(ray.cluster_resources().get("GPU")))
         options: dict[str, Any] = {"max_retries": RETRIES, "retry_exceptions": [InterruptedRunError]}
         self._call = ray.remote(num_cpus=1, num_gpus=n_gpus, **options)(_call)
 

@@ -1,20 +1,19 @@
-"""DenseNet-BC for small images: each layer sees all earlier ones of its block; 176,122 parameters at depth 40."""
+"""DenseNet-BC for small images: each layer gets the outputs of all earlier layers of its block as input."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
 from excite.errors import InputError
-from excite.models.initialize import he_normal
-from excite.registry import with_named_options
+from excite.models.layers import he_normal
 
 BLOCKS = 3
-BOTTLENECK = 4  # the 1×1 convolution gives 4·growth channels to the 3×3 one
+BOTTLENECK = 4  # the 1×1 convolution has 4·growth output channels
 COMPRESSION = 2  # a transition halves the channels
 
 
 class DenseLayer(nn.Module):
-    """Adds `growth` channels to its input: BN, ReLU, 1×1, BN, ReLU, 3×3, concatenate."""
+    """Append `growth` channels to the input: BN, ReLU, 1×1, BN, ReLU, 3×3, concatenate."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -30,7 +29,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Fewer channels and half the side: BN, ReLU, 1×1, average pooling."""
+    """Halve the channels and the side of the image: BN, ReLU, 1×1, average pooling."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -41,9 +40,8 @@ class Transition(nn.Module):
         return avg_pool2d(self.conv(relu(self.bn(x), inplace=True)), 2)
 
 
-@with_named_options
 class DenseNet(nn.Module):
-    """`depth` = 6n + 4 layers: a stem of 2·growth channels, 3 blocks of n layers, 2 transitions, a linear layer."""
+    """A DenseNet-BC with `depth` = 6n + 4 layers; depth 40 and growth 12 have 176,122 parameters."""
 
     def __init__(
         self,
@@ -56,7 +54,7 @@ class DenseNet(nn.Module):
         super().__init__()
         layers, rest = divmod(depth - 4, 2 * BLOCKS)
         if layers < 1 or rest:
-            raise InputError(f"A DenseNet-BC has 6n + 4 layers, not {depth}; try 22, 40 or 100.")
+            raise InputError(f"depth is {depth}; a DenseNet-BC has 6n + 4 layers, for example 22, 40 or 100.")
         channels = 2 * growth
         self.conv1 = nn.Conv2d(input_shape[0], channels, 3, padding=1, bias=False)
         self.blocks = nn.Sequential()

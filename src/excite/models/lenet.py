@@ -5,17 +5,15 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
 from excite.errors import InputError
-from excite.registry import with_named_options
 
 ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh}
 SMALLEST_SIDE = 16
 
 
-@with_named_options
 class LeNet5(nn.Module):
-    """`activate_logits=True` also sends the logits through the activation, as the paper's released code does.
+    """LeNet-5. `activate_logits=True` also applies the activation to the logits, as the paper's released code does.
 
-    With ReLU that hides gradients from an attack and can kill a class for good: keep it for comparisons.
+    With ReLU this hides gradients from an attack, and a class can stop learning. Use it for comparisons only.
     """
 
     def __init__(
@@ -28,11 +26,11 @@ class LeNet5(nn.Module):
     ) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
-            raise InputError(f'LeNet-5 has no activation "{activation}"; choose one of {", ".join(ACTIVATIONS)}.')
+            raise InputError(f'activation is "{activation}"; choose one of {", ".join(ACTIVATIONS)}.')
         channels, height, width = input_shape
         if min(height, width) < SMALLEST_SIDE:
             raise InputError(
-                f"LeNet-5 leaves nothing of a {height}×{width} image; give it {SMALLEST_SIDE}×{SMALLEST_SIDE} or more."
+                f"LeNet-5 needs images of at least {SMALLEST_SIDE}×{SMALLEST_SIDE} pixels, not {height}×{width}."
             )
         self.activation = ACTIVATIONS[activation]
         self.activate_logits = activate_logits
@@ -52,5 +50,5 @@ class LeNet5(nn.Module):
 
 
 def _side_after(side: int) -> int:
-    """What two rounds of a 5×5 convolution and 2×2 pooling leave of a side: 28 → 4, 32 → 5."""
+    """Return the side after two rounds of a 5×5 convolution and 2×2 pooling: 28 → 4, 32 → 5."""
     return ((side - 4) // 2 - 4) // 2

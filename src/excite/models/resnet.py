@@ -1,27 +1,24 @@
-"""ResNets for small images: one class, with the kind of block, the widths and the depths as data.
+"""ResNets for small images: one class; a `Layout` gives the type of block, the widths and the depths.
 
-`cifar(depth)` is the narrow family of He et al.'s CIFAR experiments (6n + 2 layers, widths 16/32/64);
-`RESNET18` and `RESNET50_BOTTLENECK` are the ImageNet shapes (64 to 512 wide) behind a 3×3 stem that keeps 32×32 pixels.
-Without batch-norm convolutions have biases, start with the size of their activations kept, and every residual branch
-starts smaller by √(number of blocks), so that a deep network neither blows up nor fades where batch-norm would have
-prevented it.
+`cifar(depth)` is the narrow family of He et al.'s CIFAR experiments (6n + 2 layers, widths 16/32/64).
+`RESNET18` and `RESNET50_BOTTLENECK` have the ImageNet widths (64 to 512) and a 3×3 stem that keeps 32×32 pixels.
+Without batch norm, convolutions have biases and fan-in initialization, and residual branches are scaled down by
+√(number of blocks), so that activations neither grow nor vanish with depth.
 
 The ReLUs work in place: nothing they overwrite is needed for a first or second derivative.
 """
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from excite.errors import InputError
-from excite.models.initialize import he_normal
-from excite.registry import with_named_options
+from excite.models.layers import he_normal
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions beside a shortcut."""
+    """Two 3×3 convolutions and a shortcut."""
 
     expansion = 1
 
@@ -44,7 +41,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1×1 down, 3×3, 1×1 up to four times the width, beside a shortcut."""
+    """A 1×1, a 3×3 and a 1×1 convolution with four times the width, and a shortcut."""
 
     expansion = 4
 
@@ -86,7 +83,7 @@ def cifar(depth: int) -> Layout:
     """
     n, rest = divmod(depth - 2, 6)
     if n < 1 or rest:
-        raise InputError(f"A CIFAR ResNet has 6n + 2 layers, not {depth}; try 8, 20, 32, 44, 50, 56 or 110.")
+        raise InputError(f"depth is {depth}; a CIFAR ResNet has 6n + 2 layers, for example 8, 20, 50 or 110.")
     return Layout(BasicBlock, widths=(16, 32, 64), depths=(n, n, n))
 
 
@@ -94,7 +91,6 @@ RESNET18 = Layout(BasicBlock, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2))
 RESNET50_BOTTLENECK = Layout(Bottleneck, widths=(64, 128, 256, 512), depths=(3, 4, 6, 3))
 
 
-@with_named_options
 class ResNet(nn.Module):
     """A 3×3 stem, the stages of `layout`, global average pooling, one linear layer."""
 
@@ -123,19 +119,15 @@ class ResNet(nn.Module):
             he_normal(self)
         else:
             he_normal(self, mode="fan_in")
-            self._shrink_branches(by=sum(layout.depths) ** -0.5)
+            for module in self.modules():
+                if isinstance(module, BasicBlock | Bottleneck):
+                    module.last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         x = relu(self.bn1(self.conv1(images)), inplace=True)
         x = self.stages(x)
         logits: Tensor = self.fc(x.mean((2, 3)))
         return logits
-
-    @torch.no_grad()
-    def _shrink_branches(self, *, by: float) -> None:
-        for module in self.modules():
-            if isinstance(module, BasicBlock | Bottleneck):
-                module.last_conv.weight.mul_(by)
 
 
 def _conv(channels: int, width: int, kernel: int, *, stride: int = 1, bias: bool) -> nn.Conv2d:
@@ -147,7 +139,7 @@ def _norm(channels: int, batch_norm: bool) -> nn.Module:
 
 
 def _shortcut(channels: int, width: int, *, stride: int, batch_norm: bool) -> nn.Module:
-    """The input itself, or a 1×1 convolution where the shape changes."""
+    """Return the identity, or a 1×1 convolution if the shape changes."""
     if stride == 1 and channels == width:
         return nn.Identity()
     shortcut = nn.Sequential()

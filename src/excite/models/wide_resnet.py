@@ -1,17 +1,16 @@
-"""WRN-depth-factor: pre-activation ResNets that are `factor` times as wide as the CIFAR ones, without dropout."""
+"""Wide ResNets (WRN-depth-factor): pre-activation ResNets, `factor` times as wide as CIFAR ResNets, no dropout."""
 
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from excite.errors import InputError
-from excite.models.initialize import he_normal
-from excite.registry import with_named_options
+from excite.models.layers import he_normal
 
 WIDTHS = (16, 32, 64)
 
 
 class WideBlock(nn.Module):
-    """BN, ReLU, 3×3, BN, ReLU, 3×3, beside a shortcut; a 1×1 shortcut also starts after the first ReLU."""
+    """BN, ReLU, 3×3, BN, ReLU, 3×3, and a shortcut; a 1×1 shortcut also starts after the first ReLU."""
 
     def __init__(self, channels: int, width: int, *, stride: int) -> None:
         super().__init__()
@@ -29,9 +28,8 @@ class WideBlock(nn.Module):
         return total
 
 
-@with_named_options
 class WideResNet(nn.Module):
-    """`depth` = 6n + 4 layers: a stem of 16 channels, n blocks at each of 16, 32, 64 times `factor`, a linear layer."""
+    """`depth` = 6n + 4 layers: a stem, n blocks at each of the widths 16, 32, 64 times `factor`, and a linear layer."""
 
     def __init__(
         self,
@@ -44,7 +42,7 @@ class WideResNet(nn.Module):
         super().__init__()
         blocks, rest = divmod(depth - 4, 6)
         if blocks < 1 or rest:
-            raise InputError(f"A wide ResNet has 6n + 4 layers, not {depth}; try 16, 28, 34 or 40.")
+            raise InputError(f"depth is {depth}; a wide ResNet has 6n + 4 layers, for example 16, 28, 34 or 40.")
         channels = WIDTHS[0]
         self.conv1 = nn.Conv2d(input_shape[0], channels, 3, padding=1, bias=False)
         self.stages = nn.Sequential()

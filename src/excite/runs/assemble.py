@@ -17,8 +17,7 @@ from excite.attacks import Attack
 from excite.attacks.given import as_attacks
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
-from excite.data.self_training.mixture import Mixture
+from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
 from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective

@@ -10,7 +10,7 @@ from excite.console import Placed, Speaker
 from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
 from excite.execution import UNSHARED
-from excite.files import clear_away, once, turn, write_json
+from excite.files import clear_away, locked, once, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named
 from excite.runs.assemble import Parts, assemble, check_settings, usable_device
@@ -61,7 +61,7 @@ class Run:
             check_settings(experiment)
             self._check(arms or experiment.arms)
             once(self.files.experiment_file, self._write_experiment)
-        clear_away(folder.rglob(".*.part"))
+        clear_away(folder.rglob(".*.part*"))
         if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
             _ = self.parts  # an experiment that cannot run is the first thing to report
             raise InputError(
@@ -238,7 +238,7 @@ class Run:
         arms = tuple(arm.name for arm in shown_arms(self.files))
         if not arms or not self.experiment.attacks:
             return
-        with turn(file, say=self.console.say):
+        with locked(file, say=self.console.say):
             files = self.files
             if files.illustration is not None and files.illustration.arms == arms:
                 return

@@ -14,7 +14,7 @@ import msgspec
 
 import excite
 from excite.errors import ExciteError
-from excite.files import read_as, turn, write_json
+from excite.files import locked, read_as, write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def recorded_stage(folder: Path, file: Path, device: "torch.device") -> Iterator
     def record(*, finished: bool) -> None:
         name = file.relative_to(folder).as_posix()
         stage = StageDone(name, began, time.monotonic() - start, finished, circumstances(device))
-        with turn(folder / STAGES):  # other processes may add stages at the same time
+        with locked(folder / STAGES):  # other processes may add stages at the same time
             _Stages((*read_stages(folder), stage)).save(folder / STAGES)
 
     try:

@@ -13,10 +13,17 @@ from excite import training
 from excite.attacks.fast_model import fast_inference
 from excite.console import Speaker
 from excite.data import Split
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.self_training.labelling import Labelling, check_shape, pseudo_label
-from excite.data.self_training.pseudo_labels import PseudoLabels, load_extra
-from excite.data.self_training.unlabelled import Unlabelled, comes_labelled, load_unlabelled
+from excite.data.pseudo_labels import (
+    Labelling,
+    PseudoLabels,
+    Unlabelled,
+    check_shape,
+    comes_labelled,
+    load_extra,
+    load_unlabelled,
+    pseudo_label,
+)
+from excite.data.published import HIDDEN_LABELS
 from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES

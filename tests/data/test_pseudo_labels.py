@@ -1,5 +1,6 @@
-"""Unlabelled images and files of pseudo-labels: what is read, what is refused."""
+"""Unlabelled images, the labels that a model gives them, and the files that store these."""
 
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -8,10 +9,96 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from excite.data import PseudoLabels, Unlabelled, load_extra, load_unlabelled
-from excite.data.self_training.unlabelled import comes_labelled
+from excite.data.pseudo_labels import Labelling, choose, comes_labelled, most_likely, pseudo_label
 from excite.errors import CorruptFileError, InputError
+
+CHOICES = torch.tensor([0, 1, 0, 2, 1, 0])
+CONFIDENCES = torch.tensor([0.9, 0.6, 0.95, 0.8, 0.7, 0.5])
+
+
+def brightness(x: Tensor) -> Tensor:
+    """Class 0 for a dark image, 1 for a bright one, the surer the further from grey."""
+    value = x.flatten(1).mean(1, keepdim=True) - 0.5
+    return 8.0 * torch.cat([-value, value], dim=1)
+
+
+def grey(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("threshold", "balance", "kept"),
+    [(0.0, False, [0, 1, 2, 3, 4, 5]), (0.7, False, [0, 2, 3, 4]), (0.0, True, [2, 3, 4]), (0.65, True, [2, 3, 4])],
+)
+def test_the_confident_ones_are_kept_and_classes_balanced(threshold: float, balance: bool, kept: list[int]) -> None:
+    assert choose(CHOICES, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance).tolist() == kept
+
+
+def test_the_most_confident_of_each_class_are_kept_as_many_as_the_rarest_has() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(4, (200,), generator=generator)
+    confidences = torch.rand(200, generator=generator)
+    kept = choose(labels, confidences, num_classes=4, threshold=0.2, balance=True)
+    sure = [[c for c, y in zip(confidences.tolist(), labels.tolist(), strict=True) if y == k] for k in range(4)]
+    fewest = min(len([c for c in confident if c >= 0.2]) for confident in sure)
+    for label in range(4):
+        assert sorted(confidences[kept][labels[kept] == label].tolist()) == sorted(sure[label])[-fewest:]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "balance", "message"),
+    [
+        (0.99, False, "0.9500"),
+        (0.75, True, "[Cc]lass 1"),
+        (1.5, False, "threshold is 1.5"),
+    ],
+)
+def test_a_choice_that_keeps_nothing_is_refused(threshold: float, balance: bool, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        choose(CHOICES, CONFIDENCES, num_classes=3, threshold=threshold, balance=balance)
+
+
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_a_label_is_the_likeliest_class_and_its_probability(batch_size: int) -> None:
+    seen: list[tuple[int, int]] = []
+    labels, confidences, classes = most_likely(
+        brightness, grey(0, 255, 128, 30, 200), batch_size=batch_size, on_progress=lambda *at: seen.append(at)
+    )
+    assert labels.tolist() == [0, 1, 1, 0, 1]
+    assert classes == 2
+    assert confidences[0] == pytest.approx(1 / (1 + np.exp(-8)), rel=1e-4)
+    assert confidences[0] > confidences[3] > confidences[4] > confidences[2]
+    assert seen[-1] == (5, 5)
+
+
+def test_logits_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(InputError, match="finite"):
+        most_likely(lambda x: brightness(x) * float("nan"), grey(0, 255))
+
+
+def label(labels: Tensor | None = None, threshold: float = 0.0) -> Labelling:
+    images = Unlabelled("mine.npz", grey(0, 255, 128, 30), labels)
+    return pseudo_label(brightness, images, source="mine.npz", teacher={"run": "r"}, threshold=threshold)
+
+
+def test_the_truth_only_judges_and_is_called_a_diagnostic() -> None:
+    judged = label(torch.tensor([0, 1, 0, 1]))
+    assert judged.kept.labels.tolist() == [0, 1, 1, 0]
+    assert (judged.n_correct, judged.accuracy) == (2, 0.5)
+    assert "diagnostic only: 50.00% (15.00 to 85.00)" in str(judged)
+    assert "4 of 4 images kept" in str(judged)
+    assert "per class: 2, 2" in str(judged)
+    unjudged = label(threshold=0.9)
+    assert unjudged.accuracy is None
+    assert "diagnostic" not in str(unjudged)
+    assert unjudged.to_json()["kept"] == len(unjudged.kept) == 3
+    assert unjudged.to_json()["mean_confidence"] == pytest.approx(unjudged.kept.confidences.mean().item())
+    assert unjudged.kept.teacher == {"run": "r", "threshold": 0.9, "balance": False}
+    json.dumps(unjudged.to_json())
+
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
 NCHW = torch.from_numpy(IMAGES.transpose(0, 3, 1, 2).copy())
@@ -44,20 +131,19 @@ def test_rsts_pickle_is_images_with_labels(tmp_path: Path) -> None:
     assert comes_labelled(path)
     assert torch.equal(load_extra(path).images, NCHW)
     assert load_extra(path).labels.tolist() == LABELS.tolist()
-    with pytest.raises(InputError, match=r"There is no file .*absent\.pickle"):
+    with pytest.raises(InputError, match=r"absent\.pickle"):
         comes_labelled(tmp_path / "absent.pickle")
 
 
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"z": IMAGES}, r"holds no images. Save them with numpy.savez_compressed\(path, x=…\)"),
-        ({"x": IMAGES / 255}, r"must be uint8"),
-        ({"x": IMAGES[:0]}, r"at least one image"),
-        ({"x": IMAGES, "y": LABELS[:4]}, r"as many labels"),
-        ({"x": IMAGES, "y": LABELS - 1}, r"count from 0"),
-        ({"x": IMAGES, "y": LABELS / 2}, r"whole numbers"),
-        ({"x": np.array([{}])}, r"pickles are never read"),
+        ({"z": IMAGES}, "x=…"),
+        ({"x": IMAGES / 255}, "uint8"),
+        ({"x": IMAGES[:0]}, "image"),
+        ({"x": IMAGES, "y": LABELS[:4]}, "labels"),
+        ({"x": IMAGES, "y": LABELS - 1}, "-1"),
+        ({"x": IMAGES, "y": LABELS / 2}, "integers"),
     ],
 )
 def test_files_that_do_not_fit_are_refused_with_the_cure(arrays: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -67,13 +153,13 @@ def test_files_that_do_not_fit_are_refused_with_the_cure(arrays: dict[str, Any],
 
 def test_unknown_and_missing_sources_are_named(tmp_path: Path) -> None:
     for use in (load_unlabelled, comes_labelled, load_extra):
-        with pytest.raises(InputError, match=r'no unlabelled data "cifar10-10k"; did you mean "cifar10-10k\+40k"'):
+        with pytest.raises(InputError, match=r'did you mean "cifar10-10k\+40k"'):
             use("cifar10-10k")
-        with pytest.raises(InputError, match=r"There is no file .*absent\.npz"):
+        with pytest.raises(InputError, match=r"absent\.npz"):
             use(tmp_path / "absent.npz")
-    with pytest.raises(InputError, match=r"mnist-sample-1k\+4k has no labels. Make some with `excite pseudo-label`"):
+    with pytest.raises(InputError, match="excite pseudo-label"):
         load_extra("mnist-sample-1k+4k")
-    with pytest.raises(InputError, match="no labels"):
+    with pytest.raises(InputError, match="excite pseudo-label"):
         load_extra(saved(tmp_path / "mine.npz", x=IMAGES))
 
 
@@ -128,22 +214,22 @@ def test_pseudo_labels_of_other_images_are_refused(tmp_path: Path) -> None:
     labels = pseudo_labels(saved(tmp_path / "mine.npz", x=IMAGES))
     labels.save(tmp_path / "pseudo.npz")
     saved(tmp_path / "mine.npz", x=IMAGES[::-1])
-    with pytest.raises(InputError, match=r"not those of the images in mine.npz.*SHA-256"):
+    with pytest.raises(InputError, match="SHA-256"):
         load_extra(tmp_path / "pseudo.npz")
     (tmp_path / "mine.npz").unlink()
-    with pytest.raises(InputError, match=r"There is no file .*mine\.npz"):
+    with pytest.raises(InputError, match=r"mine\.npz"):
         load_extra(tmp_path / "pseudo.npz")
 
 
 def test_damaged_pseudo_labels_are_named(tmp_path: Path) -> None:
     path = tmp_path / "pseudo.npz"
     arrays: dict[str, Any] = {"indices": np.arange(3), "y": LABELS[:3], "confidence": np.ones(3)}
-    with pytest.raises(InputError, match="lacks facts"):
+    with pytest.raises(InputError, match="facts"):
         load_extra(saved(path, **arrays))
-    with pytest.raises(CorruptFileError, match=r"facts in .* are damaged"):
+    with pytest.raises(CorruptFileError, match=r"pseudo\.npz"):
         load_extra(saved(path, facts=np.array("{"), **arrays))
     source = saved(tmp_path / "mine.npz", x=IMAGES)
     beyond = pseudo_labels(source)
     beyond.indices[0] = 6
-    with pytest.raises(CorruptFileError, match="name one beyond them"):
+    with pytest.raises(CorruptFileError, match="outside"):
         beyond.attach(load_unlabelled(source))

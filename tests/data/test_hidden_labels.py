@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from excite import data
-from excite.data.self_training.hidden_labels import HIDDEN_LABELS, hide_labels
+from excite.data.published import HIDDEN_LABELS
+from excite.data.sources import hide_labels
 from excite.randomness import derive_seed
 
 SAMPLE_WITH_HIDDEN_LABELS = "28c7803d23411fe6b58214f152bd973b8a7042451ec86caacad7656125b8dbfc"

@@ -1,0 +1,248 @@
+"""Read images from files of users: .npz archives and RST's pickle; no code in a file is ever run."""
+
+import contextlib
+import lzma
+import pickle
+import pickletools
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from excite.data.dataset import Dataset, Split, from_tensors
+from excite.errors import CorruptFileError, ExciteError, InputError
+
+# The keys of an .npz file: of a data set, and of images alone (the first one that is there).
+_DATASET_KEYS = ("x_train", "y_train", "x_test", "y_test")
+_IMAGE_KEYS = ("x", "x_train", "images", "image")
+_LABEL_KEYS = ("y", "y_train", "labels", "label")
+
+SUSPICIOUS_BYTES, SUSPICIOUS_RATIO = 2**28, 200  # larger and better compressed than real images
+# What reading a damaged file can raise.
+_BAD_PICKLE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_BAD_NPZ = (*_BAD_PICKLE, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
+_INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
+
+Archive = Mapping[str, NDArray[np.generic]]
+
+
+def load_npz(path: Path) -> Dataset:
+    """Load a data set from the arrays x_train, y_train, x_test and y_test, and optionally class_names.
+
+    Images are uint8, N×H×W, N×H×W×C or N×C×H×W with 1 or 3 channels; labels are integers from 0.
+    """
+    with open_npz(path) as archive:
+        if missing := [key for key in _DATASET_KEYS if key not in archive]:
+            raise InputError(
+                f"{path} has no {', '.join(missing)}. Save it with "
+                "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
+            )
+        x_train, x_test = (_images(archive[key], key, path) for key in ("x_train", "x_test"))
+        y_train, y_test = (_labels(archive[key], key, path) for key in ("y_train", "y_test"))
+        class_names = archive.get("class_names", np.array([], dtype=str))
+        if class_names.ndim != 1 or class_names.dtype.kind not in "US":
+            raise InputError(
+                f"class_names in {path} must be strings in one dimension, such as numpy.array(['cat', 'dog']), not "
+                f"{class_names.dtype} of shape {class_names.shape}."
+            )
+    return from_tensors(x_train, y_train, x_test, y_test, name=path.stem, class_names=class_names.astype(str).tolist())
+
+
+def load_images(path: Path) -> tuple[Tensor, Tensor | None]:
+    """Load the images `x` and, if there are any, the labels `y`; other common names of the two are accepted."""
+    with open_npz(path) as archive:
+        key, label_key = next((key for key in _IMAGE_KEYS if key in archive), None), label_name(archive)
+        if key is None:
+            raise InputError(f"{path} has no images. Save them with numpy.savez_compressed(path, x=…), uint8.")
+        images = _images(archive[key], key, path)
+        return images, None if label_key is None else _labels(archive[label_key], label_key, path)
+
+
+def label_name(archive: Archive) -> str | None:
+    """Return the key of the labels in the archive, if it has any."""
+    return next((key for key in _LABEL_KEYS if key in archive), None)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path) -> Iterator[Archive]:
+    """Open an .npz file; its arrays are read when they are accessed. Pickles and zip bombs are refused."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            packed = sum(member.compress_size for member in archive.zip.infolist())
+            size = sum(member.file_size for member in archive.zip.infolist())
+            if size > SUSPICIOUS_BYTES and size > SUSPICIOUS_RATIO * packed:
+                raise CorruptFileError(
+                    f"{path} was refused: it would expand from {packed:,} to {size:,} bytes, which real images do not. "
+                    "If they are real, save them uncompressed with numpy.savez."
+                )
+            yield archive
+    except ExciteError:
+        raise
+    except _BAD_NPZ as error:
+        raise CorruptFileError(f"{path} is damaged or not an .npz file of plain arrays ({error}).") from error
+
+
+def _images(array: NDArray[np.generic], key: str, path: Path) -> Tensor:
+    """Return images as N×C×H×W."""
+    if array.dtype != np.uint8:
+        raise InputError(
+            f"{key} in {path} must be uint8, 0 to 255, not {array.dtype}. "
+            f"Convert floats in [0, 1] with ({key} * 255).round().astype('uint8')."
+        )
+    if array.ndim == 3:
+        return torch.from_numpy(array).unsqueeze(1)
+    if array.ndim != 4:
+        raise InputError(f"{key} in {path} must be N×H×W, N×H×W×C or N×C×H×W, not of shape {array.shape}.")
+    first, last = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
+    if first == last:
+        raise InputError(
+            f"{key} in {path} has shape {array.shape}. Its channels, 1 or 3, must be the second or the last dimension, "
+            "and not both. Use excite.data.from_tensors, which takes N×C×H×W with any number of channels."
+        )
+    return torch.from_numpy(array if first else np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
+
+
+def _labels(array: NDArray[np.generic], key: str, path: Path) -> Tensor:
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"{key} in {path} must contain integers, the class numbers from 0, not {array.dtype}.")
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def load_pseudo_labelled(path: str | Path) -> Split:
+    """Return RST's 500,000 pseudo-labelled tiny images, from its file `ti_500K_pseudo_labeled.pickle`.
+
+    The result is a Split, not a Dataset: the images are extra training images for CIFAR-10. The pickle holds a dict
+    with `data`, uint8, N×32×32×3, and `extrapolated_targets`, N labels. No code in the pickle is run.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise InputError(f"There is no file {path}. RST publishes ti_500K_pseudo_labeled.pickle.")
+    contents = _unpickle(path)
+    if not isinstance(contents, dict) or not {"data", "extrapolated_targets"} <= contents.keys():
+        raise InputError(f"{path} is not RST's file, which has the keys 'data' and 'extrapolated_targets'.")
+    images, labels = _array(contents["data"]), _array(contents["extrapolated_targets"])
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise InputError(f"'data' in {path} must be uint8, N×H×W×3, not {images.dtype} of shape {images.shape}.")
+    return Split(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _unpickle(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            size = path.stat().st_size
+            _check_claims(file, size)
+            file.seek(0)
+            contents: object = _ArraysOnly(file, allowance=size).load()
+    except pickle.UnpicklingError as error:
+        raise CorruptFileError(f"{path} was refused: {error}. A pickle may contain numpy arrays only.") from error
+    except _BAD_PICKLE as error:
+        raise CorruptFileError(f"{path} is not a complete pickle ({error}). Download it again.") from error
+    return contents
+
+
+def _check_claims(file: BinaryIO, size: int) -> None:
+    """Refuse a pickle that announces more bytes, or a larger memo, than the file can hold."""
+    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > number:
+            raise pickle.UnpicklingError(f"its memo has place {argument:,} after {number:,} operations")
+        if opcode.name == "FRAME" and int(argument or 0) > size:
+            raise pickle.UnpicklingError(f"it announces {argument:,} bytes and has {size:,}")
+
+
+def _array(value: object) -> NDArray[np.generic]:
+    if isinstance(value, _Array):
+        return value.values
+    if isinstance(value, list) and all(isinstance(item, int) for item in value):
+        return np.array(value, dtype=np.int64)
+    raise InputError(f"RST's file contains arrays of integers; this one contains a {type(value).__name__}.")
+
+
+class _DType:
+    """Replaces numpy.dtype; accepts integer types only."""
+
+    def __init__(self, code: str, *_: object) -> None:
+        if code not in _INTEGERS:
+            raise pickle.UnpicklingError(f"it contains an array of type {code!r}, not of integers")
+        self.code = code
+        self.byte_order = "<"
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        self.byte_order = ">" if state[1] == ">" else "<"
+
+
+class _Array:
+    """Replaces numpy.ndarray and the function that creates an empty array for `__setstate__` to fill."""
+
+    def __init__(self, *_: object) -> None:
+        self.values: NDArray[np.generic] = np.empty(0, np.uint8)
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _DType, bool, bytes]) -> None:
+        _, shape, dtype, fortran_order, contents = state
+        self._fill(contents, dtype, shape, "F" if fortran_order else "C")
+
+    def _fill(self, contents: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> None:
+        flat = np.frombuffer(contents, dtype.byte_order + dtype.code)
+        self.values = flat.reshape(shape, order="F" if order == "F" else "C")
+
+
+class _ArrayFromBuffer(_Array):
+    """Replaces the function that creates arrays in pickles of protocol 5."""
+
+    def __init__(self, contents: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> None:
+        super().__init__()
+        self._fill(contents, dtype, shape, order)
+
+
+class _Latin1(bytes):
+    """Replaces `_codecs.encode`, which creates bytes in pickles of protocol 2."""
+
+    allowance: ClassVar[list[int]]
+
+    def __new__(cls, text: str, encoding: str) -> "_Latin1":  # noqa: ARG004
+        cls.allowance[0] -= len(text)
+        if cls.allowance[0] < 0:
+            raise pickle.UnpicklingError("it would expand to more bytes than the file has")
+        return super().__new__(cls, text.encode("latin1"))
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("it sets the state of bytes")
+
+
+_REPLACEMENTS: dict[tuple[str, str], type] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _DType,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _ArrayFromBuffer for core in ("core", "_core")},
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Imports nothing: a name in the pickle is replaced or refused. Text expands to at most `allowance` bytes."""
+
+    def __init__(self, file: BinaryIO, allowance: int) -> None:
+        super().__init__(file)
+        self._latin1 = type("_LimitedLatin1", (_Latin1,), {"allowance": [allowance]})
+
+    def find_class(self, module: str, name: str) -> type:
+        if (module, name) == ("_codecs", "encode"):
+            return self._latin1
+        if (module, name) not in _REPLACEMENTS:
+            raise pickle.UnpicklingError(f"it uses {module}.{name}")
+        return _REPLACEMENTS[module, name]

@@ -1,0 +1,301 @@
+"""Self-training: load images without labels, let a model label them, and store these pseudo-labels."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from excite.data.catalog import data_directory
+from excite.data.dataset import Split, checked_images, checked_labels, unit_floats
+from excite.data.image_files import label_name, load_images, load_pseudo_labelled, open_npz
+from excite.data.published import HIDDEN_LABELS
+from excite.errors import CorruptFileError, InputError, unknown
+from excite.files import atomic
+from excite.quantities import OnProgress
+
+Predict = Callable[[Tensor], Tensor]  # images in [0, 1] -> logits; for example a model in eval mode
+
+_KEYS = ("indices", "y", "confidence", "facts")  # of a file of pseudo-labels
+_PICKLES = (".pickle", ".pkl")
+
+
+@dataclass(frozen=True, eq=False)
+class Unlabelled:
+    """Images, uint8, N×C×H×W. If `labels` are known, they only serve to evaluate pseudo-labels."""
+
+    name: str
+    images: Tensor
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "images", checked_images(self.images))
+        if self.labels is not None:
+            object.__setattr__(self, "labels", checked_labels(self.labels, self.images))
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the sizes N, C, H, W (little-endian int64) and the bytes of the images in C order."""
+        digest = hashlib.sha256(np.array(self.images.shape, dtype="<i8").tobytes())
+        digest.update(self.images.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+def load_unlabelled(source: str | Path) -> Unlabelled:
+    """Load images from a data set with hidden labels (by name), an .npz file, or RST's pickle."""
+    name = str(source)
+    if name in HIDDEN_LABELS:
+        hidden = HIDDEN_LABELS[name].hidden_part(data_directory())
+        return Unlabelled(name, hidden.images, hidden.labels)
+    path = Path(source).expanduser()
+    if path.suffix == ".npz":
+        return Unlabelled(path.name, *load_images(path))
+    if path.suffix in _PICKLES:
+        split = load_pseudo_labelled(path)
+        return Unlabelled(path.name, split.images, split.labels)
+    raise _unknown_source(name)
+
+
+def comes_labelled(source: str | Path) -> bool:
+    """Return whether the images have labels to train on, so that no teacher is needed. Reads no images."""
+    name, path = str(source), Path(source).expanduser()
+    if name in HIDDEN_LABELS:
+        return False
+    if path.suffix == ".npz":
+        with open_npz(path) as archive:
+            return label_name(archive) is not None
+    if path.suffix in _PICKLES:
+        if not path.is_file():
+            raise InputError(f"There is no file {path}.")
+        return True
+    raise _unknown_source(name)
+
+
+def _unknown_source(name: str) -> InputError:
+    return unknown("unlabelled data", name, [*HIDDEN_LABELS, "the path of an .npz file or of RST's .pickle"])
+
+
+@dataclass(frozen=True, eq=False)
+class PseudoLabels:
+    """The labels that a teacher gave to some images of an unlabelled set, and its confidence in each.
+
+    Attributes:
+        indices: the numbers of the images in the unlabelled set.
+        source: the name of the unlabelled set, or the path of its file.
+        fingerprint: the SHA-256 of its images.
+        teacher: which model labelled them, and how.
+    """
+
+    indices: Tensor
+    labels: Tensor
+    confidences: Tensor
+    source: str
+    fingerprint: str
+    teacher: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def save(self, path: Path) -> None:
+        """Write an .npz file without the images. The path of their file is stored relative to `path`."""
+        source = self.source
+        if source not in HIDDEN_LABELS:
+            source = os.path.relpath(Path(source).expanduser(), path.parent)
+        facts = {"source": source, "sha256": self.fingerprint, "teacher": self.teacher}
+        with atomic(path) as temporary, temporary.open("wb") as file:
+            np.savez_compressed(
+                file,
+                indices=self.indices.numpy(),
+                y=self.labels.numpy(),
+                confidence=self.confidences.numpy(),
+                facts=np.array(json.dumps(facts, default=str)),
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> "PseudoLabels":
+        with open_npz(path) as archive:
+            if missing := [key for key in _KEYS if key not in archive]:
+                raise InputError(
+                    f"{path} has no {', '.join(missing)}, so it is not a file of pseudo-labels. "
+                    "Make one with `excite pseudo-label`."
+                )
+            indices, labels, confidences, facts = (archive[key] for key in _KEYS)
+            stored = json.loads(str(facts))
+            source, fingerprint, teacher = stored["source"], stored["sha256"], stored["teacher"]
+            return cls(
+                torch.from_numpy(indices.astype(np.int64)),
+                torch.from_numpy(labels.astype(np.int64)),
+                torch.from_numpy(confidences.astype(np.float32)),
+                source if source in HIDDEN_LABELS else str(path.parent / source),
+                fingerprint,
+                teacher,
+            )
+
+    def attach(self, unlabelled: Unlabelled) -> Split:
+        """Return the labelled images with their pseudo-labels."""
+        if unlabelled.fingerprint() != self.fingerprint:
+            raise InputError(
+                f"The pseudo-labels were made for other images than those in {unlabelled.name}: their SHA-256 differs. "
+                "Restore the original file, or label this one with `excite pseudo-label`."
+            )
+        if bool(((self.indices < 0) | (self.indices >= len(unlabelled))).any()):
+            raise CorruptFileError(
+                f"The pseudo-labels contain image numbers outside 0 to {len(unlabelled) - 1:,}. Make them again."
+            )
+        return Split(unlabelled.images[self.indices], self.labels)
+
+
+def load_extra(source: str | Path) -> Split:
+    """Load images with labels to train on, from a file of pseudo-labels, RST's pickle, or an .npz with labels."""
+    path = Path(source).expanduser()
+    if path.suffix == ".npz" and _is_pseudo_labels(path):
+        labels = PseudoLabels.load(path)
+        return labels.attach(load_unlabelled(labels.source))
+    loaded = load_unlabelled(source)
+    if loaded.labels is None or str(source) in HIDDEN_LABELS:
+        raise InputError(f"{source} has no labels. Make some with `excite pseudo-label`, or add a [teacher] section.")
+    return Split(loaded.images, loaded.labels)
+
+
+def _is_pseudo_labels(path: Path) -> bool:
+    with open_npz(path) as archive:
+        return "indices" in archive
+
+
+@dataclass(frozen=True, eq=False)
+class Labelling:
+    """The result of `pseudo_label`; `n_correct` is known only if the images have true labels."""
+
+    kept: PseudoLabels
+    candidates: int
+    num_classes: int
+    n_correct: int | None
+
+    @property
+    def per_class(self) -> list[int]:
+        return self.kept.labels.bincount(minlength=self.num_classes).tolist()
+
+    @property
+    def mean_confidence(self) -> float:
+        return float(self.kept.confidences.double().mean())
+
+    @property
+    def accuracy(self) -> float | None:
+        return None if self.n_correct is None else self.n_correct / len(self.kept)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "source": self.kept.source,
+            "candidates": self.candidates,
+            "kept": len(self.kept),
+            "per_class": self.per_class,
+            "mean_confidence": self.mean_confidence,
+            "hidden_label_accuracy": self.accuracy,
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{Path(self.kept.source).name}: {len(self.kept):,} of {self.candidates:,} images kept, "
+            f"mean confidence {self.mean_confidence:.2%}",
+            f"per class: {', '.join(f'{count:,}' for count in self.per_class)}",
+        ]
+        if self.n_correct is not None:
+            from scipy.stats import binomtest  # slow to import
+
+            low, high = binomtest(self.n_correct, len(self.kept)).proportion_ci(method="wilson")
+            lines.append(
+                f"diagnostic only: {self.accuracy:.2%} ({100 * low:.2f} to {100 * high:.2f}) of them match the true "
+                "labels, which training does not use"
+            )
+        return "\n".join(lines)
+
+
+def check_shape(unlabelled: Unlabelled, trained_on: tuple[int, ...]) -> None:
+    if unlabelled.images.shape[1:] != trained_on:
+        model_shape, image_shape = ("×".join(map(str, shape)) for shape in (trained_on, unlabelled.images.shape[1:]))
+        raise InputError(
+            f"The model takes images of {model_shape}; {unlabelled.name} has images of {image_shape}. Convert them."
+        )
+
+
+def pseudo_label(
+    predict: Predict,
+    unlabelled: Unlabelled,
+    *,
+    source: str,
+    teacher: Mapping[str, Any],
+    threshold: float = 0.0,
+    balance: bool = False,
+    batch_size: int = 128,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> Labelling:
+    """Label every image and keep those that `choose` selects."""
+    labels, confidences, num_classes = most_likely(
+        predict, unlabelled.images, batch_size=batch_size, on_progress=on_progress
+    )
+    indices = choose(labels, confidences, num_classes=num_classes, threshold=threshold, balance=balance)
+    kept = PseudoLabels(
+        indices=indices,
+        labels=labels[indices],
+        confidences=confidences[indices],
+        source=source,
+        fingerprint=unlabelled.fingerprint(),
+        teacher={**teacher, "threshold": threshold, "balance": balance},
+    )
+    n_correct = None if unlabelled.labels is None else int((kept.labels == unlabelled.labels[indices]).sum())
+    return Labelling(kept, len(unlabelled), num_classes, n_correct)
+
+
+def most_likely(
+    predict: Predict, images: Tensor, *, batch_size: int = 128, on_progress: OnProgress = lambda _done, _total: None
+) -> tuple[Tensor, Tensor, int]:
+    """Return the most likely class of each uint8 image, its probability, and the number of classes."""
+    batches = []
+    with torch.no_grad():
+        for batch in torch.split(images, batch_size):
+            logits = predict(unit_floats(batch)).cpu()
+            if not bool(logits.isfinite().all()):
+                raise InputError("The teacher's logits are not finite. Train it at a lower learning rate.")
+            batches.append(torch.max(logits.softmax(1), dim=1))
+            on_progress(min(len(batches) * batch_size, len(images)), len(images))
+    labels = torch.cat([batch.indices for batch in batches])
+    return labels, torch.cat([batch.values for batch in batches]), logits.shape[1]
+
+
+def choose(
+    labels: Tensor, confidences: Tensor, *, num_classes: int, threshold: float = 0.0, balance: bool = False
+) -> Tensor:
+    """Return the numbers of the images to keep, in ascending order: those with at least `threshold` confidence.
+
+    With `balance`, keep the most confident images of each class, as many as the smallest class has.
+
+    >>> choose(torch.tensor([0, 0, 1]), torch.tensor([0.7, 0.9, 0.8]), num_classes=2, balance=True)
+    tensor([1, 2])
+    """
+    if not 0 <= threshold <= 1:
+        raise InputError(f"threshold is {threshold}; it must be between 0 and 1.")
+    confident = torch.where(confidences >= threshold)[0]
+    if len(confident) == 0:
+        raise InputError(
+            f"No image has a confidence of at least {threshold}; the largest is {float(confidences.max()):.4f}. "
+            "Lower the threshold, or train the teacher longer."
+        )
+    if not balance:
+        return confident
+    per_class = labels[confident].bincount(minlength=num_classes)
+    if not per_class.min():
+        raise InputError(
+            f"Class {int(per_class.argmin())} has no confident images, so balanced classes would be empty. "
+            "Lower the threshold, do not balance, or train the teacher longer."
+        )
+    by_confidence = confident[confidences[confident].argsort(descending=True, stable=True)]
+    chosen = [by_confidence[labels[by_confidence] == label][: per_class.min()] for label in range(num_classes)]
+    return torch.cat(chosen).sort().values

@@ -1,0 +1,273 @@
+"""Where data sets come from: published files, the package itself, memory, or another data set with labels hidden."""
+
+import contextlib
+import logging
+import shutil
+import subprocess
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from excite.data.dataset import Dataset, Split
+from excite.data.download import Decode, Mirror, at_url, in_folder
+from excite.data.image_files import load_npz
+from excite.errors import CorruptFileError, DataUnavailableError, InputError
+from excite.files import locked, write_bytes
+from excite.randomness import derive_seed
+
+ENVIRONMENT_VARIABLE = "EXCITE_DATA"
+_FAILURES = (OSError, ValueError, CorruptFileError, subprocess.SubprocessError)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """What is known about a data set before it is loaded, and how to load it."""
+
+    name: str
+    about: str
+    num_classes: int
+    input_shape: tuple[int, int, int]
+    train_images: int
+    test_images: int
+    class_names: tuple[str, ...] = ()  # empty: classes are named by their numbers
+    fingerprint: str | None = None  # the expected `Dataset.fingerprint()`, if it is known
+
+    def __str__(self) -> str:
+        shape = "×".join(map(str, self.input_shape))
+        return f"{self.about}, {shape}, {self.train_images:,} train and {self.test_images:,} test images"
+
+    @abstractmethod
+    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+        """Return the data set; fetch it into the data directory first if it is not there."""
+
+    def file(self, directory: Path) -> Path | None:  # noqa: ARG002
+        """Return the file that holds, or would hold, the data set; None if it is in memory."""
+        return None
+
+    def fetch(self, directory: Path) -> Path | None:
+        """Make sure that the data set is on this machine and intact; return its file."""
+        return self.file(directory)
+
+    def verify(self, directory: Path) -> str:
+        """Return the fingerprint of the data set on this machine; raise an error if it is missing or damaged."""
+        return self.load(directory).fingerprint()
+
+    def checked(self, train: Split, test: Split) -> Dataset:
+        """Return the splits as a Dataset if their sizes and their fingerprint are the expected ones."""
+        dataset = Dataset(self.name, train, test, self.num_classes, self.class_names)
+        if (len(train), len(test), dataset.input_shape) != (self.train_images, self.test_images, self.input_shape):
+            raise CorruptFileError(f"found {dataset}; expected {self}")
+        if self.fingerprint is not None and (fingerprint := dataset.fingerprint()) != self.fingerprint:
+            raise CorruptFileError(f"images and labels have SHA-256 {fingerprint}, expected {self.fingerprint}")
+        return dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Source):
+    """A data set that others published. The data directory keeps it decoded, as one safetensors file."""
+
+    url: str  # of the folder that has the files
+    files: Mapping[str, str]  # file name -> MD5
+    decode: Decode
+    mirror: Mirror | None = None
+
+    def file(self, directory: Path) -> Path:
+        return directory / f"{self.name}.safetensors"
+
+    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+        path = self.file(directory)
+        if not path.exists():
+            self.fetch(directory, download=download)
+        return self.read(path)
+
+    def verify(self, directory: Path) -> str:
+        path = self.file(directory)
+        if not path.exists():
+            raise InputError(f"{self.name} is not in {directory}. Run `excite data fetch {self.name}`.")
+        return self.read(path).fingerprint()
+
+    def fetch(self, directory: Path, *, download: bool = True) -> Path:
+        """Store the data set, decoded, from the first place that has the right files; return the stored file.
+
+        An intact stored file is kept, a damaged one is replaced. A failed download leaves nothing behind. Files that
+        the user put into the data directory are never changed.
+        """
+        path = self.file(directory)
+        try:
+            with locked(path, say=_logger.info):
+                if not self._is_intact(path):
+                    self.write(path, self._from_first_place(directory, download=download))
+        except OSError as error:
+            raise InputError(
+                f"The data directory {directory} cannot be used ({error}). "
+                f"Choose another one with the environment variable {ENVIRONMENT_VARIABLE}."
+            ) from error
+        return path
+
+    def write(self, path: Path, dataset: Dataset) -> None:
+        from safetensors.torch import save
+
+        splits = {"train": dataset.train, "test": dataset.test}
+        tensors = {f"{name}_images": split.images.contiguous() for name, split in splits.items()}
+        tensors |= {f"{name}_labels": split.labels.contiguous() for name, split in splits.items()}
+        write_bytes(path, save(tensors, metadata={"name": dataset.name, "fingerprint": dataset.fingerprint()}))
+
+    def read(self, path: Path) -> Dataset:
+        """Return the data set that `write` stored, if it is intact."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                stored = (file.metadata() or {}).get("fingerprint", "missing")
+                train, test = (
+                    Split(file.get_tensor(f"{name}_images"), file.get_tensor(f"{name}_labels"))
+                    for name in ("train", "test")
+                )
+            return replace(self, fingerprint=self.fingerprint or stored).checked(train, test)
+        except (SafetensorError, ValueError, CorruptFileError) as error:
+            raise CorruptFileError(
+                f"{path} is damaged: {error}. Run `excite data fetch {self.name}` to replace it."
+            ) from error
+
+    def _is_intact(self, path: Path) -> bool:
+        if not path.exists():
+            return False
+        try:
+            self.read(path)
+        except CorruptFileError as error:
+            _logger.warning("%s", error)
+            return False
+        return True
+
+    def _from_first_place(self, directory: Path, *, download: bool) -> Dataset:
+        failures = []
+        for place in self._places(directory, download=download):
+            _logger.info("%s: trying %s", self.name, place.title)
+            try:
+                with _scratch_folder(directory / f".{self.name}.scratch") as scratch:
+                    return self.checked(*place.decode(place.open(scratch)))
+            except _FAILURES as error:
+                failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
+                _logger.info("%s: failed: %s", self.name, failures[-1].strip())
+        lines = [
+            *(f"{self.name} is not available. Tried:", *failures),
+            f"Download these files into {directory / self.name} and run the same command again:",
+            *(f"  {self.url}/{name}" for name in self.files),
+        ]
+        raise DataUnavailableError("\n".join(lines))
+
+    def _places(self, directory: Path, *, download: bool) -> Iterator[Mirror]:
+        folder = directory / self.name
+        if folder.is_dir():
+            md5s = {} if self.fingerprint else self.files
+            yield Mirror(f"your files in {folder}", in_folder(folder, md5s), self.decode)
+        if download:
+            yield Mirror(self.url, at_url(self.url, self.files), self.decode)
+            if self.mirror is not None:
+                yield self.mirror
+
+
+@contextlib.contextmanager
+def _scratch_folder(folder: Path) -> Iterator[Path]:
+    """Create an empty folder and remove it afterwards; remove first what a killed process may have left there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded(Source):
+    """A small data set that is an .npz file of the package."""
+
+    path: Path
+
+    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+        dataset = load_npz(self.path)
+        return self.checked(dataset.train, dataset.test)
+
+    def file(self, directory: Path) -> Path:  # noqa: ARG002
+        return self.path
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class InMemory(Source):
+    """A data set that a user made or loaded."""
+
+    dataset: Dataset
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "InMemory":
+        return cls(
+            name=dataset.name,
+            about="in memory",
+            num_classes=dataset.num_classes,
+            class_names=dataset.class_names,
+            input_shape=dataset.input_shape,
+            train_images=len(dataset.train),
+            test_images=len(dataset.test),
+            dataset=dataset,
+        )
+
+    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+        return self.dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenLabels(Source):
+    """The data set `whole`, in which only `train_images` of the training images keep their labels."""
+
+    whole: Source
+
+    @classmethod
+    def of(cls, whole: Source, name: str, n_labelled: int) -> "HiddenLabels":
+        return cls(
+            name=name,
+            about=f"{whole.name} with {whole.train_images - n_labelled:,} of its training labels hidden",
+            num_classes=whole.num_classes,
+            class_names=whole.class_names,
+            input_shape=whole.input_shape,
+            train_images=n_labelled,
+            test_images=whole.test_images,
+            whole=whole,
+        )
+
+    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+        whole = self.whole.load(directory, download=download)
+        return replace(whole, name=self.name, train=hide_labels(whole.train, self.train_images)[0])
+
+    def hidden_part(self, directory: Path) -> Split:
+        """Return the other training images, with the labels that are hidden."""
+        return hide_labels(self.whole.load(directory).train, self.train_images)[1]
+
+    def file(self, directory: Path) -> Path | None:
+        return self.whole.file(directory)
+
+    def fetch(self, directory: Path) -> Path | None:
+        return self.whole.fetch(directory)
+
+    def verify(self, directory: Path) -> str:
+        return self.whole.verify(directory)
+
+
+def hide_labels(train: Split, n_labelled: int) -> tuple[Split, Split]:
+    """Split into images that keep their labels, equally many of each class, and all others; both in the same order.
+
+    In each class the images with the smallest `derive_seed(0, index)` keep their labels, on every machine.
+    """
+    rank = torch.tensor([derive_seed(0, index) for index in range(len(train))])
+    n_classes = 1 + train.largest_label
+    keeps = torch.zeros(len(train), dtype=torch.bool)
+    for label in range(n_classes):
+        members = torch.where(train.labels == label)[0]
+        keeps[members[rank[members].argsort()[: n_labelled // n_classes]]] = True
+    labelled, hidden = (Split(train.images[mask], train.labels[mask]) for mask in (keeps, ~keeps))
+    return labelled, hidden
