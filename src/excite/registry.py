@@ -1,9 +1,8 @@
-"""Build what a name and its options describe, checking both before anything runs."""
+"""Build an object from its name and options, and check both first."""
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -11,21 +10,19 @@ from excite.errors import InputError, unknown
 from excite.quantities import number
 
 T = TypeVar("T")
-P = ParamSpec("P")
-
 
 LONGEST_NAME = 100
 
 
 def check_name(kind: str, name: str, *, for_files: bool = True) -> None:
-    """Refuse a name that would spoil a table or, `for_files`, lead to another folder than its own."""
+    """Refuse a name that would break a table or, with `for_files`, point to another folder."""
     problem = ""
     if not 0 < len(name) <= LONGEST_NAME:
         problem = f"a name has 1 to {LONGEST_NAME} characters, not {len(name)}"
     elif not name.isprintable() or name != name.strip():
-        problem = "a name holds no line breaks or control codes, and no space at its ends"
+        problem = "a name must not contain line breaks or control characters, or begin or end with a space"
     elif for_files and (name in (".", "..") or "/" in name or "\\" in name):
-        problem = "it names a folder, so it is no path"
+        problem = "it becomes the name of a folder, so it must not be a path"
     if problem:
         raise InputError(f"The {kind} cannot be called {name[:LONGEST_NAME]!r}: {problem}. Give it another name.")
 
@@ -37,7 +34,7 @@ def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:
 
 
 def check_choice(kind: str, choices: object, name: str) -> None:
-    """Refuse what is none of the words of a Literal.
+    """Refuse a value that the Literal `choices` does not contain.
 
     >>> check_choice("colour", Literal["red", "green"], "blue")
     Traceback (most recent call last):
@@ -48,7 +45,7 @@ def check_choice(kind: str, choices: object, name: str) -> None:
 
 
 def kind_and_options(where: str, table: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """What `build` takes, of a table such as { kind = "pgd", eps = "8/255" }."""
+    """Split a table such as { kind = "pgd", eps = "8/255" } into the arguments of `build`."""
     options = dict(table)
     if "kind" not in options:
         raise InputError(f'"{where}" needs a kind, for instance {where} = {{ kind = "…", … }}.')
@@ -58,9 +55,9 @@ def kind_and_options(where: str, table: Mapping[str, Any]) -> tuple[str, dict[st
 def build(
     kind: str, registry: Mapping[str, Callable[..., T]], name: str, options: Mapping[str, Any], **given: Any
 ) -> T:
-    """Call the factory `name`; `given` is the house's, `options` the user's: they must fit the factory's signature.
+    """Call the factory `name` with the user's `options`, which must fit its signature, and our own arguments `given`.
 
-    A number may be text, as people write it: 8/255.
+    A number may be text such as "8/255".
 
     >>> build("power", {"integer": lambda *, base, exponent=2: base**exponent}, "integer", {"base": 3})
     9
@@ -87,7 +84,7 @@ def build(
 
 
 def _fitting(what: str, value: Any, annotation: Any) -> Any:
-    """The value as a factory takes it: of the type that it says."""
+    """Return the value as the type that the factory asks for."""
     if get_origin(annotation) is Literal and value not in (choices := get_args(annotation)):
         raise InputError(f"{what} is {value!r}; choose one of {', '.join(map(str, choices))}.")
     try:
@@ -96,52 +93,3 @@ def _fitting(what: str, value: Any, annotation: Any) -> Any:
     except (InputError, msgspec.ValidationError) as error:
         raise InputError(f"{what} does not fit: {str(error).removesuffix('.')}.") from error
     return value
-
-
-def named_options(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, but a wrong or missing option is an InputError that names the right one; one that hands options on
-    to what it names leaves their names to that.
-
-    >>> @named_options
-    ... def power(base, *, exponent=2):
-    ...     return base**exponent
-    >>> power(3, exponnent=3)
-    Traceback (most recent call last):
-        ...
-    excite.errors.InputError: There is no option of power "exponnent"; did you mean "exponent"? Known: base, exponent.
-    """
-    return _checked(function, function.__name__)
-
-
-def with_named_options(kind: type[T]) -> type[T]:
-    """The class, which refuses wrong options as `named_options` does.
-
-    >>> @with_named_options
-    ... class Power:
-    ...     def __init__(self, *, exponent=2): ...
-    >>> Power(exponnent=3)
-    Traceback (most recent call last):
-        ...
-    excite.errors.InputError: There is no option of Power "exponnent"; did you mean "exponent"? Known: exponent.
-    """
-    kind.__init__ = _checked(kind.__init__, kind.__name__)  # type: ignore[method-assign]
-    return kind
-
-
-def _checked(function: Callable[P, T], name: str) -> Callable[P, T]:
-    signature = inspect.signature(function)
-    known = [option for option in signature.parameters if option != "self"]
-    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
-
-    @functools.wraps(function)
-    def checked(*args: P.args, **options: P.kwargs) -> T:
-        for option in options:
-            if option not in signature.parameters and not hands_on:
-                raise unknown(f"option of {name}", option, known)
-        try:
-            signature.bind(*args, **options)
-        except TypeError as error:
-            raise InputError(f"{name}(): {error}.") from error
-        return function(*args, **options)
-
-    return checked

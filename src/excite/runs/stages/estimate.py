@@ -44,9 +44,9 @@ def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> Lips
     if estimator.needs == "nothing":
         return estimator(None)
     whole = parts.whole_training
-    most = estimator.most_steps(whole)
+    usual, most = estimator.usual_steps(whole), estimator.most_steps(whole)
     method = options_of(parts.experiment, name)["method"]
-    title = f"L by {method}: short runs, at most {most} steps, {most / whole:.0%} of a training"
+    title = f"L by {method}: short runs of {usual:,} to {most:,} steps in all (one training: {whole:,})"
     with console.task(title) as progress:
         return estimator(replace(short_trainings(parts, estimator, progress), say=console.say))
 

@@ -44,8 +44,8 @@ def check_search(parts: Parts, n_rates: int) -> None:
 
 
 def _budget(parts: Parts) -> int:
-    """Steps that 1/L may cost: a baseline training, and the estimate of L."""
-    return parts.whole_training + estimator_of(parts.experiment).most_steps(parts.whole_training)
+    """Steps that 1/L usually costs: a baseline training, and the estimate of L."""
+    return parts.whole_training + estimator_of(parts.experiment).usual_steps(parts.whole_training)
 
 
 def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProgress = lambda *_: None) -> GridSearch:
