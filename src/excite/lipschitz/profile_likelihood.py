@@ -125,23 +125,23 @@ def fit_profile(gaps: Floats, initial_shapes: Floats | None) -> ProfileFit:
 
 def _uphill(values: Floats, index: int) -> int:
     while True:
-        neighbours = [i for i in (index - 1, index + 1) if 0 <= i < len(values) and values[i] > values[index]]
-        if not neighbours:
+        neighbors = [i for i in (index - 1, index + 1) if 0 <= i < len(values) and values[i] > values[index]]
+        if not neighbors:
             return index
-        index = max(neighbours, key=lambda i: float(values[i]))
+        index = max(neighbors, key=lambda i: float(values[i]))
 
 
 def _zoom(gaps: Floats, cells: NDArray[np.int_]) -> tuple[Floats, Floats, Floats, Floats]:
     everyone = np.arange(len(gaps))
     step = math.log(_GAPS[1] / _GAPS[0])
-    centre = np.log(_GAPS[cells])
+    center = np.log(_GAPS[cells])
     for _ in range(_ZOOMS):
-        logs = centre[:, None] + np.linspace(-step, step, _ZOOM_POINTS)
+        logs = center[:, None] + np.linspace(-step, step, _ZOOM_POINTS)
         rate, location, likelihood = _profile(gaps, np.exp(logs))
         best = likelihood.argmax(axis=1)
-        centre = logs[everyone, best]
+        center = logs[everyone, best]
         step *= 2 / (_ZOOM_POINTS - 1)
-    return np.exp(centre), rate[everyone, best], location[everyone, best], likelihood[everyone, best]
+    return np.exp(center), rate[everyone, best], location[everyone, best], likelihood[everyone, best]
 
 
 def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floats, Floats]:
@@ -181,17 +181,11 @@ def _crossing(gaps: Floats, cut: Floats, outside: Floats, inside: Floats) -> Flo
     return crossing
 
 
-def _exponent(gaps: Floats, fits: ProfileFit) -> Floats:
-    """((c − x)/scale)^shape for samples (B, M): the distribution function is exp(−this)."""
+def ks_distance(gaps: Floats, fits: ProfileFit) -> Floats:
+    """Kolmogorov-Smirnov distance of samples (B, M) from their fits, F(x) = exp(−((c − x)/scale)^shape)."""
     u = _log_gaps(gaps, fits.gap[:, None])
     power = np.exp(np.minimum(fits.rate[:, None] * (u - fits.location[:, None]), 700.0))
-    exponent: Floats = np.where(fits.gap[:, None] == 0, gaps, power)
-    return exponent
-
-
-def ks_distance(gaps: Floats, fits: ProfileFit) -> Floats:
-    n = gaps.shape[1]
-    cdf = np.exp(-np.sort(_exponent(gaps, fits), axis=1)[:, ::-1])
-    steps = np.arange(n + 1) / n
+    cdf = np.exp(-np.sort(np.where(fits.gap[:, None] == 0, gaps, power), axis=1)[:, ::-1])
+    steps = np.arange(gaps.shape[1] + 1) / gaps.shape[1]
     distance: Floats = np.maximum(steps[1:] - cdf, cdf - steps[:-1]).max(axis=1)
     return distance

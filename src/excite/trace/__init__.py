@@ -95,7 +95,10 @@ class Trace:
 
     def save(self, path: Path | str) -> None:
         """Write one safetensors file with the facts as JSON in its header, and a hash of both."""
-        arrays = self._arrays()
+        arrays = {
+            each.name: np.ascontiguousarray(getattr(self, each.name)) for each in fields(self) if each.name != "facts"
+        }
+        arrays = {name: array for name, array in arrays.items() if array.size or name not in _OPTIONAL}
         facts = json.dumps(self.facts, sort_keys=True)
         metadata = {"format": _FORMAT, "facts": facts, "sha256": _digest(arrays, facts)}
         write_bytes(Path(path), save(arrays, metadata=metadata))
@@ -118,10 +121,6 @@ class Trace:
         if metadata.get("sha256") != _digest(arrays, facts):
             raise CorruptFileError(f"{path} does not match its hash. {cure}")
         return cls(**arrays, facts=json.loads(facts))
-
-    def _arrays(self) -> dict[str, NDArray[Any]]:
-        arrays = {f.name: np.ascontiguousarray(getattr(self, f.name)) for f in fields(self) if f.name != "facts"}
-        return {name: array for name, array in arrays.items() if array.size or name not in _OPTIONAL}
 
 
 def _digest(arrays: dict[str, NDArray[Any]], facts: str) -> str:
