@@ -10,9 +10,9 @@ from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import number
 from excite.registry import build
+from excite.report.estimates import by_short_trainings
 from excite.report.figures import style
-from excite.report.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS, at_full_scale
-from excite.report.trust import by_short_trainings
+from excite.report.published import FIGURE_5, at_full_scale
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder, stored_estimates
@@ -199,8 +199,8 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
             _frame(panel, *pair, width=1.2)
         _frame(panel, row, column, width=3)
     if beside_paper:
-        paper, name = np.array(FIGURE_5_CONSTANTS), "L in the paper's Figure 5 (b)"
-        _heat(axes[3], paper, FIGURE_5_POINTS, FIGURE_5_MAXIMA, name=name, logarithmic=True)
+        paper, name = np.array(FIGURE_5["constants"]), "L in the paper's Figure 5 (b)"
+        _heat(axes[3], paper, FIGURE_5["n_points"], FIGURE_5["n_maxima"], name=name, logarithmic=True)
     for panel in axes[1:]:
         panel.set_xlabel("N (points per block)")
         panel.set_ylabel("M (block maxima)")
