@@ -1,13 +1,14 @@
 """Compare each arm with the baseline, and with controls, at the same seeds and on the same images."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
+from excite.report.formats import listed
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, pairs, select
 
 
@@ -131,21 +132,3 @@ def _title(rows: Sequence[Row], name: str) -> str:
 
 def _share(evaluation: Evaluation, images: str) -> float:
     return evaluation.clean.value if images == CLEAN else evaluation.robust[images].value
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def points(share: float) -> str:
-    """A difference in percentage points, with its sign; what rounds to zero is +0.0."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
-
-
-def listed(words: Iterable[str]) -> str:
-    """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

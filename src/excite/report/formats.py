@@ -1,10 +1,10 @@
-"""Write a table as text for a terminal, as Markdown or as LaTeX."""
+"""Write tables as text for a terminal, as Markdown or as LaTeX, and numbers and lists in sentences."""
 
 import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -173,3 +173,25 @@ def prose(text: str, width: int | None = None) -> str:
 def terminal_width() -> int:
     """The width of the terminal or the value of COLUMNS; 120 without a terminal."""
     return shutil.get_terminal_size(fallback=(WIDTH_WITHOUT_TERMINAL, 24)).columns
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def points(share: float) -> str:
+    """A difference in percentage points, with its sign; what rounds to zero is +0.0."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
+
+
+def listed(words: Iterable[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def capitalized(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"

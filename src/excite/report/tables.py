@@ -1,5 +1,7 @@
 """The table for people: a row per experiment and arm, over all seeds and beside the paper's numbers."""
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +9,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from excite.report.estimates import doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.published import at_full_scale
-from excite.report.records import as_csv, as_json, marks, records
-from excite.report.rows import CLEAN, Row, Summary, summarize, tidy
-from excite.report.trust import doubted, doubted_together
+from excite.report.rows import CLEAN, Row, Summary, record, summarize, tidy
 from excite.report.verdict import conclude
 from excite.runs.arms import POE, arm_named
 from excite.runs.folder import RunFolder
 
+FORMAT = 2  # of the JSON
 EMPTY, DAGGER = "–", "†"
 WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of text
 KEYS = ("setting", "arm")  # columns that identify a row
@@ -69,10 +71,17 @@ class StudyTable:
         return latex(shown, groups, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
-        return as_csv(self.records)
+        """A header and a line per record; true and false as in JSON."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.records[0] if self.records else (), lineterminator="\n")
+        writer.writeheader()
+        for values in self.records:
+            writer.writerow({key: str(v).lower() if isinstance(v, bool) else v for key, v in values.items()})
+        return text.getvalue().rstrip("\n")
 
     def to_json(self, verdict: str = "") -> dict[str, Any]:
-        return as_json(self.records, verdict=verdict, notes=self.notes)
+        """The output of `--json` and `--format json`."""
+        return {"format": FORMAT, "verdict": verdict, "rows": list(self.records), "notes": self.notes}
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: values that are the same in every row move above the table."""
@@ -100,17 +109,35 @@ class StudyTable:
 def study_table(rows: Sequence[Row]) -> StudyTable:
     """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
     summaries = summarize(rows)
-    arms: dict[tuple[Any, str], dict[str, Summary]] = {}
-    for one in summaries:
-        arms.setdefault((one.first.group, one.first.name), {})[one.first.images] = one
-    found = list(arms.values())
+    marks = _marks(summaries)
+    by_arm = groupby(summaries, key=lambda one: (one.first.group, one.first.name))
+    arms = [{one.first.images: one for one in same} for _, same in by_arm]
     return StudyTable(
-        columns=_columns(found, marks(summaries)),
-        arms=found,
-        records=list(records(summaries)),
-        legend=list(_legend(found)),
-        warnings=list(_warnings([arm[CLEAN] for arm in found])),
+        columns=_columns(arms, marks),
+        arms=arms,
+        records=[record(one, marks.get(one)) for one in summaries],
+        legend=list(_legend(arms)),
+        warnings=list(_warnings([arm[CLEAN] for arm in arms])),
     )
+
+
+def _marks(summaries: Sequence[Summary]) -> dict[Summary, str]:
+    """The arms with the best and the second-best accuracy under each attack of each experiment.
+
+    An arm that diverged or learned nothing with any seed gets no mark: its other seeds may be the lucky ones. If
+    several arms share the best accuracy, there is no second; if all are equal, there is no mark at all.
+    """
+    means: dict[tuple[Any, str], dict[Summary, float]] = {}  # by experiment and attack
+    for one in summaries:
+        if one.first.images != CLEAN and (accuracy := one.accuracy()) and not any(failed(row.arm) for row in one.rows):
+            means.setdefault((one.first.group, one.first.images), {})[one] = accuracy.mean
+    marks: dict[Summary, str] = {}
+    for compared in means.values():
+        best, *lower = sorted(compared.values(), reverse=True)
+        if best != min(compared.values()):
+            names = {best: "best"} if best in lower else {best: "best", lower[0]: "second"}
+            marks |= {one: names[mean] for one, mean in compared.items() if mean in names}
+    return marks
 
 
 def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, list[Cell]]:

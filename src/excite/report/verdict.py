@@ -7,10 +7,11 @@ from statistics import fmean
 
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
-from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms, listed, percent, points
+from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms
+from excite.report.estimates import UNMET, doubted, doubted_together, used_estimates
+from excite.report.formats import capitalized, listed, percent, points
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, select
-from excite.report.trust import doubted, doubted_together, unmet_premises, used_estimates
-from excite.runs.arms import Arm, arm_named
+from excite.runs.arms import Arm, arm_named, in_order
 from excite.runs.folder import RunFolder
 
 # Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
@@ -50,7 +51,7 @@ def conclude(rows: Sequence[Row]) -> Verdict:
         return Verdict(_nothing_compared(only, findings), cautions=(*_doubts(experiments, runs), *advice))
     verdict = _verdict_on_one(only, findings[0]) if only else _verdict_on_many(findings)
     further = [*_better_fitted(only, findings[0]), *advice, *_disagreements(only)] if only else []
-    cautions = [*_doubts(experiments, runs), *further, *_limits(runs, findings, one=bool(only))]
+    cautions = [*_doubts(experiments, runs), *further, *_limits(rows, findings, one=bool(only))]
     return _with_warnings(replace(verdict, cautions=tuple(cautions)), rows, findings if only else None)
 
 
@@ -58,14 +59,14 @@ def _nothing_compared(only: Sequence[Row] | None, findings: Sequence[Findings]) 
     diverged = [finding.arm for found in findings for finding in found if finding.effect is Effect.DIVERGED]
     if only and any(row.arm.problem for row in select(only, BASELINE)):
         diverged.insert(0, "the baseline")
-    return _capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
+    return capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
 
 
 def _verdict_on_one(rows: Sequence[Row], findings: Findings) -> Verdict:
     arms: dict[str, list[str]] = {}  # by conclusion
     for finding in findings:
         arms.setdefault(finding.conclusion, []).append(finding.arm)
-    headline = _capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
+    headline = capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
     compared = [finding for finding in findings if finding.compared]
     first, n_runs = compared[0], len(rows[0].group.runs)
     measure = "Clean accuracy" if first.images == CLEAN else f"Accuracy under {first.images}"
@@ -241,13 +242,18 @@ def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
             yield f"{where}, {arms}."
 
 
-def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: bool) -> Iterator[str]:
+def _limits(rows: Sequence[Row], findings: Sequence[Findings], *, one: bool) -> Iterator[str]:
     """What the numbers do not cover."""
+    runs = list(dict.fromkeys(row.run for row in rows))
     estimates = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
     vague = dict.fromkeys(name for name, estimate in estimates if not estimate.reliable)
     for name in vague:
         yield f"{name} is not identified, so 1/L and 2/L are not reliable rates; the estimate says why."
-    yield from unmet_premises(runs)
+    unmet = {row.name: row.arm for row in reversed(select(rows)) if row.arm.arm.multiple and row.premise_met is False}
+    for name in in_order(set(unmet)):
+        arm = unmet[name]
+        slopes = UNMET.format(1 / arm.rate, arm.certified.largest_slope if arm.certified else None)
+        yield f"The theorem does not apply at {arm.short_title}: {slopes}"
     seeds = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
     if seeds[-1] == 1:
         yield ONE_SEED
@@ -264,7 +270,3 @@ def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: boo
         )
     if not one:
         yield MANY_INTERVALS
-
-
-def _capitalized(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"

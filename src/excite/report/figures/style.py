@@ -44,20 +44,15 @@ SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.titlesize": 9,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "grid.color": INK,
     "grid.alpha": 0.2,
     "grid.linewidth": 0.6,
     "lines.markersize": 4,
     "lines.linewidth": 1.4,
+    **dict.fromkeys(["axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color", "grid.color"], INK),
+    **dict.fromkeys(["xtick.color", "ytick.color"], INK),
 }
 DARK = f"<style>@media (prefers-color-scheme: dark) {{ .excite-figure {{ color: {LIGHT_INK} }} }}</style>"
 TIP = "tip: "
@@ -118,12 +113,6 @@ def log_ticks(axis: "Axis", low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whole_epochs(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
     """One legend for all panels, each name once, in as many columns as fit."""
     named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
@@ -135,20 +124,17 @@ def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) 
         legend.remove()
 
 
-def mean_and_range(
-    axes: "Axes", points: dict[float, list[float]], *, color: str, marker: str, name: str, line: str = "-"
-) -> None:
+def mean_and_range(axes: "Axes", points: dict[float, list[float]], look: tuple[str, str], name: str) -> None:
     """A line through the means, and a band from the smallest to the largest value if there are several."""
-    places = sorted(points)
+    places, (color, marker) = sorted(points), look
     means = [float(np.mean(points[x])) for x in places]
-    (drawn,) = axes.plot(places, means, color=color, marker=marker, linestyle=line, label=name)
+    (drawn,) = axes.plot(places, means, color=color, marker=marker, label=name)
     if places:
         tip(drawn, f"{name}: {means[-1]:.4g} at {places[-1]:g}")
     if any(len(points[x]) > 1 for x in places):
         low, high = [min(points[x]) for x in places], [max(points[x]) for x in places]
-        axes.fill_between(
-            places, low, high, color=color, alpha=0.2, linewidth=0, label="smallest to largest over seeds"
-        )
+        name = "smallest to largest over seeds"
+        axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0, label=name)
 
 
 def tip(artist: "Artist", text: str) -> None:
@@ -173,11 +159,9 @@ def svg(figure: "Figure", name: str, title: str, *, embedded: bool = False) -> s
 
     A file by itself follows the reader's preference for dark; one that is `embedded` follows the page.
     """
-    text = io.StringIO()
+    text, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with settings():
-        figure.savefig(
-            text, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
     drawing = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", drawing)

@@ -38,8 +38,7 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     for (group, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
         names = arm_titles(group)
         for name, points in fractions.items():
-            color, marker = style.look(name)
-            style.mean_and_range(axes, points, color=color, marker=marker, name=names[name])
+            style.mean_and_range(axes, points, style.look(name), names[name])
         sizes = _sizes(fractions)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
