@@ -41,13 +41,13 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
     else:
         refuse_ignored(["device"], "stored estimates are read; add --train to make missing ones")
     run = read_run(folder)
-    own = needed_estimate(run)
+    estimate_of_run = needed_estimate(run)
     if compare:
         estimates = stored_estimates(run)
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in estimates.items()}
         show(as_json, values, estimates_table(estimates, run))
     else:
-        show(as_json, own.to_json(), str(own))
+        show(as_json, estimate_of_run.to_json(), str(estimate_of_run))
 
 
 @click.command(epilog="Example: excite certify runs/mnist-sample --arm poe")
@@ -77,7 +77,7 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @click.option("--examples", type=POSITIVE, help="Attack a random subset of the test images.")
 @click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the subset.")
 @click.option("--model", help="Your own model, package.module:factory, or the name of a model of excite.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
 @click.option("--workers", type=POSITIVE, help="Processes that share the images, each with one thread or GPU.")
 @options.engine
@@ -122,7 +122,7 @@ def attack(
         attacking = [*attack_options, "examples", "subset_seed", "model"]
         refuse_ignored(attacking, "the run's own attacks have theirs; add --with, for instance --with pgd")
     if model:
-        refuse_ignored(["arm"], "your own model has no arms; leave it out")
+        refuse_ignored(["arm"], "--model has no arms; leave it out")
         if target and weights:
             raise click.UsageError(f"{target} and --weights {weights} both name weights; name one file.")
         if not (weights := weights or target):
@@ -154,8 +154,8 @@ def attack(
 @options.arm
 @click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
 @click.option("--out", type=Output(dir_okay=False), required=True, help="The .npz file to write.")
-@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="Least confidence of a label to keep.")
-@click.option("--balance", is_flag=True, help="Keep equally many labels of each class, the most confident ones.")
+@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="Minimum confidence of a label.")
+@click.option("--balance", is_flag=True, help="Keep the same number of labels per class: the most confident.")
 @options.work
 def pseudo_label(
     folder: Path, arm: str, source: str, out: Path, threshold: float, balance: bool, device: str | None, as_json: bool
@@ -236,7 +236,7 @@ def fetch(name: str) -> None:
 @data.command(name="verify", epilog="Example: excite data verify cifar10")
 @click.argument("name")
 def data_verify(name: str) -> None:
-    """Check the data set NAME against its known SHA-256, or for CIFAR-100 against the one at download."""
+    """Check the data set NAME against its known SHA-256 (CIFAR-100: the one recorded at download)."""
     from excite.data import verify as verify_data
 
     click.echo(f"{name}: {verify_data(name)}")

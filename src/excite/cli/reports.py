@@ -107,7 +107,7 @@ class _WithFigures(click.Command):
     help="Folder to write the files to.",
 )
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw a figure of the paper, or another figure, as SVG, PNG and PDF.
+    """Draw one of the figures listed below as SVG, PNG and PDF.
 
     RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """

@@ -162,7 +162,7 @@ def train(
 @click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
 @click.argument("experiment")
 @click.argument("sizes", nargs=-1, type=options.POSITIVE, required=True)
-@click.option("--try", is_flag=True, required=True, expose_value=False, help="Precedes the sizes.")
+@click.option("--try", is_flag=True, required=True, expose_value=False, help="Followed by the batch sizes.")
 @click.option(
     "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
 )

@@ -97,7 +97,7 @@ def used_estimates(run: RunFolder) -> dict[str, LipschitzEstimate]:
 def doubted(run: RunFolder) -> dict[str, str]:
     """For each L in use that the run's trainings contradict: the contradiction."""
     measured = _measured(run)
-    objections = {name: _objection(one, run.arms, measured) for name, one in used_estimates(run).items()}
+    objections = {name: _objection(estimate, run.arms, measured) for name, estimate in used_estimates(run).items()}
     return {name: reason for name, reason in objections.items() if reason}
 
 
@@ -183,7 +183,7 @@ def _disagreement(trusted: Mapping[str, LipschitzEstimate]) -> list[str]:
     if not names:
         return []
     edge = any(estimate.method == "edge" for estimate in trusted.values())
-    advice = " Prefer edge, which tries rates." if edge else ""
+    advice = " Prefer edge, because it measures which rates converge." if edge else ""
     return [f"{', '.join(names)} disagree.{advice} Estimates from a trace depend on the rate of the baseline."]
 
 

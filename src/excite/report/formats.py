@@ -132,10 +132,10 @@ def text_table(
     glue = f"{NO_BREAK}±{NO_BREAK}", f"{NO_BREAK}to{NO_BREAK}"
     rows = [[cell.replace(" ± ", glue[0]).replace(" to ", glue[1]) for cell in row] for row in rows]
     texts = [[title, *(row[n] for row in rows)] for n, title in enumerate(columns)]
-    least = [max(_longest_word(text) for text in column) for column in texts]
+    least = [max((cell_len(word) for text in column for word in text.split()), default=0) for column in texts]
     wanted = [max(map(cell_len, column)) for column in texts]
     drawn = []
-    for part in column_parts([one + PADDING for one in least], keys=keys, width=room):
+    for part in column_parts([width + PADDING for width in least], keys=keys, width=room):
         widths = _fit([wanted[n] for n in part], [least[n] for n in part], room)
         table = Table(box=box.SIMPLE_HEAD, show_edge=False)
         for number, wide in zip(part, widths, strict=True):
@@ -157,10 +157,6 @@ def _fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
             break
         widths[max(narrowable, key=lambda n: widths[n])] -= 1
     return widths
-
-
-def _longest_word(text: str) -> int:
-    return max((cell_len(word) for word in text.split()), default=0)
 
 
 def prose(text: str, width: int | None = None) -> str:

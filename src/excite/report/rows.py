@@ -194,7 +194,7 @@ class Summary:
     def doubted(self, *, best: bool = False) -> bool:
         """Whether a trust check warned about an attack on this arm."""
         evaluations = [row.evaluation(best=best) for row in self.rows]
-        return self.first.images != CLEAN and any(one.flags for one in evaluations if one)
+        return self.first.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
 
     @property
     def medians(self) -> list[MedianRadius]:
@@ -230,8 +230,10 @@ class Summary:
         """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
         name, runs, estimates = self.first.arm.arm.estimator or OWN, self.first.group.runs, self.estimates
         words = dict.fromkeys(
-            f"{one.method} ({one.details['M']}, {one.details['N']})" if "M" in one.details else one.method
-            for one in estimates
+            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
+            if "M" in estimate.details
+            else estimate.method
+            for estimate in estimates
         )
         asked = any(options_of_estimate(run, name).get("shared") for run in runs if name in run.estimates)
         if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:

@@ -48,5 +48,4 @@ def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
 
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
     """Write `name`.svg, .png and .pdf into `folder`; InputError if the runs lack what the figure shows."""
-    title = lookup("figure", FIGURES, name).title
-    return style.save(plot(name, runs), name, title, folder)
+    return style.save(plot(name, runs), name, FIGURES[name].title, folder)

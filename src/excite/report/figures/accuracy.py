@@ -163,22 +163,22 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
     charts = {}
     for images in dict.fromkeys(row.images for row in rows):
         arms = {name: [row for row in select(rows, name, images) if row.accuracy()] for name in arm_names(rows)}
-        measured = {name: found for name, found in arms.items() if found}
+        measured = {name: trained for name, trained in arms.items() if trained}
         if not measured:
             continue
         figure, (axes,) = style.panels(1, 1, width=4.2, height=0.8 + 0.28 * len(measured))
-        for y, (name, found) in enumerate(measured.items()):
+        for y, (name, trained) in enumerate(measured.items()):
             color, marker = style.look(name)
-            shares = [100 * accuracy.value for row in found if (accuracy := row.accuracy())]
+            shares = [100 * accuracy.value for row in trained if (accuracy := row.accuracy())]
             value, low, high = math.fsum(shares) / len(shares), min(shares), max(shares)
-            if len(found) == 1 and (accuracy := found[0].accuracy()):
+            if len(trained) == 1 and (accuracy := trained[0].accuracy()):
                 low, high = (100 * bound for bound in accuracy.interval)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
             (dot,) = axes.plot([value], [y], marker, color=color, markersize=6)
-            style.tip(dot, f"{arm_title([row.arm for row in found])}: {value:.1f}% ({low:.1f} to {high:.1f})")
+            style.tip(dot, f"{arm_title([row.arm for row in trained])}: {value:.1f}% ({low:.1f} to {high:.1f})")
             side, place = ("left", high + 2) if high < 80 else ("right", low - 2)
             axes.text(place, y, f"{value:.1f}", ha=side, va="center", fontsize=8)
-        axes.set_yticks(range(len(measured)), [found[0].arm.short_title for found in measured.values()])
+        axes.set_yticks(range(len(measured)), [trained[0].arm.short_title for trained in measured.values()])
         axes.set_ylim(len(measured) - 0.5, -0.5)
         axes.set_xlim(0, 100)
         style.label(axes, "accuracy (%)", "")
@@ -243,8 +243,8 @@ def _draw_gains(axes: "Axes", rows: Sequence[Row]) -> None:
             paired = list(pairs(select(rows, BASELINE, images), select(rows, arm, images), best=best).values())
             if not paired:
                 continue
-            found = paired_difference(paired, images)
-            gain, low, high = (100 * share for share in (found.difference, *found.interval))
+            mean = paired_difference(paired, images)
+            gain, low, high = (100 * share for share in (mean.difference, *mean.interval))
             axes.plot([low, high], [y + offset] * 2, color=color, linewidth=1.2)
             name, filling = (f"{images}, best weights", "none") if best else (images, color)
             axes.plot([gain], [y + offset], marker, color=color, markerfacecolor=filling, label=name)
@@ -252,7 +252,7 @@ def _draw_gains(axes: "Axes", rows: Sequence[Row]) -> None:
             axes.plot(each, [y + offset] * len(each), ".", color=color, markersize=3, alpha=0.6)
     axes.axvline(0, color=style.INK, linewidth=1)
     trained = [select(rows, arm) for arm in arms]
-    names = [f"{arm_title([row.arm for row in found])}\n(η = {_rate_range(found)})" for found in trained]
+    names = [f"{arm_title([row.arm for row in seeds])}\n(η = {_rate_range(seeds)})" for seeds in trained]
     axes.set_yticks(range(len(arms)), names)
     axes.set_ylim(len(arms) - 0.5, -0.5)
 
@@ -284,7 +284,7 @@ def summary(runs: Sequence[RunFolder]) -> "Figure":
         axes.set_xlim(-REACH, REACH)
         axes.set_ylim(len(names) - 0.5, -0.5)
         arm_rows = (row for row in range(len(names)) if row not in headings)
-        for row, finding in zip(arm_rows, (one for findings in blocks for one in findings), strict=True):
+        for row, finding in zip(arm_rows, (finding for findings in blocks for finding in findings), strict=True):
             _draw_finding(axes, row, finding)
         axes.set_yticks(range(len(names)), names if axes is left else [""] * len(names))
         axes.tick_params(axis="y", length=0)

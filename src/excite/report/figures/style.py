@@ -87,20 +87,15 @@ def label(axes: "Axes", x: str, y: str, title: str = "") -> None:
     """Name both axes and, wrapped to the width of the panel, its content."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(wrapped(title, _inches(axes) - 0.8))
+    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
+    assert place is not None and figure is not None  # noqa: PT018, S101
+    axes.set_title(wrapped(title, figure.get_figwidth() / place.get_gridspec().ncols - 0.8))
     axes.grid(visible=True)
 
 
 def wrapped(text: str, inches: float) -> str:
     """Break lines so that text of the usual size fits into this width."""
     return "\n".join(textwrap.fill(line, max(8, int(inches * LETTERS_PER_INCH))) for line in text.splitlines())
-
-
-def _inches(axes: "Axes") -> float:
-    """The width of a panel with its labels."""
-    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
-    assert place is not None and figure is not None  # noqa: PT018, S101
-    return float(figure.get_figwidth()) / place.get_gridspec().ncols
 
 
 def log_ticks(axis: "Axis", low: float, high: float) -> None:
@@ -115,7 +110,7 @@ def log_ticks(axis: "Axis", low: float, high: float) -> None:
 
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
     """One legend for all panels, each name once, in as many columns as fit."""
-    named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
+    named = {name: handle for panel in axes for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     words = [wrapped(name, figure.get_figwidth() - 0.6) for name in named]
     for tried in range(columns, 0, -1):
         legend = figure.legend(list(named.values()), words, loc="outside lower center", ncols=tried)

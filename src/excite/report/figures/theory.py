@@ -74,10 +74,6 @@ class Descent:
     distances: Floats  # ‖θᵏ − θ*‖ as a share of the first
     residuals: Floats
 
-    @property
-    def largest_residual(self) -> float:
-        return float(np.nanmax(self.residuals)) if np.isfinite(self.residuals).any() else 0.0
-
 
 def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     """A column per problem: two quadratics with a known θ*, and each run, whose θ* is the end of its training."""
@@ -95,7 +91,8 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     for column, (title, descents) in enumerate(problems.items()):
         _draw_descents(axes[column], axes[len(problems) + column], title, descents)
     style.legend_below(figure, axes, columns=5)
-    worst = max(descent.largest_residual for descents in problems.values() for descent in descents)
+    residuals = [descent.residuals for descents in problems.values() for descent in descents]
+    worst = np.nanmax(np.concatenate([[0.0], *residuals]))
     figure.suptitle(f"Hollow marks: not certified. The certified trajectories have a residual of at most {worst:.0e}.")
     return figure
 
@@ -138,13 +135,13 @@ def _descents(run: RunFolder) -> list[Descent]:
 
 
 def _draw_descents(top: "Axes", bottom: "Axes", title: str, descents: Sequence[Descent]) -> None:
-    for one in descents:
-        color, marker = style.look(MULTIPLES.get(one.multiple, f"{one.multiple:g}-over-L"))
-        steps = np.arange(1, len(one.cosines) + 1)
+    for descent in descents:
+        color, marker = style.look(MULTIPLES.get(descent.multiple, f"{descent.multiple:g}-over-L"))
+        steps = np.arange(1, len(descent.cosines) + 1)
         every = max(1, len(steps) // 25)
-        for axes, values in ((top, one.cosines), (bottom, np.maximum(one.distances, SMALLEST))):
-            axes.plot(steps, values, color=color, linewidth=1, label=f"{one.multiple:g}/L" if axes is top else None)
-            for where, face in ((one.certified, color), (~one.certified, "none")):
+        for axes, values in ((top, descent.cosines), (bottom, np.maximum(descent.distances, SMALLEST))):
+            axes.plot(steps, values, color=color, linewidth=1, label=f"{descent.multiple:g}/L" if axes is top else None)
+            for where, face in ((descent.certified, color), (~descent.certified, "none")):
                 shown = np.flatnonzero(where)[::every]
                 axes.plot(steps[shown], values[shown], linestyle="", marker=marker, color=color, markerfacecolor=face)
     top.axhline(0, color=style.INK, linewidth=0.8)
