@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from excite.data.catalog import data_directory
+from excite.data.catalog import HIDDEN_LABELS, data_directory
 from excite.data.dataset import Split, checked_images, checked_labels, unit_floats
 from excite.data.image_files import label_name, load_images, load_pseudo_labelled, open_npz
-from excite.data.published import HIDDEN_LABELS
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.files import atomic
 from excite.quantities import OnProgress
