@@ -34,10 +34,6 @@ class BasicBlock(nn.Module):
         self.bn2 = _norm(width, batch_norm)
         self.shortcut = _shortcut(channels, width, stride=stride, batch_norm=batch_norm)
 
-    @property
-    def last_conv(self) -> nn.Conv2d:
-        return self.conv2
-
     def forward(self, x: Tensor) -> Tensor:
         branch = relu(self.bn1(self.conv1(x)), inplace=True)
         branch = self.bn2(self.conv2(branch))
@@ -58,10 +54,6 @@ class Bottleneck(nn.Module):
         self.conv3 = _conv(width, width * self.expansion, 1, bias=not batch_norm)
         self.bn3 = _norm(width * self.expansion, batch_norm)
         self.shortcut = _shortcut(channels, width * self.expansion, stride=stride, batch_norm=batch_norm)
-
-    @property
-    def last_conv(self) -> nn.Conv2d:
-        return self.conv3
 
     def forward(self, x: Tensor) -> Tensor:
         branch = relu(self.bn1(self.conv1(x)), inplace=True)
@@ -119,7 +111,8 @@ class ResNet(nn.Module):
             he_normal(self, mode="fan_in")
             for module in self.modules():
                 if isinstance(module, BasicBlock | Bottleneck):
-                    module.last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
+                    last_conv = module.conv3 if isinstance(module, Bottleneck) else module.conv2
+                    last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         x = relu(self.bn1(self.conv1(images)), inplace=True)
