@@ -17,6 +17,12 @@ def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int
     return DoseResponse(0.1, rates, survived)
 
 
+@pytest.fixture(scope="module")
+def known_curve() -> DoseResponse:
+    """After 100 verdicts on a curve with threshold 1 and slope 0.1."""
+    return simulate(1.0, 0.1, np.random.default_rng(0), runs=100)
+
+
 @pytest.mark.parametrize(
     ("slope", "width"),
     [
@@ -66,15 +72,15 @@ def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> No
     assert high < 0.05
 
 
-def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known(known_curve: DoseResponse) -> None:
+    curve = known_curve
     assert curve.rate_for(0.95) == pytest.approx(19**-0.1, rel=0.15)
     assert curve.survival([curve.rate_for(0.95)]) == [pytest.approx(0.95, abs=0.02)]
     assert curve.rate_for(0.95, 0.05) < curve.rate_for(0.95) < curve.rate_for(0.95, 0.95)
 
 
-def test_a_spread_between_short_and_whole_trainings_widens_both_sides() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+def test_a_spread_between_short_and_whole_trainings_widens_both_sides(known_curve: DoseResponse) -> None:
+    curve = known_curve
     wide = [math.log(curve.rate_for(0.5, quantile, spread=0.3)) for quantile in (0.05, 0.5, 0.95)]
     assert wide[1] == pytest.approx(math.log(curve.threshold()), abs=0.02)
     assert wide[2] - wide[0] == pytest.approx(2 * 1.645 * 0.3, rel=0.15)
