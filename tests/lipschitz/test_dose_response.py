@@ -17,6 +17,12 @@ def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int
     return DoseResponse(0.1, rates, survived)
 
 
+@pytest.fixture(scope="module")
+def known_curve() -> DoseResponse:
+    """After 100 verdicts on a curve with threshold 1 and slope 0.1."""
+    return simulate(1.0, 0.1, np.random.default_rng(0), runs=100)
+
+
 @pytest.mark.parametrize(
     ("slope", "width"),
     [
@@ -66,15 +72,15 @@ def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> No
     assert high < 0.05
 
 
-def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known(known_curve: DoseResponse) -> None:
+    curve = known_curve
     assert curve.rate_for(0.95) == pytest.approx(19**-0.1, rel=0.15)
     assert curve.survival([curve.rate_for(0.95)]) == [pytest.approx(0.95, abs=0.02)]
     assert curve.rate_for(0.95, 0.05) < curve.rate_for(0.95) < curve.rate_for(0.95, 0.95)
 
 
-def test_trainings_longer_than_the_runs_may_have_a_lower_threshold() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+def test_trainings_longer_than_the_runs_may_have_a_lower_threshold(known_curve: DoseResponse) -> None:
+    curve = known_curve
     low, middle = (curve.rate_for(0.5, quantile, longer=8) for quantile in (0.05, 0.5))
     assert middle == pytest.approx(curve.threshold(), rel=0.05)
     assert low == pytest.approx(8 ** (-1.645 * DRIFT), rel=0.15)

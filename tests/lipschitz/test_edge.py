@@ -50,7 +50,7 @@ def edge_of(estimate: LipschitzEstimate) -> float:
     return float(estimate.details["threshold"])
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.floats(0.05, 500), st.floats(1e-3, 10))
 def test_on_a_quadratic_it_bounds_the_largest_curvature(largest: float, start: float) -> None:
     estimate = find_edge(descent(largest, largest / 3), budget=40 * STEPS, steps=STEPS, start=start)

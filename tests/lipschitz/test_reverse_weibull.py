@@ -193,7 +193,7 @@ def check(sample: Floats) -> None:
         assert math.isfinite(high)
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(awkward_samples())
 @example(np.array([5e-324, 5e-324, 0.0, 0.0]))
 def test_awkward_samples_raise_nothing_and_warn_of_nothing(sample: Floats) -> None:
