@@ -28,7 +28,7 @@ from excite.errors import ExciteError
 
 if TYPE_CHECKING:
     from excite.execution import EngineName
-    from excite.sweeps.sweep import Sweep
+    from excite.runs.sweep import Sweep
 
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
@@ -126,8 +126,8 @@ def sweep(
     """
     from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.sweeps.sweep import combinations
-    from excite.sweeps.sweep import sweep as sweep_runs
+    from excite.runs.sweep import combinations
+    from excite.runs.sweep import sweep as sweep_runs
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
@@ -211,12 +211,12 @@ def batch_size(
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
-    from excite.runs.stages.batch_size import check_sizes, try_batch_sizes
+    from excite.runs.sweep import check_batch_sizes, try_batch_sizes
 
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
     check_not_a_run(parent)
-    check_sizes(resolved, sizes)
+    check_batch_sizes(resolved, sizes)
     sized = {size: with_values(resolved, {"training.batch_size": size}) for size in sizes}
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import DivergedError, InputError
 from excite.files import expected, read_json
@@ -27,18 +27,9 @@ EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", 
 ILLUSTRATION, ESTIMATES, BEST, CERTIFICATE = "illustration.json", "estimates", "best", "certificate.json"
 
 
-class _HasPath(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-
-def _inside(name: str) -> cached_property[Path]:
+def _inside(name: str) -> "cached_property[Path]":
     """The file or folder of this name inside a folder."""
-
-    def place(folder: _HasPath) -> Path:
-        return folder.path / name
-
-    return cached_property(place)
+    return cached_property(lambda folder: folder.path / name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,10 +195,6 @@ class RunFolder:
     def estimate_file(self, estimator: str = OWN) -> Path:
         return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
 
-    def log_file(self, task: str) -> Path:
-        """The log of one job of a sweep."""
-        return self.path / f"{task}.log"
-
     @property
     def exists(self) -> bool:
         return self.experiment_file.exists()
@@ -340,24 +327,20 @@ def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
     return {name: stored.get(name, missing) for name in every_name(run.experiment)}
 
 
-@dataclass(frozen=True)
-class StoredRates:
-    """The rates that an arm's choice may depend on, read from earlier stages."""
+def first_rate(run: RunFolder, arm: Arm, baseline: float) -> float:
+    """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
+    if arm.rates is not None:
+        return run.arm(arm.name).best_of_grid
+    if arm.multiple is not None:
+        return needed_estimate(run, arm.estimator or OWN).learning_rate(arm.multiple)
+    return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
 
-    run: RunFolder
-    rate: float  # the baseline's
 
-    def baseline(self) -> float:
-        return self.rate
-
-    def estimate(self, estimator: str) -> LipschitzEstimate:
-        stored = StoredEstimate.load(self.run.estimate_file(estimator))
-        if stored.estimate is None:
-            raise InputError(stored.problem)
-        return stored.estimate
-
-    def best_of_grid(self, arm: str) -> float:
-        return self.run.arm(arm).best_of_grid
+def batch_size(run: RunFolder, arm: Arm, baseline: float, default: int) -> int:
+    """Return the images per step of an arm; `default` is the experiment's number, `baseline` the baseline's rate."""
+    if arm.same_ratio:
+        return max(1, round(default * baseline / needed_estimate(run).learning_rate(1.0)))
+    return arm.size or default
 
 
 def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:

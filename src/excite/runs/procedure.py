@@ -26,12 +26,10 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import ArmFolder, RunFolder, StoredRates, needed_model
+from excite.runs.folder import RunFolder, batch_size, first_rate, needed_model
 from excite.runs.records import StoredEstimate, recorded_stage
-from excite.runs.stages.attack import attack_arm, certify
-from excite.runs.stages.estimate import estimate, leader_of, share
-from excite.runs.stages.grid_search import check_search, search
-from excite.runs.stages.illustrate import attacked_examples, shown_arms
+from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
+from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import train_arm
 from excite.trace import Trace
@@ -161,16 +159,17 @@ class Run:
     def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
         """Do the training stage of one arm, and its certificate."""
         files = self.files.arm(arm.name)
-        ranks.together(partial(self._once, files.outcome_file), partial(self._train_now, arm, files, ranks))
-        ranks.from_first(partial(once, files.certificate_file, partial(certify, files)))
+
+        def train_now() -> None:
+            baseline, default = self.parts.schedule(0), self.parts.batch_size
+            rate = ranks.from_first(lambda: first_rate(self.files, arm, baseline))
+            size = ranks.from_first(lambda: batch_size(self.files, arm, baseline, default))
+            train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
+
+        ranks.together(partial(self._once, files.outcome_file), train_now)
+        ranks.from_first(lambda: once(files.certificate_file, lambda: certify(files)))
         if files.problem:
             raise DivergedError(files.problem)
-
-    def _train_now(self, arm: Arm, files: ArmFolder, ranks: Ranks) -> None:
-        known = StoredRates(self.files, self.parts.schedule(0))
-        rate = ranks.from_first(partial(arm.first_rate, known))
-        size = ranks.from_first(partial(arm.batch_size, self.parts.batch_size, known))
-        train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
-from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
+from excite.runs.folder import ArmFolder, RunFolder, batch_size, first_rate, run_folders_in
 from excite.training import history
 
 
@@ -119,13 +119,12 @@ def _contradictions(run: RunFolder) -> Iterator[ExciteError]:
 def _other_choices(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
     """Find an arm that was trained at another rate or batch size than its definition gives."""
     own, largest = run.experiment.training.batch_size, arm.outcome.largest_batch
-    known = StoredRates(run, baseline)
     try:
-        rate = arm.arm.first_rate(known)
-        batch_size = arm.arm.batch_size(own if largest is None else min(own, largest), known)
-    except FileNotFoundError:  # the folder was stored without the files of earlier stages
+        rate = first_rate(run, arm.arm, baseline)
+        size = batch_size(run, arm.arm, baseline, own if largest is None else min(own, largest))
+    except (FileNotFoundError, InputError):  # the folder was stored without the files of earlier stages
         return
     if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
         yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}.")
-    if (arm.outcome.batch_size or batch_size) != batch_size:
-        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {batch_size}.")
+    if (arm.outcome.batch_size or size) != size:
+        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {size}.")

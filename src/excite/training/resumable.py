@@ -4,7 +4,7 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,7 +70,8 @@ class ResumableRun:
         if not folder:
             self._check_start()
             return
-        self._check_same(folder, epochs)
+        rate_of = None if online else lambda epoch: scheduler.rates(epoch)[0]  # an online rate changes during training
+        self.identity = checkpoints.check_same(folder, optimizer, identity, epochs=epochs, rate_of=rate_of)
         saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
         if len(set(ranks.gather(saved[0]["weights_sha256"] if saved else None))) > 1:
             raise InputError(
@@ -96,25 +97,6 @@ class ResumableRun:
             self._check_start()
             ranks.from_first(partial(history.rewind, folder, 0))  # left by a training whose checkpoint was deleted
             self.save()
-
-    def _check_same(self, folder: Path, epochs: int) -> None:
-        """Refuse to resume a different training, or one with fewer epochs, before anything is restored."""
-        facts = checkpoints.read_facts(folder)
-        if facts is None:
-            return
-        with expected(folder / history.CHECKPOINT):
-            saved, position = dict(facts.get("identity", {})), Position(**facts["position"])
-            reached = checkpoints.options(self.optimizer, facts["optimizer"]["param_groups"])
-            before, after = self._another_rate(facts.get("rates", []))
-            checkpoints.check_same(folder, saved | before, self.identity | after, reached=reached)
-            checkpoints.check_length(folder, epochs, begun=position.epoch + (position.step > 0))
-        self.identity = self.identity | saved
-
-    def _another_rate(self, taken: Sequence[float]) -> tuple[Identity, Identity]:
-        """Compare the schedule with the rates of the epochs that were begun; later epochs may have any rate."""
-        if self.online:  # the rates were found during training
-            return {}, {}
-        return checkpoints.another_rate(taken, [self.scheduler.rates(epoch)[0] for epoch in range(len(taken))])
 
     @property
     def rate(self) -> float:
