@@ -38,7 +38,7 @@ ARMS: dict[str, Arm] = {
     "poe": Arm("poe", "PoE-motivated, 1/L", "1/L", multiple=1.0, estimator=OWN),
     "beyond": Arm("beyond", "beyond the bound, 1.5/L", "1.5/L", multiple=1.5, estimator=OWN),
     "largest": Arm("largest", "largest convergent, 2/L", "2/L", multiple=2.0, estimator=OWN),
-    "online": Arm("online", "rate found on the way", "the rate found on the way", finds_its_rate=True),
+    "online": Arm("online", "rate found during training", "the rate found during training", finds_its_rate=True),
     "placebo": Arm("placebo", "placebo, 1.15 times the baseline's rate", "the placebo", of_baseline=1.15, control=True),
     "batch": Arm(
         "batch", "baseline's rate, η/B of 1/L", "the η/B control", estimator=OWN, same_ratio=True, control=True

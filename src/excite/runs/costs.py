@@ -221,16 +221,24 @@ class Listing:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """Return one line per experiment and one per kind of name; lines longer than `width` are wrapped."""
+        """Return one line per experiment and one per kind of name; if `width` is too small, summaries go below."""
         rows = [("", "one run", "its sweep", "")]
         for name, experiment in self.experiments.items():
             cost = self.costs[name]
             sweep = f"{cost.sweep_runs} runs ≈ {duration(cost.sweep_seconds)}" if cost.sweep_runs else ""
             rows.append((name, str(cost), sweep, experiment.summary))
         widths = [*(max(len(row[column]) for row in rows) for column in range(3)), 0]
-        lines = [f"experiments, and how long they take on this machine ({self.machine}):"]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        lines += ["", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())]
+        table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        if width is not None and max(map(len, table)) > width:
+            heads = [line[: sum(widths) + 4].rstrip() for line in table]
+            table = [line for head, row in zip(heads, rows, strict=True) for line in (head, f"    {row[3]}".rstrip())]
+        heading = f"experiments, and how long they take on this machine ({self.machine}):"
+        lines = [
+            heading,
+            *filter(None, table),
+            "",
+            *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items()),
+        ]
         if width is not None:
             lines = [textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
         return "\n".join(lines)

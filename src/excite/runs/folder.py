@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-ILLUSTRATION, ESTIMATES, BEST, CERTIFICATE = "illustration.json", "estimates", "best", "certificate.json"
+ESTIMATES, BEST = "estimates", "best"
 
 
 def _inside(name: str) -> "cached_property[Path]":
@@ -44,7 +44,7 @@ class ArmFolder:
     trace_file = _inside("trace.safetensors")
     metrics_file = _inside(history.METRICS)
     checkpoint_file = _inside(history.CHECKPOINT)
-    certificate_file = _inside(CERTIFICATE)
+    certificate_file = _inside("certificate.json")
     search_file = _inside("search.json")
     moments = _inside("moments")  # the recorder's vectors, during training
     trials = _inside("search")  # the trials of a grid search, during the search
@@ -188,7 +188,7 @@ class RunFolder:
     path: Path
 
     experiment_file = _inside(EXPERIMENT)
-    illustration_file = _inside(ILLUSTRATION)
+    illustration_file = _inside("illustration.json")
     teacher = _inside("teacher")
     pseudo_labels_file = _inside("teacher/pseudo.npz")
 
@@ -225,8 +225,7 @@ class RunFolder:
 
     @property
     def estimate_seconds(self) -> float:
-        stored = self.estimates.get(OWN)
-        return stored.seconds if stored else 0.0
+        return self.estimates[OWN].seconds if OWN in self.estimates else 0.0
 
     @cached_property
     def illustration(self) -> Illustration | None:
@@ -289,9 +288,9 @@ def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
 
 def needed_model(run: RunFolder, arm: str) -> ArmFolder:
     """Return a trained arm with weights."""
-    if not (files := needed_arm(run, arm)).has_checkpoint:
+    if not needed_arm(run, arm).has_checkpoint:
         raise _stored_without("weights", run, arm)
-    return files
+    return run.arm(arm)
 
 
 def needed_trace(run: RunFolder, arm: str) -> "Trace":
@@ -345,12 +344,11 @@ def batch_size(run: RunFolder, arm: Arm, baseline: float, default: int) -> int:
 
 def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
     """Return the title of every arm of the runs, by its name."""
-    arms: dict[str, list[ArmFolder]] = {}
-    for arm in (arm for run in runs for arm in run.arms):
-        arms.setdefault(arm.name, []).append(arm)
-    return {name: arm_title(several) for name, several in arms.items()}
+    arms = [arm for run in runs for arm in run.arms]
+    names = dict.fromkeys(arm.name for arm in arms)
+    return {name: arm_title([arm for arm in arms if arm.name == name]) for name in names}
 
 
 def run_folders_in(folder: Path) -> list[RunFolder]:
-    """Return the run folders at any depth."""
+    """Return all runs in `folder`, at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

@@ -39,8 +39,8 @@ from excite.training.distributed import ALONE, Ranks
 class Run:
     """An experiment in its folder. A folder that holds another experiment is refused.
 
-    Each method does one stage, after the stages that it needs. `arms` are the arms that will be asked for, by default
-    the experiment's.
+    Each method does one stage, after the stages that it needs. `arms` are checked before anything runs; by default
+    they are the experiment's.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Run:
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:
         """Train one arm, after the stages that give it its rate.
 
-        A diverged training is a result too: it is recorded, and raises DivergedError now and whenever it is asked for.
+        A diverged training is recorded as a result, and every call raises DivergedError.
         `ranks` are the processes that train together. The first of them does the earlier stages.
         """
         chosen = arm_named(arm)
@@ -152,8 +152,10 @@ class Run:
                 if self._reads_own_trace(chosen.estimator):
                     self._train(arm_named("baseline"), ranks)
                 ranks.from_first(partial(self._reliable_estimate, chosen.estimator))
-            if chosen.rates is not None:
-                ranks.from_first(partial(self.search, arm))
+            if (n_rates := chosen.rates) is not None:
+                files = self.files.arm(arm)
+                stage = partial(search, self.parts, files, n_rates, self.console)
+                ranks.from_first(partial(self._once, files.search_file, stage))
         self._train(chosen, ranks)
 
     def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
@@ -213,12 +215,10 @@ class Run:
         """The run that estimates L for this one, if the study shares L."""
         return leader_of(self.files) if is_shared(self.experiment, estimator) else None
 
-    def estimates(self, names: Iterable[str] = ()) -> dict[str, LipschitzEstimate | str]:
-        """Estimate L by several estimators, by default all; the value is the reason if one has no estimate."""
-        own = own_name(self.experiment)
-        names = names or every_name(self.experiment)
-        estimates = {name: self._estimate(OWN if name == own else name) for name in names}
-        return {name: stored.estimate or stored.problem for name, stored in estimates.items()}
+    def estimates(self) -> None:
+        """Estimate L by every estimator; those that have no estimate store the reason."""
+        for name in every_name(self.experiment):
+            self._estimate(OWN if name == own_name(self.experiment) else name)
 
     def estimates_from_trace(self) -> None:
         """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
@@ -226,7 +226,7 @@ class Run:
             return
         for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
             try:
-                self.estimates([name])
+                self._estimate(OWN if name == own_name(self.experiment) else name)
             except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
                 self.console.say(f"There will be no L by {name}: {error}")
 
@@ -251,14 +251,6 @@ class Run:
         """Train the arm if necessary, and return its trace."""
         self.train(arm)
         return Trace.load(self.files.arm(arm).trace_file)
-
-    def search(self, arm: str) -> float:
-        """Return the best rate of an arm's grid search."""
-        files, n_rates = self.files.arm(arm), arm_named(arm).rates
-        if n_rates is None:
-            raise InputError(f"The arm {arm} has no grid of rates; name one such as grid:5.")
-        self._once(files.search_file, lambda: search(self.parts, files, n_rates, self.console))
-        return files.best_of_grid
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Evaluate a trained arm on the test images, clean and under attack."""

@@ -127,7 +127,7 @@ def combinations(experiment: Experiment, folder: Path, seeds: int | None = None)
 
 
 def _folder_name(values: Iterable[tuple[str, Any]]) -> str:
-    """Return such as `batch_size-64,seed-0`; the end of a name that is too long becomes a hash of the whole."""
+    """Return a name such as `batch_size-64,seed-0`; the end of a name that is too long becomes a hash of the whole."""
     words = ((name, re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")) for name, value in values)
     name = ",".join(f"{key}-{word}" for key, word in words)
     return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
@@ -301,11 +301,10 @@ class BatchSizeChoice:
 def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:
     """Train the baseline of each run and choose a batch size; sizes that diverge are left out.
 
-    `threshold` is the clean accuracy to reach, by default the paper's: 0.6 with 100 classes, otherwise 0.8.
+    `threshold` is the clean accuracy to reach, by default the paper's.
     """
     if threshold is None:
-        data_set = next(iter(runs.values())).experiment.data.name
-        threshold = 0.6 if data.find(data_set).num_classes == 100 else 0.8
+        threshold = papers_threshold(next(iter(runs.values())).experiment.data.name)
     fractions, accuracies = {}, {}
     for size, run in runs.items():
         try:
@@ -324,6 +323,11 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
     start = "with Assumption 2" if most >= 1 else f"at which Assumption 2 holds most often, in {most:.0%} of the epochs"
     conclusion = f"Choose {chosen}: from the smallest size {start}, down to an accuracy of {threshold:.0%}."
     return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)
+
+
+def papers_threshold(data_set: str) -> float:
+    """Return the clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
+    return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
 def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:

@@ -80,19 +80,19 @@ def restore(
     if rank == 0:
         _remove_other_weights(folder / facts["weights"])  # left by a killed process
     _load_model(model, tensors, folder)
-    of_rank = _with_prefix(tensors, f"rank{rank}." if rank else "")
+    of_rank = with_prefix(tensors, f"rank{rank}." if rank else "")
     try:
-        _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
-        restore_tensors(_with_prefix(of_rank, "random."), device_of(model))
+        _join_optimizer(optimizer, with_prefix(tensors, "optimizer."), facts["optimizer"])
+        restore_tensors(with_prefix(of_rank, "random."), device_of(model))
         with torch.no_grad():
-            for name, value in _with_prefix(of_rank, "buffer.").items():
+            for name, value in with_prefix(of_rank, "buffer.").items():
                 model.get_buffer(name).copy_(value)
     except _MALFORMED as error:
         raise CorruptFileError(
             f"The checkpoint in {folder} does not fit this training ({error}). Use the optimizer that it was saved "
             f"with, or delete {folder} to train again from the start."
         ) from error
-    return facts, _with_prefix(tensors, EXTRA) | _with_prefix(of_rank, EXTRA)
+    return facts, with_prefix(tensors, EXTRA) | with_prefix(of_rank, EXTRA)
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    weights = _with_prefix(tensors, "model.")
+    weights = with_prefix(tensors, "model.")
     if broken := [name for name, tensor in weights.items() if bool(tensor.isnan().any())]:
         raise CorruptFileError(f"The checkpoint in {folder} has NaN in {broken[0]}. Delete it to train again.")
     try:
@@ -173,7 +173,8 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 

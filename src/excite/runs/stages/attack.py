@@ -37,7 +37,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, c
 
 
 def certify(arm: ArmFolder) -> None:
-    """Write the arm's certificate; arms that diverged or have fewer than three epochs get none."""
+    """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
         return
@@ -112,7 +112,7 @@ def attack_target(
 ) -> tuple[Evaluation, Path]:
     """Evaluate the target under `attacks`, on all its images or on `examples` of them; return the result and its file.
 
-    Every combination of attacks, options and images has a file of its own in the target's folder.
+    Every combination of attacks, options and images has its own file in the target's folder.
     """
     if examples is not None:
         target = replace(target, images=target.images.subset(examples, subset_seed))

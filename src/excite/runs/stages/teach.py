@@ -132,16 +132,10 @@ def _teach(
             after_epoch=lambda model: epoch_accuracies(parts, model),
             on_progress=progress,
         )
+    facts = {"run": run.path.name, "experiment": parts.experiment.to_json()}
+    keep = {"threshold": teacher.threshold, "balance": teacher.balance}
     with console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
-        labelling = label_with(
-            model,
-            unlabelled,
-            source=source,
-            teacher={"run": run.path.name, "experiment": parts.experiment.to_json()},
-            threshold=teacher.threshold,
-            balance=teacher.balance,
-            on_progress=progress,
-        )
+        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
     labelling.kept.save(run.pseudo_labels_file)
     console.say(f"teacher: {labelling}")
 
@@ -165,16 +159,11 @@ def label_with_run(
     trained = needed_model(run.files, arm)
     unlabelled = load_unlabelled(source)
     check_shape(unlabelled, run.parts.test.images.shape[1:])
+    model = trained.load_into(run.parts.new_model())
+    facts = {"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()}
+    keep = {"threshold": threshold, "balance": balance}
     with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
-        labelling = label_with(
-            trained.load_into(run.parts.new_model()),
-            unlabelled,
-            source=source,
-            teacher={"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()},
-            threshold=threshold,
-            balance=balance,
-            on_progress=progress,
-        )
+        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
     labelling.kept.save(out)
     return labelling
 

@@ -8,7 +8,12 @@ from excite.console import Console
 from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.procedure import Run
-from excite.runs.sweep import check_batch_sizes, try_batch_sizes
+from excite.runs.sweep import check_batch_sizes, papers_threshold, try_batch_sizes
+
+
+@pytest.mark.parametrize(("data_set", "threshold"), [("cifar10", 0.8), ("cifar100", 0.6), ("mnist", 0.8)])
+def test_the_paper_asks_for_less_with_a_hundred_classes(data_set: str, threshold: float) -> None:
+    assert papers_threshold(data_set) == threshold
 
 
 def test_a_size_that_learns_too_little_is_not_chosen(tiny: Path, tmp_path: Path) -> None:
