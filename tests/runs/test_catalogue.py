@@ -16,10 +16,10 @@ from excite.report.origin import toml
 from excite.report.published import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
-from excite.runs.costs import Network, count_work
 from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
-from excite.runs.sweep import combinations
+from excite.sweeps.costs import Network, count_work
+from excite.sweeps.sweep import combinations
 
 TABLE_1 = [
     *(f"table-1-cifar10-{model}" for model in ("resnet20", "resnet50", "resnet110", "densenet40")),

@@ -28,7 +28,7 @@ from excite.errors import ExciteError
 
 if TYPE_CHECKING:
     from excite.execution import EngineName
-    from excite.runs.sweep import Sweep
+    from excite.sweeps.sweep import Sweep
 
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
@@ -126,8 +126,8 @@ def sweep(
     """
     from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.runs.sweep import combinations
-    from excite.runs.sweep import sweep as sweep_runs
+    from excite.sweeps.sweep import combinations
+    from excite.sweeps.sweep import sweep as sweep_runs
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
@@ -211,7 +211,7 @@ def batch_size(
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
-    from excite.runs.sweep import check_batch_sizes, try_batch_sizes
+    from excite.sweeps.sweep import check_batch_sizes, try_batch_sizes
 
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()

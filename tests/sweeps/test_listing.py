@@ -1,7 +1,7 @@
 import json
 
 from excite.runs import catalogue, load
-from excite.runs.costs import Listing, Price, Workload
+from excite.sweeps.costs import Listing, Price, Workload
 
 LISTING = Listing(
     names={"models": ["lenet5", "resnet8"]},

@@ -12,13 +12,13 @@ from excite.errors import InputError
 from excite.execution.engine import Shared, Task
 from excite.files import write_json
 from excite.runs import Experiment, load
-from excite.runs import sweep as sweep_module
 from excite.runs.collection import apart, by_seed, collect, run_folders
 from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.rate import leader_of
-from excite.runs.sweep import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
+from excite.sweeps import sweep as sweep_module
+from excite.sweeps.sweep import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
 from excite.trace import Trace
 
 

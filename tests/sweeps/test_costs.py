@@ -11,10 +11,10 @@ from torch.utils.flop_counter import flop_registry
 from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.quantities import duration
-from excite.runs import costs as costs_module
 from excite.runs import load
-from excite.runs.costs import Network, Sizes, Workload, costs, count_work
 from excite.runs.experiment import estimator_of
+from excite.sweeps import costs as costs_module
+from excite.sweeps.costs import Network, Sizes, Workload, costs, count_work
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
