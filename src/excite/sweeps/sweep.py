@@ -18,8 +18,7 @@ from typing import Any, Literal
 from excite import data
 from excite.console import Console, Speaker
 from excite.errors import DivergedError, ExciteError, InputError, InterruptedRunError
-from excite.excitation import acuteness, choose_batch_size
-from excite.excitation.along_path import FEWEST_MOMENTS
+from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
 from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
 from excite.registry import LONGEST_NAME

@@ -12,6 +12,7 @@ from torch import nn
 from excite.attacks.fast_model import fast_inference
 from excite.console import Speaker
 from excite.data import Split
+from excite.data.catalog import HIDDEN_LABELS
 from excite.data.pseudo_labels import (
     Labelling,
     PseudoLabels,
@@ -22,7 +23,6 @@ from excite.data.pseudo_labels import (
     load_unlabelled,
     pseudo_label,
 )
-from excite.data.published import HIDDEN_LABELS
 from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES
