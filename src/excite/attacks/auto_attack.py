@@ -4,7 +4,7 @@ Square and FAB are run by that package, pyautoattack; APGD is in `auto_pgd`.
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
@@ -190,15 +190,14 @@ class AutoAttack(Cascade):
         _ = self.stages  # raises if a member does not exist
 
     @property
-    def stages(self) -> list[tuple[str, Attack]]:
+    def stages(self) -> Sequence[tuple[str, Attack]]:
         chosen = VERSIONS[self.version] if self.members is None else [(member, {}) for member in self.members]
-        return [(member, self._member(member, settings)) for member, settings in chosen]
-
-    def _member(self, member: Member, settings: Mapping[str, int]) -> Attack:
-        effort = {"queries": self.queries} if member == "square" else {"iterations": self.iterations}
-        return lookup("AutoAttack member", MEMBERS, member)(
-            eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings
-        )
+        stages = []
+        for member, settings in chosen:
+            effort = {"queries": self.queries} if member == "square" else {"iterations": self.iterations}
+            make = lookup("AutoAttack member", MEMBERS, member)
+            stages.append((member, make(eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings)))
+        return stages
 
     def __str__(self) -> str:
         chosen = self.version if self.members is None else " + ".join(self.members)

@@ -224,32 +224,32 @@ def _takes_generator(fourth: inspect.Parameter) -> bool:
 def _contents(function: object) -> str:
     """What a function does and holds: its code, defaults, closure and attributes, without memory addresses."""
     if isinstance(function, functools.partial):
-        return f"{_contents(function.func)} {_words_of((function.args, function.keywords))}"
+        return f"{_contents(function.func)} {_hashed_repr((function.args, function.keywords))}"
     code = getattr(function, "__code__", None)
     if code is None:  # an object with __call__
-        attributes = _words_of(getattr(function, "__dict__", function))
+        attributes = _hashed_repr(getattr(function, "__dict__", function))
         call = getattr(type(function), "__call__", None)  # noqa: B004
         return f"{attributes} {_contents(call)}" if hasattr(call, "__code__") else attributes
     closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     constants = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in code.co_consts]
     defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    return _words_of((code.co_code, code.co_names, constants, defaults, closure))
+    return _hashed_repr((code.co_code, code.co_names, constants, defaults, closure))
 
 
-def _words_of(values: object) -> str:
+def _hashed_repr(values: object) -> str:
     """A repr in which tensors, arrays and models are hashed: their own repr leaves most numbers out."""
-    return _without_addresses(repr(tree_map(_hashed, values)))
 
+    def hashed(value: object) -> object:
+        match value:
+            case nn.Module():
+                return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
+            case Tensor():
+                return fingerprint([value])
+            case np.ndarray():
+                return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+        return value
 
-def _hashed(value: object) -> object:
-    match value:
-        case nn.Module():
-            return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
-        case Tensor():
-            return fingerprint([value])
-        case np.ndarray():
-            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    return value
+    return _without_addresses(repr(tree_map(hashed, values)))
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
