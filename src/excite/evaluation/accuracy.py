@@ -139,11 +139,11 @@ class Curve:
         }
 
     @staticmethod
-    def from_json(value: Mapping[str, Any], correct: NDArray[np.bool_]) -> "Curve":
+    def from_json(value: Mapping[str, Any], correct: ArrayLike) -> "Curve":
         """`correct` says which examples are right without an attack."""
-        fell_at = correct.astype(np.int64)
+        fell_at = np.array(correct, dtype=np.int64)
         for row in value["outcomes"]:
-            fell_at += unpack(row, len(correct))
+            fell_at += unpack(row, len(fell_at))
         return Curve(tuple(value["eps"]), fell_at)
 
     def __str__(self) -> str:
