@@ -48,7 +48,7 @@ class Packaged(Attack):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         check_inputs(x, y)
         if not self.takes(x):
-            raise InputError(f"{self} takes images of shape (N, C, H, W) that are not too small, not {tuple(x.shape)}.")
+            raise InputError(f"{self} needs images (N, C, H, W), for L2 at least 5 × 5 pixels; not {tuple(x.shape)}.")
         if len(x) == 0 or self.eps == 0:
             return x.clone()
         fast = fast_inference(model)
@@ -109,7 +109,7 @@ class Square(Packaged):
 
 @dataclass(frozen=True)
 class FAB(Packaged):
-    """The FAB attack, towards all classes at once or (`fab-t`), which is cheaper, towards one class at a time."""
+    """The FAB attack, toward all classes at once or, as the cheaper `fab-t`, toward one class at a time."""
 
     variant: Literal["fab", "fab-t"]
     eps: float

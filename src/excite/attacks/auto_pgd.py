@@ -56,7 +56,7 @@ class APGD(Attack):
     norm: Norm = "linf"
     restarts: int = 1
     iterations: int = 100
-    gradients_averaged: int = 1  # expectation over transformation, for randomised defences
+    gradients_averaged: int = 1  # expectation over transformation, for randomized defenses
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -135,7 +135,7 @@ class APGD(Attack):
         """One run: each example's last misclassified point or else its best, whether it was fooled, its best loss."""
         images, losses = climbers.point.clone(), climbers.best_loss.clone()
         fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
-        judged, checks = 0, checkpoints(self.iterations)
+        last_check, checks = 0, checkpoints(self.iterations)
         for i in range(self.iterations + 1):
             if i > 0:
                 climbers.move(self.eps, self.norm, momentum=MOMENTUM if i > 1 else 0.0)
@@ -147,8 +147,8 @@ class APGD(Attack):
             fooled[climbers.number[wrong]] = True
             climbers.arrive(loss, gradient, first=i == 0)
             if i in checks:
-                climbers.judge_steps(i - judged)
-                judged = i
+                climbers.adapt_steps(i - last_check)
+                last_check = i
             if self.gradients_averaged == 1 and wrong.any():
                 climbers.keep(~_clearly_wrong(logits, climbers.y))
                 if len(climbers.y) == 0:
@@ -230,7 +230,7 @@ class _Climbers:
             self.rises = self.rises + (loss > self.loss)
             self.loss = loss
 
-    def judge_steps(self, taken: int) -> None:
+    def adapt_steps(self, taken: int) -> None:
         """Halve the step and return to the best point where the loss rose too rarely or its best did not improve."""
         unmoved = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises <= ENOUGH_RISES * taken) | unmoved

@@ -3,10 +3,10 @@
 import contextlib
 import copy
 import linecache
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -56,33 +56,27 @@ class Refolded:
     """
 
     def __init__(self) -> None:
-        self._traced: weakref.ref[nn.Module] | None = None
-        self._layout: object = None
-        self._folded: fx.GraphModule | str = NOT_ASKED
+        self._copies: WeakKeyDictionary[nn.Module, tuple[object, fx.GraphModule | str]] = WeakKeyDictionary()
 
     def __call__(self, model: nn.Module, x: Tensor) -> "FastModel":
         """A fast copy of `model` with its present weights; `x` is the next batch."""
         if isinstance(model, FastModel):
             return model
         layout = _layout(model)
-        if self._traced is not None and self._traced() is model and self._layout == layout:
-            if not isinstance(self._folded, str):
-                _copy_weights(model, self._folded)
-            return FastModel(model, self._folded, compared=True)
-        self._traced, self._layout = weakref.ref(model, self._forget), layout
+        traced_layout, folded = self._copies.get(model, (None, NOT_ASKED))
+        if traced_layout == layout:
+            if not isinstance(folded, str):
+                _copy_weights(model, folded)
+            return FastModel(model, folded, compared=True)
         with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces again
-            self._folded = fold(model)
-            if not isinstance(self._folded, str) and _holds_constants(self._folded, model):
-                self._folded = "its trace holds tensors computed from parameters or buffers, which training changes"
-            fast = FastModel(model, self._folded)
+            folded = fold(model)
+            if not isinstance(folded, str) and _holds_constants(folded, model):
+                folded = "its trace holds tensors computed from parameters or buffers, which training changes"
+            fast = FastModel(model, folded)
             fast.compare(x)
-        if fast.why_plain is not None:
-            self._folded = fast.why_plain
+        self._copies.clear()  # only the last model's copy is kept
+        self._copies[model] = layout, fast.why_plain or folded
         return fast
-
-    def _forget(self, reference: weakref.ref[nn.Module]) -> None:
-        if self._traced is reference:
-            self._traced, self._layout, self._folded = None, None, NOT_ASKED
 
     def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
         return Refolded, ()  # a copy traces for itself

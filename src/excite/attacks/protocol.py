@@ -36,9 +36,9 @@ class Attack(abc.ABC):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         """Images inside the ball around `x`, misclassified where the attack succeeds."""
 
-    @abc.abstractmethod
-    def passes(self, classes: int) -> float:
+    def passes(self, classes: int) -> float:  # noqa: ARG002
         """Forward and backward passes for one image that withstands the whole attack."""
+        raise InputError(f"The cost of {self} is unknown; make it an `Attack` with a method `passes`.")
 
     @property
     def stages(self) -> Sequence[tuple[str, "Attack"]]:
@@ -221,7 +221,7 @@ def right_answers(logits: Tensor, y: Tensor) -> Tensor:
 
 def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
     """Project `x_adv` onto the ball around `x`, then clip it to [0, 1]."""
-    # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number towards x.
+    # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number toward x.
     if norm == "linf":
         if x.dtype not in (torch.bfloat16, torch.float16):  # rounding errors are negligible
             return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)

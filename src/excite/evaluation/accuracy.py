@@ -141,7 +141,7 @@ class Curve:
     @staticmethod
     def from_json(value: Mapping[str, Any], correct: ArrayLike) -> "Curve":
         """`correct` says which examples are right without an attack."""
-        fell_at = np.array(correct, dtype=np.int64)
+        fell_at = np.asarray(correct).astype(np.int64)
         for row in value["outcomes"]:
             fell_at += unpack(row, len(fell_at))
         return Curve(tuple(value["eps"]), fell_at)

@@ -52,7 +52,7 @@ class BatchResult:
 class Attacker:
     """Attacks batches of examples: the same batch gives the same result in every process.
 
-    Attacks see a faster copy of the model, but every verdict is the answer of the model itself to the attacked image.
+    Attacks see a faster copy of the model, but the model itself decides whether the attacked image is misclassified.
     Radii are tried from the largest down. An example that falls is attacked at the next smaller radius, starting from
     the image that fooled the model, or further down if that image lies in a smaller ball. An example that withstands
     is not attacked at smaller radii.
@@ -254,7 +254,7 @@ class Journal:
 
     @property
     def flags(self) -> list[Flag]:
-        """In the order of the batches that raised them. Of several that differ in numbers only, the first."""
+        """Flags in the order of the batches that raised them, without repetitions that differ only in numbers."""
         raised = [flag for state in self.attacks.values() for _, _, flags in sorted(state.flags) for flag in flags]
         distinct: dict[tuple[str, str], Flag] = {}
         for flag in [*raised, *(self.checks.flags if self.checks else [])]:

@@ -238,13 +238,13 @@ def check_attack(
     square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
     if square.takes(x) and all(stage.follows_gradients for _, stage in attack.stages):
         flags += black_box("Square", *drop(square))
-    if (stronger := attack.stronger()) and _enough(*(found := drop(stronger))):
+    if (stronger := attack.stronger()) and _enough(*(effect := drop(stronger))):
         flags.append(
             Flag(
                 "a stronger attack helps",
                 f"twice the steps, two random starts and the margin loss lower the accuracy by about "
-                f"{100 * found[1]:.1f} points or more: the attack was too weak. Raise steps and restarts, and try that "
-                "loss, until nothing changes.",
+                f"{100 * effect[1]:.1f} points or more: the attack was too weak. Raise steps and restarts, and try "
+                "that loss, until nothing changes.",
             )
         )
     return flags

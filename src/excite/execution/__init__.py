@@ -209,9 +209,9 @@ class Processes:
         finally:
             self._idle.put(worker)
         raise ExciteError(
-            f"A worker process died {1 + RETRIES} times at the same task. If it failed to start, its error output says "
-            'why; a script must call below `if __name__ == "__main__":`. If there is no error output, memory probably '
-            "ran out: use fewer workers or smaller batches."
+            f"A worker process died {1 + RETRIES} times at the same task. If it could not start, the traceback above "
+            'says why; a script must start its work below `if __name__ == "__main__":`. Without a traceback, memory '
+            "probably ran out: use fewer workers or smaller batches."
         )
 
     def _restart(self, worker: "_Worker") -> None:

@@ -164,7 +164,7 @@ def rst_loss(
 ) -> Tensor:
     """Weighted mean of TRADES losses: weight 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
 
-    Labelled examples must come first, pseudo-labelled ones second. At weight 1 this is `trades_loss` of the batch. At
+    Labeled examples must come first, pseudo-labeled ones second. At weight 1 this is `trades_loss` of the batch. At
     weight 0 the second half only contributes to the batch-norm statistics.
     """
     return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
