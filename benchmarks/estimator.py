@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from excite import models
+from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
 from excite.lipschitz.epochs import secants
-from excite.lipschitz.extremes.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
-from excite.trace import Recorder
+from excite.trace import Recorder, Trace
 from excite.trace.moments import Moments
-from excite.trace.trace import Trace
 
 EPOCHS, PARAMETERS = 164, 272_474  # ResNet-20 on CIFAR-10
 POINTS = (80, 100, 120, 150, 164)

@@ -176,11 +176,11 @@ def figure(results: Results) -> "Figure":
     with style.settings():
         drawn, panels = style.panels((len(results.networks) + 1) // 2, 2, width=4.6, height=3.8)
         for network, axes in zip(results.networks, panels, strict=False):
-            for measure, (colour, marker) in zip(MEASURES, style.LOOKS, strict=False):
+            for measure, look in zip(MEASURES, style.LOOKS, strict=False):
                 points: dict[float, list[float]] = {}
                 for each in results.grid(network):
                     points.setdefault(each.rate or 0.0, []).append(getattr(each, measure))
-                style.mean_and_range(axes, points, color=colour, marker=marker, name=f"{MEASURES[measure]} accuracy")
+                style.mean_and_range(axes, points, look, f"{MEASURES[measure]} accuracy")
             for row, method in enumerate(shown, start=1):
                 picked = [each.rate for each in results.of(network, method) if each.rate]
                 colour = style.VERMILION if method in OURS else style.INK

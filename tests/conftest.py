@@ -27,6 +27,7 @@ REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so 
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # the machine may be busy: no test is held to seconds
 hypothesis.settings.load_profile("no clock")
+pytest.MonkeyPatch().setattr(os, "fsync", lambda _descriptor: None)  # 10 ms a file, and no test cuts the power
 signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what runs in the background without it
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from excite.cli import cli
-from excite.cli.shared import resolve_experiment
+from excite.cli.options import resolve_experiment
 from excite.runs.experiment import flattened
 
 RUN = "a-run"  # a folder; what would be ignored is refused before anybody looks into it

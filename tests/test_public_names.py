@@ -11,7 +11,7 @@ import pytest
 
 import excite
 from excite.errors import InputError
-from excite.integrations.shared import MissingExtraError
+from excite.integrations import MissingExtraError
 
 MODULES = [
     module.name for module in pkgutil.walk_packages(excite.__path__, "excite.") if not module.name.endswith("__main__")

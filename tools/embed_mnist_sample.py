@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from excite import data
+from excite.data.catalog import MNIST_SAMPLE
 from excite.data.dataset import Split
-from excite.data.published import MNIST_SAMPLE
 from excite.files import atomic
 
 TRAIN_PER_CLASS = 500

@@ -13,7 +13,7 @@ from statistics import fmean
 
 from excite.evaluation.comparison import paired_difference
 from excite.files import write_text
-from excite.report.comparison import points
+from excite.report.formats import points
 from excite.report.rows import CLEAN, Row, arm_names, pairs, select, tidy
 from excite.report.tables import EMPTY, study_table
 from excite.runs.collection import collect

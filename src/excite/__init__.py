@@ -24,38 +24,12 @@ _HOME = {
     "train": "excite.training",
 }
 
-__all__ = [
-    "Evaluation",
-    "LipschitzEstimate",
-    "OnlineRate",
-    "Recorder",
-    "Trace",
-    "acuteness",
-    "attacks",
-    "benchmark",
-    "certificate",
-    "choose_batch_size",
-    "data",
-    "errors",
-    "estimate_lipschitz",
-    "evaluate",
-    "evaluation",
-    "excitation",
-    "find_edge",
-    "find_learning_rate",
-    "integrations",
-    "lipschitz",
-    "models",
-    "objectives",
-    "report",
-    "rescale_scheduler",
-    "runs",
-    "schedules",
-    "sweeps",
-    "trace",
-    "train",
-    "training",
-]
+__all__ = ["Evaluation", "LipschitzEstimate", "OnlineRate", "Recorder", "Trace", "acuteness", "benchmark"]
+__all__ += ["certificate", "choose_batch_size", "estimate_lipschitz", "evaluate", "find_edge", "find_learning_rate"]
+__all__ += ["rescale_scheduler", "train"]
+# Modules:
+__all__ += ["attacks", "data", "errors", "evaluation", "excitation", "integrations", "lipschitz", "models"]
+__all__ += ["objectives", "report", "runs", "schedules", "sweeps", "trace", "training"]
 
 if TYPE_CHECKING:
     from excite import (

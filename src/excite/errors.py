@@ -1,29 +1,29 @@
-"""Every error a user can cause or cure, each with the exit code it leaves the command line with."""
+"""Every error that a user can cause or fix, each with the exit code of the command line."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class ExciteError(Exception):
-    """Something the user can cure; the message says what was wrong and how."""
+    """An error that the user can fix; the message says what was wrong and what to do."""
 
     exit_code = 1
 
 
 class InputError(ExciteError, ValueError):
-    """An argument, a configuration or a data file that does not fit."""
+    """An invalid argument, configuration or data file."""
 
     exit_code = 2
 
 
 class DivergedError(ExciteError):
-    """Training lost its way: a non-finite loss, or a loss back above its initial value."""
+    """Training diverged: the loss is not finite, or has risen above its initial value."""
 
     exit_code = 3
 
 
 class DataUnavailableError(ExciteError):
-    """A data set that no source could give."""
+    """A data set that could not be obtained from any source."""
 
     exit_code = 4
 
@@ -35,13 +35,13 @@ class CorruptFileError(ExciteError):
 
 
 class UnidentifiedError(ExciteError):
-    """L is not identified, and nobody asked to train at it all the same."""
+    """L is not identified, and `allow_unidentified` is not set."""
 
     exit_code = 6
 
 
 class InterruptedRunError(ExciteError):
-    """SIGINT or SIGTERM arrived; the run was saved first."""
+    """SIGINT or SIGTERM stopped the run, after it was saved."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ class InterruptedRunError(ExciteError):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a registry, with a near one that is, if there is any.
+    """Return the error for an unknown name, with a suggestion if a known name is similar.
 
     >>> print(unknown("model", "resnet", ["lenet5", "resnet20"]))
     There is no model "resnet"; did you mean "resnet20"? Known: lenet5, resnet20.
@@ -58,18 +58,17 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     known = list(known)
     if not known:
-        return InputError(f'There is no {kind} "{name}", nor any other: leave it out.')
+        return InputError(f'There is no {kind} "{name}"; none is allowed here. Leave it out.')
     nearest = difflib.get_close_matches(str(name).lower(), known, n=1)
     suggestion = f'; did you mean "{nearest[0]}"?' if nearest else "."
     return InputError(f'There is no {kind} "{name}"{suggestion} Known: {", ".join(known)}.')
 
 
 def printable(text: str) -> str:
-    r"""Text for a terminal: what a stranger's name or file would do to it is shown instead of done.
+    r"""Return text that is safe to print: control characters are escaped, except line breaks and tabs.
 
     >>> print(printable("a \x1b[31mred\x1b[0m ε\nline"))
     a \x1b[31mred\x1b[0m ε
     line
     """
-    shown = (c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
-    return "".join(shown)
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

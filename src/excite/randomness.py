@@ -3,7 +3,7 @@
 import contextlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b, sha256
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -75,16 +75,15 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Restore what `random_state` returned; generators that are not in `state` are left alone."""
-    if "torch" in state:
-        torch.set_rng_state(state["torch"])
-    if "numpy" in state:
-        np.random.set_state(state["numpy"])  # noqa: NPY002
-    if "python" in state:
-        random.setstate(state["python"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-    if "mps" in state:
-        torch.mps.set_rng_state(state["mps"])
+    setters: dict[str, Callable[[Any], None]] = {
+        "torch": torch.set_rng_state,
+        "numpy": np.random.set_state,
+        "python": random.setstate,
+        "cuda": lambda value: torch.cuda.set_rng_state(value, device),
+        "mps": torch.mps.set_rng_state,
+    }
+    for name, value in state.items():
+        setters[name](value)
 
 
 def state_tensors(device: torch.device) -> dict[str, Tensor]:

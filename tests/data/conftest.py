@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from excite.data.dataset import Dataset, Split
-from excite.data.published import decode_mnist
+from excite.data.decode import decode_mnist
 from excite.data.sources import Published
 
 IDX_NAMES = (

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from excite import data
-from excite.data.published import HIDDEN_LABELS
+from excite.data.catalog import HIDDEN_LABELS
 from excite.data.sources import hide_labels
 from excite.randomness import derive_seed
 

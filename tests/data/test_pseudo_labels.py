@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from excite.data import PseudoLabels, Unlabelled, load_extra, load_unlabelled
-from excite.data.pseudo_labels import Labelling, choose, comes_labelled, most_likely, pseudo_label
+from excite.data.pseudo_labels import Labelling, choose, comes_labelled, pseudo_label
 from excite.errors import CorruptFileError, InputError
 
 CHOICES = torch.tensor([0, 1, 0, 2, 1, 0])
@@ -64,19 +64,23 @@ def test_a_choice_that_keeps_nothing_is_refused(threshold: float, balance: bool,
 @pytest.mark.parametrize("batch_size", [2, 100])
 def test_a_label_is_the_likeliest_class_and_its_probability(batch_size: int) -> None:
     seen: list[tuple[int, int]] = []
-    labels, confidences, classes = most_likely(
-        brightness, grey(0, 255, 128, 30, 200), batch_size=batch_size, on_progress=lambda *at: seen.append(at)
-    )
-    assert labels.tolist() == [0, 1, 1, 0, 1]
-    assert classes == 2
-    assert confidences[0] == pytest.approx(1 / (1 + np.exp(-8)), rel=1e-4)
-    assert confidences[0] > confidences[3] > confidences[4] > confidences[2]
+    kept = pseudo_label(
+        brightness,
+        Unlabelled("mine.npz", grey(0, 255, 128, 30, 200)),
+        source="mine.npz",
+        teacher={},
+        batch_size=batch_size,
+        on_progress=lambda *at: seen.append(at),
+    ).kept
+    assert kept.labels.tolist() == [0, 1, 1, 0, 1]
+    assert kept.confidences[0] == pytest.approx(1 / (1 + np.exp(-8)), rel=1e-4)
+    assert kept.confidences[0] > kept.confidences[3] > kept.confidences[4] > kept.confidences[2]
     assert seen[-1] == (5, 5)
 
 
 def test_logits_that_are_not_finite_are_refused() -> None:
     with pytest.raises(InputError, match="finite"):
-        most_likely(lambda x: brightness(x) * float("nan"), grey(0, 255))
+        pseudo_label(lambda x: brightness(x) * float("nan"), Unlabelled("x", grey(0, 255)), source="x", teacher={})
 
 
 def label(labels: Tensor | None = None, threshold: float = 0.0) -> Labelling:

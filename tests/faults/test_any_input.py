@@ -19,7 +19,7 @@ from excite.runs.experiment import flattened, from_values, load, with_values
 from excite.runs.records import Illustration, StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
-MANY = 100
+MANY = 50
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 VALUES = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)

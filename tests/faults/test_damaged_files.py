@@ -49,7 +49,7 @@ def try_all(run: Path, told: Tell, *, flips: int, cuts: int) -> None:
 
 
 def test_a_few_wrong_bits_and_missing_ends(run: Path, told: Tell) -> None:
-    try_all(run, told, flips=60, cuts=20)
+    try_all(run, told, flips=30, cuts=10)
 
 
 @pytest.mark.slow

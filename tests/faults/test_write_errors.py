@@ -131,7 +131,7 @@ def until_refused(disk: Disk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="it looks up there which file is synced")
-@pytest.mark.parametrize("share", [0.05, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.025, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_every_step_of_every_kind_of_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     rng = random.Random(0)  # noqa: S311
     counting = Disk()

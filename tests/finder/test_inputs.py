@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import excite
 from excite.errors import InputError
 from excite.finder.inputs import make_fresh
-from tests.finder.test_one_call import batches, half_mse, linear, sgd
+from tests.finder.test_find_learning_rate import batches, half_mse, linear, sgd
 
 DIMENSIONS = 6
 

@@ -39,7 +39,7 @@ def test_the_transient_does_not_count() -> None:
 def test_where_only_the_transient_is_left_it_is_not_trusted() -> None:
     found = estimate_lipschitz(trace([50.0] + [float("nan")] * 9), "curvature", transient=0.2)
     assert not found.identified
-    assert "all within the first 20% of the steps, since no later one is positive and finite" in str(found)
+    assert "all within the first 20%" in str(found)
 
 
 def test_a_quantile_may_replace_the_largest() -> None:
@@ -50,7 +50,7 @@ def test_a_quantile_may_replace_the_largest() -> None:
 def test_unsettled_eigenvalues_are_not_trusted_and_broken_ones_not_counted() -> None:
     found = estimate_lipschitz(trace([2.0, float("nan"), 3.0], [0.0, 0.0, 1.0]), "curvature")
     assert not found.identified
-    assert "had not settled" in str(found)
+    assert "curvature_iterations" in str(found)
     assert found.constant == 3.0
 
 

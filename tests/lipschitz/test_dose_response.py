@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from excite.lipschitz.dose_response import DoseResponse
+from excite.lipschitz.dose_response import DRIFT, DoseResponse
 
 
 def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int = 12) -> DoseResponse:
@@ -15,6 +15,12 @@ def simulate(threshold: float, slope: float, rng: np.random.Generator, runs: int
         survived.append(bool(rng.random() < 1 / (1 + (rate / threshold) ** (1 / slope))))
         rates.append(rate)
     return DoseResponse(0.1, rates, survived)
+
+
+@pytest.fixture(scope="module")
+def known_curve() -> DoseResponse:
+    """After 100 verdicts on a curve with threshold 1 and slope 0.1."""
+    return simulate(1.0, 0.1, np.random.default_rng(0), runs=100)
 
 
 @pytest.mark.parametrize(
@@ -66,19 +72,32 @@ def test_survival_falls_from_one_to_zero_through_a_half_at_the_threshold() -> No
     assert high < 0.05
 
 
-def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
+def test_the_rate_for_a_share_of_trainings_on_a_curve_that_is_known(known_curve: DoseResponse) -> None:
+    curve = known_curve
     assert curve.rate_for(0.95) == pytest.approx(19**-0.1, rel=0.15)
     assert curve.survival([curve.rate_for(0.95)]) == [pytest.approx(0.95, abs=0.02)]
     assert curve.rate_for(0.95, 0.05) < curve.rate_for(0.95) < curve.rate_for(0.95, 0.95)
 
 
-def test_a_spread_between_short_and_whole_trainings_widens_both_sides() -> None:
-    curve = simulate(1.0, 0.1, np.random.default_rng(0), runs=200)
-    wide = [math.log(curve.rate_for(0.5, quantile, spread=0.3)) for quantile in (0.05, 0.5, 0.95)]
-    assert wide[1] == pytest.approx(math.log(curve.threshold()), abs=0.02)
-    assert wide[2] - wide[0] == pytest.approx(2 * 1.645 * 0.3, rel=0.15)
-    assert curve.survival([0.6], spread=0.3)[0] < curve.survival([0.6])[0]
+def test_trainings_longer_than_the_runs_may_have_a_lower_threshold(known_curve: DoseResponse) -> None:
+    curve = known_curve
+    low, middle = (curve.rate_for(0.5, quantile, longer=8) for quantile in (0.05, 0.5))
+    assert middle == pytest.approx(curve.threshold(), rel=0.05)
+    assert low == pytest.approx(8 ** (-1.645 * DRIFT), rel=0.15)
+    assert curve.rate_for(0.5, 0.95, longer=8) == pytest.approx(curve.threshold(0.95), rel=0.05)  # never higher, unless
+    assert curve.rate_for(0.5, 0.95, longer=8, rising=True) == pytest.approx(8 ** (1.645 * DRIFT), rel=0.15)
+    assert curve.survival([0.6], longer=8)[0] < curve.survival([0.6])[0]
+
+
+@pytest.mark.parametrize("drift", [-0.3, 0.2])
+def test_runs_of_two_lengths_show_the_drift(drift: float) -> None:
+    rates = np.geomspace(0.3, 3, 40)
+    lengths = [60] * 40 + [240] * 40
+    verdicts = [bool(rate < (length / 240) ** drift) for rate, length in zip([*rates, *rates], lengths, strict=True)]
+    curve = DoseResponse(1.0, [*rates, *rates], verdicts, lengths)
+    assert curve.threshold() == pytest.approx(1.0, rel=0.1)
+    assert curve.rate_for(0.5, longer=4, rising=True) == pytest.approx(4**drift, rel=0.1)
+    assert curve.rate_for(0.5, longer=4) == pytest.approx(4 ** min(drift, 0), rel=0.1)
 
 
 def test_after_many_runs_the_curve_goes_on_beyond_all_likely_thresholds() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from excite.errors import InputError
+from excite.lipschitz.algorithm_1 import Protocol
 from excite.lipschitz.epochs import Epochs, secants
-from excite.lipschitz.extremes.algorithm_1 import Protocol
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 

@@ -22,7 +22,7 @@ def test_the_lines_stand_at_the_rates(tmp_path: Path) -> None:
     lines = {line.get_label(): np.asarray(line.get_xdata()).tolist() for line in axes.lines}
     assert lines["1/L"] == [0.25, 0.25]
     assert lines["2/L"] == [0.5, 0.5]
-    assert (lines["converged"], lines["did not"]) == ([0.1, 0.4], [0.8])
+    assert (lines["converged"], lines["did not converge"]) == ([0.1, 0.4], [0.8])
     assert isinstance(axes.figure, Figure)
     axes.figure.savefig(tmp_path / "edge.png")
     assert (tmp_path / "edge.png").stat().st_size > 1000

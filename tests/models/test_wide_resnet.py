@@ -7,7 +7,7 @@ from torch.nn.functional import relu
 
 from excite.errors import InputError
 from excite.models import WideResNet
-from excite.models.wide_resnet import WideBlock
+from excite.models.resnet import WideBlock
 
 
 @pytest.mark.parametrize(("depth", "factor"), [(16, 4), (28, 10), (34, 10)])

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from excite.evaluation.comparison import paired_difference
-from excite.report.comparison import Effect, compare_arms, points
+from excite.report.comparison import Effect, compare_arms
+from excite.report.formats import points
 from excite.report.rows import tidy
 from excite.report.verdict import ONE_SEED
 from excite.runs.folder import RunFolder

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from excite.report.formats import LATEX_WIDTH, escape_latex
-from excite.report.records import FIELDS
 from excite.report.rows import tidy
 from excite.report.tables import study_table
 from excite.runs.folder import RunFolder
@@ -37,9 +36,9 @@ def test_the_fields_are_the_same_whatever_the_content_and_documented(
     bare = study_table(tidy([write_run({"baseline": {}})]))
     diverged = study_table(tidy([write_run({"poe": {"problem": "Training diverged"}})]))
     tables = [bare, diverged, study_table(tidy(three_seeds))]
-    assert {table.csv().splitlines()[0] for table in tables} == {",".join(FIELDS)}
+    (fields,) = {table.csv().splitlines()[0] for table in tables}
     documented = re.findall(r"`([A-Za-z_]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", DOCS.read_text("utf-8"))))
-    assert documented == list(FIELDS)
+    assert documented == fields.split(",")
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

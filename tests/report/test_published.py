@@ -4,14 +4,7 @@ from typing import Any
 
 import pytest
 
-from excite.report.published import (
-    FIGURE_5_CONSTANTS,
-    FIGURE_5_MAXIMA,
-    FIGURE_5_POINTS,
-    PUBLISHED,
-    PublishedAccuracy,
-    published_row,
-)
+from excite.report.published import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
 from excite.runs import load
 from excite.runs.experiment import catalogue
 
@@ -71,10 +64,9 @@ def test_the_released_logs_gain_less() -> None:
 
 
 def test_figure_5_holds_the_l_of_table_1() -> None:
-    row = PUBLISHED["table-1-cifar10-resnet20"]
-    constant = FIGURE_5_CONSTANTS[FIGURE_5_MAXIMA.index(row.n_maxima)][FIGURE_5_POINTS.index(row.n_points)]
-    assert constant == row.constant
-    assert [len(constants) for constants in FIGURE_5_CONSTANTS] == [len(FIGURE_5_POINTS)] * len(FIGURE_5_MAXIMA)
+    row, (n_maxima, n_points, constants) = PUBLISHED["table-1-cifar10-resnet20"], FIGURE_5.values()
+    assert constants[n_maxima.index(row.n_maxima)][n_points.index(row.n_points)] == row.constant
+    assert [len(line) for line in constants] == [len(n_points)] * len(n_maxima)
 
 
 def test_as_printed() -> None:

@@ -5,10 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report.estimates import estimates_table
+from excite.report.estimates import doubted, doubted_together, estimates_table, trust, trust_in
 from excite.report.rows import tidy
 from excite.report.tables import study_table, table
-from excite.report.trust import doubted, doubted_together, trust, trust_in
 from excite.runs.folder import RunFolder
 from tests.report.test_verdict import DIVERGED, EDGE, arms, dead, evaluation
 

@@ -9,7 +9,8 @@ from msgspec import structs
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report.comparison import Effect, compare_arms, points
+from excite.report.comparison import Effect, compare_arms
+from excite.report.formats import points
 from excite.report.rows import tidy
 from excite.report.verdict import ONE_SEED, Verdict, conclude
 from excite.runs.folder import RunFolder

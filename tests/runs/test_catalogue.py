@@ -12,7 +12,7 @@ import pytest
 
 from excite import data
 from excite.models import MODELS
-from excite.report.origin import toml
+from excite.report.page import toml
 from excite.report.published import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up

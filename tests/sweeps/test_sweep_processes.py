@@ -129,7 +129,8 @@ def test_two_sweeps_in_one_folder_do_everything_once(
     tmp_path: Path,
     start: Start,
 ) -> None:
-    arguments = ("sweep", tiny, "--arms", "baseline,poe", "--workers", "1", "--out", "sweep", "--json")
+    small = ("--set", "data.train_examples=64", "--set", "data.test_examples=20")
+    arguments = ("sweep", tiny, *small, "--arms", "baseline,poe", "--workers", "1", "--out", "sweep", "--json")
     processes = [start(*arguments), start(*arguments)]
     for process in processes:
         stdout, stderr = process.communicate(timeout=240)

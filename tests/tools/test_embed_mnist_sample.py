@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from excite import data
-from excite.data.published import MNIST_SAMPLE
+from excite.data.catalog import MNIST_SAMPLE
 from tests.tools.loading import loaded
 
 

@@ -172,7 +172,7 @@ def spoiled_gradient(model: nn.Module, loss: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("spoil", [spoiled_loss, spoiled_gradient, None])
-@pytest.mark.parametrize(("at", "kept"), [(1, True), (5, True), (8, True), (10, True), (15, True), (15, False)])
+@pytest.mark.parametrize(("at", "kept"), [(1, True), (8, True), (15, True), (15, False)])
 def test_a_number_that_is_none_is_never_kept(
     train_lenet: Train,
     tmp_path: Path,

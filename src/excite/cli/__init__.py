@@ -51,7 +51,7 @@ Exit codes:
   143  terminated
 Interrupted runs are saved: run the same command again to resume.
 \b
-Shell completion: eval "$(_EXCITE_COMPLETE=bash_source excite)" in ~/.bashrc; zsh_source and fish_source likewise."""
+Shell completion: add eval "$(_EXCITE_COMPLETE=bash_source excite)" to ~/.bashrc (zsh_source, fish_source)."""
 
 
 class _Commands(click.Group):

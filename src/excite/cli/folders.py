@@ -5,22 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from excite.cli.shared import (
+from excite.cli import options
+from excite.cli.options import (
     NUMBER,
     NUMBERS,
+    POSITIVE,
     SHARE,
     Output,
-    arm_option,
     console,
-    device_option,
-    json_option,
     open_run,
     read_run,
     refuse_ignored,
-    run_argument,
-    shard_options,
     show,
-    verbosity_options,
 )
 from excite.errors import CorruptFileError
 
@@ -29,11 +25,11 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
-@run_argument
+@options.run
 @click.option("--compare", is_flag=True, help="Show every estimator side by side, with its 1/L and 2/L.")
 @click.option("--train", "may_train", is_flag=True, help="Make missing estimates, with the trainings that they need.")
-@device_option
-@json_option
+@options.device
+@options.as_json
 def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, as_json: bool) -> None:
     """Show the L of a run. Reads stored estimates; --train makes missing ones."""
     from excite.report import estimates_table
@@ -45,19 +41,19 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
     else:
         refuse_ignored(["device"], "stored estimates are read; add --train to make missing ones")
     run = read_run(folder)
-    own = needed_estimate(run)
+    estimate_of_run = needed_estimate(run)
     if compare:
         estimates = stored_estimates(run)
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in estimates.items()}
         show(as_json, values, estimates_table(estimates, run))
     else:
-        show(as_json, own.to_json(), str(own))
+        show(as_json, estimate_of_run.to_json(), str(estimate_of_run))
 
 
 @click.command(epilog="Example: excite certify runs/mnist-sample --arm poe")
-@run_argument
-@arm_option
-@json_option
+@options.run
+@options.arm
+@options.as_json
 def certify(folder: Path, arm: str, as_json: bool) -> None:
     """Show whether a training was persistently excited: for every epoch, the assumptions and the rates 1/L and 2/L."""
     from excite.report import excitation_facts, excitation_table
@@ -71,22 +67,22 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 
 @click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
 @click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path, exists=True), required=False)
-@arm_option
+@options.arm
 @click.option("--with", "names", multiple=True, help="pgd, autoattack, square, …; by default the experiment's attacks.")
 @click.option("--eps", type=NUMBERS, help="Radius, such as 8/255; several, such as 1/255,2/255,4/255, give a curve.")
 @click.option("--step", type=NUMBER, help="Step size of PGD; by default 2.5 ε / steps.")
-@click.option("--steps", type=click.IntRange(min=1), help="Steps of PGD.")
-@click.option("--restarts", type=click.IntRange(min=1), help="Restarts; with several, PGD starts at random points.")
+@click.option("--steps", type=POSITIVE, help="Steps of PGD.")
+@click.option("--restarts", type=POSITIVE, help="Restarts; with several, PGD starts at random points.")
 @click.option("--norm", type=click.Choice(["linf", "l2"]), help="Norm of the perturbation.")
-@click.option("--examples", type=click.IntRange(min=1), help="Attack a random subset of the test images.")
+@click.option("--examples", type=POSITIVE, help="Attack a random subset of the test images.")
 @click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the subset.")
 @click.option("--model", help="Your own model, package.module:factory, or the name of a model of excite.")
-@click.option("--weights", type=click.Path(path_type=Path), help="Its weights: .safetensors, or .pt with tensors only.")
+@click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
-@shard_options
-@device_option
-@verbosity_options
-@json_option
+@click.option("--workers", type=POSITIVE, help="Processes that share the images, each with one thread or GPU.")
+@options.engine
+@options.address
+@options.work
 def attack(
     target: Path | None,
     arm: str,
@@ -101,7 +97,7 @@ def attack(
     address: str | None,
     device: str | None,
     as_json: bool,
-    **options: Any,
+    **attack_options: Any,
 ) -> None:
     """Attack a trained arm of a run folder, or your own model with --model.
 
@@ -123,10 +119,10 @@ def attack(
     if model is None:
         refuse_ignored(["weights", "data_name"], "a run folder has its own; add --model for your own model")
     if not names:
-        attacking = [*options, "examples", "subset_seed", "model"]
+        attacking = [*attack_options, "examples", "subset_seed", "model"]
         refuse_ignored(attacking, "the run's own attacks have theirs; add --with, for instance --with pgd")
     if model:
-        refuse_ignored(["arm"], "your own model has no arms; leave it out")
+        refuse_ignored(["arm"], "--model has no arms; leave it out")
         if target and weights:
             raise click.UsageError(f"{target} and --weights {weights} both name weights; name one file.")
         if not (weights := weights or target):
@@ -143,13 +139,9 @@ def attack(
             show(as_json, evaluation.to_json(), str(evaluation))
             return
         chosen = target_of(run.parts, needed_model(run.files, name))
+    attacks = named_attacks(names, attack_options)
     evaluation, file = attack_target(
-        chosen,
-        named_attacks(names, options),
-        console=console(),
-        examples=examples,
-        subset_seed=subset_seed,
-        shards=shards,
+        chosen, attacks, console=console(), examples=examples, subset_seed=subset_seed, shards=shards
     )
     show(as_json, evaluation.to_json() | {"file": str(file)}, f"{evaluation}\nSaved: {file}")
 
@@ -158,24 +150,15 @@ def attack(
     name="pseudo-label",
     epilog="Example: excite pseudo-label runs/teacher --data cifar10-10k+40k --out pseudo.npz --threshold 0.9",
 )
-@run_argument
-@arm_option
+@options.run
+@options.arm
 @click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
 @click.option("--out", type=Output(dir_okay=False), required=True, help="The .npz file to write.")
-@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="Least confidence of a label to keep.")
-@click.option("--balance", is_flag=True, help="Keep equally many labels of each class, the most confident ones.")
-@device_option
-@verbosity_options
-@json_option
+@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="Minimum confidence of a label.")
+@click.option("--balance", is_flag=True, help="Keep the same number of labels per class: the most confident.")
+@options.work
 def pseudo_label(
-    folder: Path,
-    arm: str,
-    source: str,
-    out: Path,
-    threshold: float,
-    balance: bool,
-    device: str | None,
-    as_json: bool,
+    folder: Path, arm: str, source: str, out: Path, threshold: float, balance: bool, device: str | None, as_json: bool
 ) -> None:
     """Label unlabelled images with a trained arm, for self-training: set data.unlabelled to the file."""
     from excite.runs.arms import arm_named
@@ -187,34 +170,32 @@ def pseudo_label(
 
 
 @click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")
-@run_argument
+@options.run
 @click.option("--to", "target", type=click.Choice(["robustbench", "tensorboard"]), required=True, help="Target format.")
-@arm_option
+@options.arm
 @click.option("--out", type=Output(file_okay=False), help="By default exports/<experiment>-<arm>, or RUN/tensorboard.")
-@json_option
+@options.as_json
 def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool) -> None:
     """Export a trained arm for RobustBench's leaderboard, or the curves of all arms for TensorBoard."""
     if target == "tensorboard":
         refuse_ignored(["arm"], "TensorBoard shows every arm; leave it out")
-    run = read_run(folder)
-    if target == "tensorboard":
         from excite.integrations import tensorboard
 
-        written = tensorboard.write_run(run, out)
+        written = tensorboard.write_run(read_run(folder), out)
         hint = f"tensorboard --logdir {written}"
     else:
         from excite.integrations import robustbench
         from excite.runs.arms import arm_named
 
-        written = robustbench.export(run, arm_named(arm).name, out)
+        written = robustbench.export(read_run(folder), arm_named(arm).name, out)
         hint = f'excite.integrations.robustbench.load_model("{written}")'
     show(as_json, {"folder": str(written)}, f"{written}\n{hint}")
 
 
 @click.command(epilog="Example: excite verify runs/mnist-sample")
-@run_argument
+@options.run
 @click.option("--accept", is_flag=True, help="Accept files that were edited on purpose.")
-@json_option
+@options.as_json
 def verify(folder: Path, accept: bool, as_json: bool) -> None:
     """Check every file of a run folder against its hash, and the files against each other."""
     from excite.runs.verify import verify as verify_runs
@@ -232,7 +213,7 @@ def data() -> None:
 
 
 @data.command(name="list", epilog="Example: excite data list")
-@json_option
+@options.as_json
 def data_list(as_json: bool) -> None:
     """List the data sets, and which of them are on this machine."""
     from dataclasses import asdict
@@ -255,7 +236,7 @@ def fetch(name: str) -> None:
 @data.command(name="verify", epilog="Example: excite data verify cifar10")
 @click.argument("name")
 def data_verify(name: str) -> None:
-    """Check the data set NAME against its known SHA-256, or for CIFAR-100 against the one at download."""
+    """Check the data set NAME against its known SHA-256 (CIFAR-100: the one recorded at download)."""
     from excite.data import verify as verify_data
 
     click.echo(f"{name}: {verify_data(name)}")

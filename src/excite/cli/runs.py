@@ -5,45 +5,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from excite.cli.shared import (
-    SHARE,
-    Output,
-    arm_option,
-    arms_option,
-    console,
-    device_option,
-    estimator_option,
-    experiment_argument,
-    force_option,
-    json_option,
-    out_option,
-    refuse_ignored,
-    resolve_experiment,
-    seeds_option,
-    set_option,
-    show,
-    verbosity_options,
-)
+from excite.cli import options
+from excite.cli.options import SHARE, Output, console, refuse_ignored, resolve_experiment, show
+from excite.cli.reports import show_report
 from excite.errors import ExciteError
 
 if TYPE_CHECKING:
     from excite.execution import EngineName
-    from excite.sweeps.sweep import Sweep
 
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
-@experiment_argument
-@arms_option
-@seeds_option
-@estimator_option
-@force_option
-@click.option("--workers", type=click.IntRange(min=1), help="Processes that share each attack, with one thread each.")
+@options.experiment
+@options.arms
+@options.seeds
+@options.estimator
+@options.force
+@click.option("--workers", type=options.POSITIVE, help="Processes that share each attack, with one thread each.")
 @click.option("--tensorboard", is_flag=True, help="Also write event files to tensorboard/ in the run folder.")
-@out_option
-@set_option
-@device_option
-@verbosity_options
-@json_option
+@options.out
+@options.changes
+@options.work
 def run(
     experiment: str,
     arms: str | None,
@@ -65,12 +46,12 @@ def run(
     from excite.console import Placed
     from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.runs.collection import run_folders
+    from excite.runs.collection import collect, run_folders
+    from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
 
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # fails before any work if tensorboard is missing
-        from excite.runs.folder import RunFolder
     resolved, folder = resolve_experiment(
         experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, force=force
     )
@@ -81,29 +62,25 @@ def run(
         Run(path, seeded, console=placed, device=device, arms=names).all(names, Shards(workers))
         if tensorboard:
             write_run(RunFolder(path))
-    if seeds is None:
-        _show_run(folder, as_json)
-    else:
-        _show_study(folder, as_json)
+    runs = collect([folder]) if seeds else [RunFolder(folder)]
+    show_report(runs, folder, as_json, {} if seeds else runs[0].to_json())
 
 
 @click.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
 @click.argument("experiment")
-@arms_option
-@seeds_option
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--workers", type=click.IntRange(min=1), help="Jobs at a time; by default one per GPU or core.")
-@click.option("--shards", type=click.IntRange(min=1), help="Processes or tasks that share the attack of each job.")
-@click.option("--address", help="Ray cluster, such as auto; by default Ray starts on this machine.")
+@options.arms
+@options.seeds
+@options.engine
+@click.option("--workers", type=options.POSITIVE, help="Jobs at a time; by default one per GPU or core.")
+@click.option("--shards", type=options.POSITIVE, help="Processes or tasks that share the attack of each job.")
+@options.address
 @click.option(
     "--out", type=Output(file_okay=False), help="Parent of the run folders; by default runs/<experiment>-sweep."
 )
-@estimator_option
-@force_option
-@set_option
-@device_option
-@verbosity_options
-@json_option
+@options.estimator
+@options.force
+@options.changes
+@options.work
 def sweep(
     experiment: str,
     arms: str | None,
@@ -126,6 +103,7 @@ def sweep(
     """
     from excite.execution import Shards
     from excite.runs.arms import arm_names
+    from excite.runs.collection import collect
     from excite.sweeps.sweep import combinations
     from excite.sweeps.sweep import sweep as sweep_runs
 
@@ -145,21 +123,19 @@ def sweep(
         jobs_in=Shards(workers, engine, address),
         shards=shards,
     )
-    _show_study(folder, as_json, finished)
+    show_report(collect([folder]), folder, as_json, finished.to_json(), f"{finished}\n")
     if finished.failed:
         failed = f"{len(finished.failed)} of {len(finished.outcomes)} jobs failed"
         raise ExciteError(f"{failed}. Run the command again to retry them.")
 
 
 @click.command(epilog="Example: excite train mnist-sample --set training.schedule.rate=0.2 --out runs/fast")
-@experiment_argument
-@arm_option
-@force_option
-@out_option
-@set_option
-@device_option
-@verbosity_options
-@json_option
+@options.experiment
+@options.arm
+@options.force
+@options.out
+@options.changes
+@options.work
 def train(
     experiment: str,
     arm: str,
@@ -185,16 +161,14 @@ def train(
 
 @click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
 @click.argument("experiment")
-@click.argument("sizes", nargs=-1, type=click.IntRange(min=1), required=True)
-@click.option("--try", is_flag=True, required=True, expose_value=False, help="Precedes the sizes.")
+@click.argument("sizes", nargs=-1, type=options.POSITIVE, required=True)
+@click.option("--try", is_flag=True, required=True, expose_value=False, help="Followed by the batch sizes.")
 @click.option(
     "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
 )
-@out_option
-@set_option
-@device_option
-@verbosity_options
-@json_option
+@options.out
+@options.changes
+@options.work
 def batch_size(
     experiment: str,
     sizes: tuple[int, ...],
@@ -221,37 +195,3 @@ def batch_size(
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)
     show(as_json, choice.to_json(), str(choice))
-
-
-def _show_run(folder: Path, as_json: bool) -> None:
-    """Print the table of one run, or everything about it as JSON, and write its page."""
-    from excite.report.page import write_page
-    from excite.report.rows import tidy
-    from excite.report.tables import study_table, table
-    from excite.report.verdict import conclude
-    from excite.runs.folder import RunFolder
-
-    run = RunFolder(folder)
-    page = write_page(run)
-    if not as_json:
-        show(as_json, None, f"{table(run)}\nReport: {page}")
-        return
-    rows = tidy([run])
-    show(as_json, study_table(rows).to_json(str(conclude(rows))) | run.to_json() | {"report": str(page)}, "")
-
-
-def _show_study(folder: Path, as_json: bool, sweep: "Sweep | None" = None) -> None:
-    """Print the table of several runs and how the sweep ended, and write their page."""
-    from excite.report.formats import prose
-    from excite.report.page import PAGE, write_page
-    from excite.report.rows import tidy
-    from excite.report.tables import study_table
-    from excite.report.verdict import conclude
-    from excite.runs.collection import collect
-
-    runs = collect([folder])
-    rows = tidy(runs)
-    study, verdict, page = study_table(rows), conclude(rows), write_page(runs, folder / PAGE)
-    facts = study.to_json(str(verdict)) | {"report": str(page)} | (sweep.to_json() if sweep else {})
-    summary = f"{sweep}\n" if sweep else ""
-    show(as_json, facts, f"{study}\n\n{prose(str(verdict))}\n{summary}Report: {page}")

@@ -19,30 +19,7 @@ from excite.data.image_files import load_pseudo_labelled
 from excite.data.pseudo_labels import PseudoLabels, Unlabelled, load_extra, load_unlabelled
 from excite.randomness import derive_seed
 
-__all__ = [
-    "AUGMENTATIONS",
-    "DATASETS",
-    "Augmentation",
-    "Dataset",
-    "DatasetStatus",
-    "Mixture",
-    "PseudoLabels",
-    "Split",
-    "TrainingData",
-    "Unlabelled",
-    "data_directory",
-    "derive_seed",
-    "epoch_batches",
-    "fetch",
-    "find",
-    "from_tensors",
-    "listing",
-    "load",
-    "load_extra",
-    "load_pseudo_labelled",
-    "load_unlabelled",
-    "names",
-    "register",
-    "steps_per_epoch",
-    "verify",
-]
+__all__ = ["AUGMENTATIONS", "DATASETS", "Augmentation", "Dataset", "DatasetStatus", "Mixture", "PseudoLabels", "Split"]
+__all__ += ["TrainingData", "Unlabelled", "data_directory", "derive_seed", "epoch_batches", "fetch", "find"]
+__all__ += ["from_tensors", "listing", "load", "load_extra", "load_pseudo_labelled", "load_unlabelled", "names"]
+__all__ += ["register", "steps_per_epoch", "verify"]

@@ -78,7 +78,12 @@ def epoch_batches(
     if not 0 <= start <= steps:
         raise InputError(f"start is {start}; an epoch of {steps} batches can start at 0 to {steps}.")
     numbers = data.order(batch_size=batch_size, seed=seed, epoch=epoch)
-    _check_shares(numbers(min(start, steps - 1)), batch_size, world)
+    parts = numbers(min(start, steps - 1))
+    if len(parts) > 1 and min(map(len, parts)) < world:
+        raise InputError(
+            f"batch_size is {batch_size}; each of {world} processes needs a labelled and a pseudo-labelled image per "
+            f"batch. Use a batch size of at least {len(parts) * world}."
+        )
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for step in range(start, steps):
@@ -110,14 +115,6 @@ def _shares(batch: Tensor, parts: Sequence[Tensor], rank: int, world: int) -> Te
     if world == 1:
         return batch
     return torch.cat([share(part, rank, world) for part in torch.split(batch, [len(part) for part in parts])])
-
-
-def _check_shares(parts: Sequence[Tensor], batch_size: int, world: int) -> None:
-    if len(parts) > 1 and min(map(len, parts)) < world:
-        raise InputError(
-            f"batch_size is {batch_size}; each of {world} processes needs a labelled and a pseudo-labelled image per "
-            f"batch. Use a batch size of at least {len(parts) * world}."
-        )
 
 
 @dataclass(frozen=True, eq=False)

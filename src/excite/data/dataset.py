@@ -86,8 +86,12 @@ class Split:
         for chunk in torch.split(self.images, _IMAGES_AT_ONCE):
             for channel in range(channels):
                 counts[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256).cpu()
-        moments = [_mean_std(channel_counts) for channel_counts in counts.tolist()]
-        return tuple(mean for mean, _ in moments), tuple(std for _, std in moments)
+        means, stds = [], []
+        for histogram in counts.tolist():  # Python's integers do not overflow
+            total, first, second = (sum(value**k * count for value, count in enumerate(histogram)) for k in range(3))
+            means.append(first / (255 * total))
+            stds.append(math.sqrt(total * second - first * first) / (255 * total))
+        return tuple(means), tuple(stds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,10 +230,3 @@ def _tensor(value: object, name: str) -> Tensor:
     if not isinstance(value, Tensor):
         raise InputError(f"{name.capitalize()} must be a tensor or a numeric array, not {type(value).__name__}.")
     return value
-
-
-def _mean_std(counts: list[int]) -> tuple[float, float]:
-    total = sum(counts)
-    first = sum(value * count for value, count in enumerate(counts))
-    second = sum(value * value * count for value, count in enumerate(counts))
-    return first / (255 * total), math.sqrt(total * second - first * first) / (255 * total)

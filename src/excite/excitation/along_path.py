@@ -19,8 +19,6 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
-FEWEST_MOMENTS = 3  # two steps, the second of which ends at θ*
-
 
 @dataclass(frozen=True, eq=False)
 class StepSizes:
@@ -147,16 +145,11 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
     """
     if not (estimate is None or isinstance(estimate, LipschitzEstimate)):
         check_positive("L", estimate)
-    if len(trace) < FEWEST_MOMENTS:
-        raise InputError(
-            f"The trace has {len(trace)} moments; certify needs at least {FEWEST_MOMENTS}, the last of which is θ*. "
-            "Record longer."
-        )
+    angles = acuteness(trace)  # checks the length of the trace
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps)
     along = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     across = np.sqrt(np.maximum(rests - along**2, 0.0))
-    angles = acuteness(trace)
     spans = tuple(
         certify_span(float(u), float(a), float(c), margin=angles.margin)
         for u, a, c in zip(lengths, along, across, strict=True)
@@ -189,18 +182,13 @@ def excitation(spans: tuple[Span, ...]) -> Excitation | None:
 
     The two rates inside span(u, q) are the extremes, because the rate of all other directions, log 2, is between them.
     """
-    rates = [sorted(span.rates) for span in spans if span.holds]
-    if not rates:
+    certified = [span for span in spans if span.holds]
+    if not certified:
         return None
-    slow, fast = [pair[0] for pair in rates], [pair[1] for pair in rates]
-    return Excitation(
-        smallest=min(slow),
-        largest=max(fast),
-        window=1.0,
-        rate=min(slow),
-        mean_rate=sum(slow) / len(slow),
-        everywhere=len(rates) == len(spans),
-    )
+    slow = [min(span.rates) for span in certified]
+    largest = max(max(span.rates) for span in certified)
+    everywhere = len(certified) == len(spans)
+    return Excitation(min(slow), largest, 1.0, rate=min(slow), mean_rate=sum(slow) / len(slow), everywhere=everywhere)
 
 
 def step_size_decay(rates: Floats) -> StepSizes:

@@ -16,6 +16,7 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
+FEWEST_MOMENTS = 3  # two steps, the second of which ends at θ*
 STANDARD_ERRORS = 2.0  # of a sketched cosine; closer to 0 its sign is unknown
 
 
@@ -73,9 +74,10 @@ def acuteness(trace: Trace) -> Acuteness:
     1.0
     """
     check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
-    if len(trace) < 3:
+    if len(trace) < FEWEST_MOMENTS:
         raise InputError(
-            f"The trace has {len(trace)} moments; Assumption 2 needs at least 3, the last being θ*. Record longer."
+            f"The trace has {len(trace)} moments; Assumption 2 needs at least {FEWEST_MOMENTS}, the last one being θ*. "
+            "Record longer."
         )
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps * rests)

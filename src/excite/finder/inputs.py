@@ -11,15 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from excite.errors import InputError
-from excite.randomness import (
-    accelerator,
-    derive_seed,
-    device_of,
-    kept_buffers,
-    put_back,
-    random_state,
-    set_random_state,
-)
+from excite.randomness import accelerator, derive_seed, device_of, kept_buffers, put_back, undisturbed
 
 LossFunction = Callable[[Any, Any], Tensor]
 NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
@@ -39,9 +31,7 @@ def borrowed(model: nn.Module, loader: Iterable[Any], *, also: Iterable[Tensor] 
     trained = {id(parameter): parameter for parameter in (*model.parameters(), *also)}
     parameters = [(parameter, parameter.detach().clone(), parameter.grad) for parameter in trained.values()]
     buffers = kept_buffers(model)
-    modes = [(module, module.training) for module in model.modules()]
     loader_states = [(generator, generator.get_state()) for generator in generators_of(loader)]
-    global_states = [(device, random_state(device)) for device in (device_of(model), accelerator())]
 
     def reset() -> None:
         with torch.no_grad():
@@ -51,18 +41,14 @@ def borrowed(model: nn.Module, loader: Iterable[Any], *, also: Iterable[Tensor] 
         put_back(buffers)
 
     try:
-        with torch.enable_grad():
+        with undisturbed(model, accelerator()), undisturbed(model, device_of(model)), torch.enable_grad():
             yield reset
     finally:
         reset()
         for parameter, _, gradient in parameters:
             parameter.grad = gradient
-        for module, mode in modes:
-            module.training = mode
-        for generator, generator_state in loader_states:
-            generator.set_state(generator_state)
-        for device, state in global_states:
-            set_random_state(state, device)
+        for generator, state in loader_states:
+            generator.set_state(state)
 
 
 def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations.shared import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra
+from excite.integrations import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra, silent
 from excite.lipschitz import LipschitzEstimate
 from excite.trace import Recorder
 
@@ -69,9 +69,8 @@ class PoECallback(FindsRateBefore, Callback):
         find: dict[str, Any] | None = None,
         allow_unidentified: bool = False,
     ) -> None:
-        self.multiple, self.update_attr, self.attr_name = multiple, update_attr, attr_name
-        self.allow_unidentified = allow_unidentified
-        self.record, self.slopes_per_epoch, self.find = record, slopes_per_epoch, find or {}
+        super().__init__(multiple, record=record, find=find, allow_unidentified=allow_unidentified)
+        self.update_attr, self.attr_name, self.slopes_per_epoch = update_attr, attr_name, slopes_per_epoch
 
     def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -247,25 +246,12 @@ def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule)
 
 def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
     arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, batch_idx)  # not all take batch_idx
-    with _silent(pl_module), _uncounted(pl_module), trainer.precision_plugin.train_step_context():
+    with silent(pl_module, "log", "log_dict"), _uncounted(pl_module), trainer.precision_plugin.train_step_context():
         output = pl_module.training_step(*arguments.values())
     loss = output["loss"] if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):
         raise InputError(f"training_step returned {type(output).__name__}; it must return the loss.")
     return loss
-
-
-@contextlib.contextmanager
-def _silent(pl_module: LightningModule) -> Iterator[None]:
-    """Inside, `training_step` logs nothing, because the search is not part of the training."""
-    names = ("log", "log_dict")
-    for name in names:
-        object.__setattr__(pl_module, name, lambda *_arguments, **_options: None)
-    try:
-        yield
-    finally:
-        for name in names:
-            object.__delattr__(pl_module, name)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from excite.integrations.shared import estimate_values, extra, trace_values
+from excite.integrations import estimate_values, extra, trace_values
 from excite.lipschitz import LipschitzEstimate
 from excite.report.figures import plot
 from excite.runs.folder import ArmFolder, RunFolder

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations.shared import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra
+from excite.integrations import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra, silent
 from excite.trace import Recorder
 
 with extra("transformers"):
@@ -64,9 +63,9 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
         trainer: Trainer | None = None,
         allow_unidentified: bool = False,
     ) -> None:
-        self.multiple, self.record, self.trainer = multiple, record, trainer
-        self.allow_unidentified = allow_unidentified
-        self.find = {"weights": "present", **(find or {})}
+        options = {"weights": "present", **(find or {})}
+        super().__init__(multiple, record=record, find=options, allow_unidentified=allow_unidentified)
+        self.trainer = trainer
 
     def on_train_begin(
         self,
@@ -96,7 +95,7 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
                 **self._step_option(args),
                 **self.find,
             }
-            with _silent(self.trainer):
+            with silent(self.trainer, "log") if self.trainer else contextlib.nullcontext():
                 self.estimate = find_learning_rate(model, train_dataloader, optimizer=optimizer, **options)
             self._set_rates(optimizer, [scheduler])
             _log(state, estimate_values(self.estimate))
@@ -203,19 +202,6 @@ def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:
     with trainer.compute_loss_context_manager():
         loss: Tensor = trainer.compute_loss(model, trainer._prepare_inputs(batch), num_items_in_batch=items)
     return loss
-
-
-@contextlib.contextmanager
-def _silent(trainer: Trainer | None) -> Iterator[None]:
-    """Inside, `compute_loss` logs nothing, because the search is not part of the training."""
-    if trainer is None:
-        yield
-        return
-    trainer.log = lambda *_arguments, **_options: None
-    try:
-        yield
-    finally:
-        del trainer.log
 
 
 def _log(state: TrainerState, values: dict[str, float]) -> None:

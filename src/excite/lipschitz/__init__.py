@@ -1,4 +1,4 @@
-"""How large is L: one estimator per file; `estimate_lipschitz` looks one up and hands it its evidence."""
+"""Estimators of L, one per file; `estimate_lipschitz` calls one by name."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +9,7 @@ from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
 from excite.lipschitz.epochs import Epochs
 from excite.lipschitz.local import Local
-from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Recording, ShortTrainings
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
 from excite.registry import build
 from excite.trace import Trace
@@ -46,46 +46,46 @@ ESTIMATORS: dict[str, type[Estimator[Any]]] = {
 
 
 def estimator(method: str, **options: Any) -> Estimator[Any]:
-    """The estimator of this name with these options; a wrong name or option is an InputError with the nearest one."""
+    """The estimator of this name with these options; InputError suggests the nearest name or option."""
     return build("estimator", ESTIMATORS, method, options)
 
 
 def estimate_lipschitz(
     evidence: Trace | ShortTrainings | None, method: str = "local", **options: Any
 ) -> LipschitzEstimate:
-    """L from a recorded run (or from short trainings, for the estimators that need them).
+    """Estimate L from a recorded run, or from short trainings.
 
-    "epochs" is Algorithm 1 as the paper has it, on secants between epochs; "local" is Algorithm 1 on the slopes of
-    single steps. Both take M as `n_maxima`, N as `n_points` (one number or several to choose from), `initial_shapes`,
-    `alpha`, `statistic`, `level`, `bootstraps`, `return_period` and `seed`; "epochs" also `protocol="authors"`.
-    "curvature" takes `transient` and `quantile`, "stated" the `constant` itself. "edge" takes `ShortTrainings`
-    instead of a trace. Same evidence, same options: the same estimate, bit for bit.
+    "epochs" is the paper's Algorithm 1, on secants between epochs; "local" is Algorithm 1 on the slopes of single
+    steps. Both have the options `n_maxima` (M) and `n_points` (N), one number or several to choose from,
+    `initial_shapes`, `alpha`, `statistic`, `level`, `bootstraps`, `return_period` and `seed`; "epochs" also has
+    `protocol="authors"`. "curvature" has `transient` and `quantile`, "stated" has `constant`. "edge" needs
+    `ShortTrainings` instead of a trace. The same evidence and options give the same estimate, bit for bit.
 
     Args:
-        evidence: `recorder.trace`, or what the estimator needs instead.
+        evidence: `recorder.trace`, or what else the estimator needs.
         method: a key of `ESTIMATORS`.
-        options: the estimator's own, checked.
+        options: options of the estimator.
 
     Returns:
-        L with its interval, and whether to trust it.
+        L, its interval, and whether the data identify it.
 
     >>> print(estimate_lipschitz(None, "stated", constant=4.0).learning_rate(2))
     0.5
     """
     chosen = estimator(method, **options)
-    fits = {"trace": Trace, "short trainings": ShortTrainings, "nothing": object}[chosen.needs]
-    if not isinstance(evidence, fits):
+    wanted, described = _EVIDENCE[chosen.needs]
+    if not isinstance(evidence, wanted):
         raise InputError(
-            f'The estimator "{method}" needs {_CURES[chosen.needs]}, not {type(evidence).__name__}. Estimators that '
-            f"read a trace: {', '.join(name for name, kind in ESTIMATORS.items() if kind.needs == 'trace')}."
+            f'The estimator "{method}" needs {described}, not {type(evidence).__name__}. Estimators that use a trace: '
+            f"{', '.join(name for name, kind in ESTIMATORS.items() if kind.needs == 'trace')}."
         )
     estimate = chosen(evidence)
     problems = evidence.facts.get("problems", ()) if isinstance(evidence, Trace) else ()
     return replace(estimate, basis=". ".join([estimate.basis, *(text.removesuffix(".") for text in problems)]))
 
 
-_CURES = {
-    "trace": "a Trace (recorder.trace)",
-    "short trainings": "ShortTrainings (or call find_edge with a function that trains)",
-    "nothing": "nothing",
+_EVIDENCE: dict[Needs, tuple[type, str]] = {
+    "trace": (Trace, "a Trace (recorder.trace)"),
+    "short trainings": (ShortTrainings, "ShortTrainings (or call find_edge with a function that trains)"),
+    "nothing": (object, "nothing"),
 }

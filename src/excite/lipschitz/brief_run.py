@@ -79,7 +79,7 @@ class Yardstick:
 
 
 def converged(runs: Sequence[BriefRun]) -> list[bool]:
-    """Whether each run converged, judged by the best of them.
+    """Whether each run converged, judged by the best of those that are no longer than it.
 
     A run converges if its loss, averaged over its last quarter, has fallen at least 0.9 times as far as the best run's,
     minus one standard error of such an average. Lower rates progress more slowly: at k times the best run's rate,
@@ -89,10 +89,14 @@ def converged(runs: Sequence[BriefRun]) -> list[bool]:
     >>> converged(runs)
     [True, True, True, False]
     """
-    yardstick = Yardstick.of(runs)
+    yardsticks = {steps: Yardstick.of([run for run in runs if run.steps <= steps]) for steps in {r.steps for r in runs}}
+    return [_converged(run, yardsticks[run.steps]) for run in runs]
+
+
+def _converged(run: BriefRun, yardstick: Yardstick | None) -> bool:
     if yardstick is None:  # no run has learned; those whose loss rose are the ones whose rate was too high
-        return [not run.blew_up and max(run.losses) <= run.initial + RISEN * abs(run.initial) for run in runs]
-    return [yardstick.converged(run) for run in runs]
+        return not run.blew_up and max(run.losses) <= run.initial + RISEN * abs(run.initial)
+    return yardstick.converged(run)
 
 
 def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: Sequence[BriefRun] = ()) -> BriefRun:

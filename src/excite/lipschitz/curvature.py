@@ -1,4 +1,4 @@
-"""L is the largest curvature along the path, once the initial transient is over."""
+"""L is the largest curvature along the path of a run, after the initial transient."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,8 +14,8 @@ from excite.trace import Trace
 class PathCurvature(Estimator[Trace]):
     """The `quantile` (1: the largest) of the curvatures measured after the first `transient` share of the steps.
 
-    A curvature is the largest |eigenvalue| of the loss Hessian on the recorder's probe, in train mode. The interval
-    goes from the smallest to the largest of them along the rest of the path, widened by their residual bounds.
+    A curvature is the largest absolute eigenvalue of the Hessian of the loss on the recorder's probe, in train mode.
+    The interval is the range of these curvatures, widened by the bounds on their errors.
     """
 
     title: ClassVar[str] = "curvature (Hessian norm)"
@@ -28,7 +28,7 @@ class PathCurvature(Estimator[Trace]):
     def __post_init__(self) -> None:
         if not (0 <= self.transient < 1 and 0 <= self.quantile <= 1):
             raise InputError(
-                f"transient is a share in [0, 1) and quantile one in [0, 1], not {self.transient} and {self.quantile}."
+                f"transient must be in [0, 1) and quantile in [0, 1], not {self.transient} and {self.quantile}."
             )
 
     def check(self, recording: Recording) -> None:
@@ -44,12 +44,12 @@ class PathCurvature(Estimator[Trace]):
         values, residuals = evidence.curvatures[kept], evidence.curvature_residuals[kept]
         constant = float(np.quantile(values, self.quantile))
         low, high = float((values - residuals).min()), float((values + residuals).max())
-        settled = bool((residuals <= 0.1 * values).all())
+        accurate = bool((residuals <= 0.1 * values).all())
         which = "largest" if self.quantile == 1 else f"{self.quantile:.0%} quantile"
         basis = (
             f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, "
             f"{'after' if has_late else 'all within'} the first {self.transient:.0%} of the steps"
-            f"{'' if has_late else ', since no later one is positive and finite'}; "
+            f"{'' if has_late else ', because no later one is positive and finite'}; "
             "interval = their range along the path"
         )
         details = {
@@ -59,8 +59,8 @@ class PathCurvature(Estimator[Trace]):
             "median": float(np.median(values)),
             "transient": self.transient,
         }
-        if not settled:
-            basis += "; Lanczos had not settled (raise curvature_iterations)"
+        if not accurate:
+            basis += "; the Lanczos iteration did not converge (increase curvature_iterations)"
         return LipschitzEstimate(
-            constant, (max(low, 0.0), high), "curvature", settled and has_late, basis, None, details
+            constant, (max(low, 0.0), high), "curvature", accurate and has_late, basis, None, details
         )

@@ -1,4 +1,4 @@
-"""P(a training converges | η) as a logistic curve in log η, with a posterior over its threshold and slope."""
+"""P(a training converges | η) as a logistic curve in log η, with a posterior over threshold, slope and drift."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,25 +19,25 @@ def expit(z: Array) -> Array:
 
 
 REACH = 14.0  # the threshold is sought within this many e-folds of the start, a factor of a million either way
-SPACING = 0.02  # of the thresholds on the grid, in e-folds
-SLOPES = np.geomspace(0.01, 0.8, 18)  # e-folds between 50% and 73%
+SPACING = 0.03  # of the thresholds on the grid, in e-folds
+SLOPES = np.geomspace(0.02, 0.6, 10)  # e-folds between 50% and 73%
 USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within this factor
 DECAY = 2.0  # prior of the threshold: it halves with every factor 4 = e^(2 ln 2) away from the start
+DRIFT = 0.2  # prior: standard deviation of d log threshold / d log length
+DRIFTS = DRIFT * np.linspace(-3.2, 3.2, 17)
 MISJUDGED = 0.01  # of verdicts, whatever the rate
-NEGLIGIBLE = 1e-9
-NODES, NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(15)  # to average over a normal deviation
+NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
 class DoseResponse:
     """P(converges | η) = 1 / (1 + (η / threshold)^(1/slope)), given the runs so far.
 
-    The prior is weak: the threshold is where the search starts, give or take factors of 4, and from 50% to 90% it is a
-    factor 1.25 (in two cases of three 1.16 to 1.4). One verdict in a hundred may be wrong at any rate. Psychometrics
-    measures a threshold of hearing this way.
+    The threshold is that of runs of `length` steps. In runs k times as long it is k^drift times as large.
 
-    Where the trainings of interest are longer than those that were run, their log threshold deviates from this one by a
-    normal variable with the standard deviation `spread`, which most methods take as an argument.
+    The prior is weak: the threshold is where the search starts, give or take factors of 4; from 50% to 90% it is a
+    factor 1.25 (in two cases of three 1.16 to 1.4); and the drift is 0 with a standard deviation of 0.25. One verdict
+    in a hundred may be wrong at any rate. Psychometrics measures a threshold of hearing this way.
 
     >>> heard = DoseResponse(start=0.1, rates=(0.1, 0.4, 1.6, 0.8, 0.6), survived=(True, True, False, False, True))
     >>> round(heard.threshold(), 1)
@@ -47,37 +47,39 @@ class DoseResponse:
     start: float
     rates: Sequence[float] = ()
     survived: Sequence[bool] = ()
+    lengths: Sequence[int] = ()  # steps of each run; by default all are equally long
+    length: int | None = None  # no run is longer; by default the longest
 
     def threshold(self, quantile: float = 0.5) -> float:
-        """The rate at which half of all trainings converge, at a quantile of its posterior."""
+        """The rate at which half of all runs of this length converge, at a quantile of its posterior."""
         return self.rate_for(0.5, quantile)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The threshold lies in here with this probability."""
         return self.threshold((1 - level) / 2), self.threshold((1 + level) / 2)
 
-    def rate_for(self, share: float, quantile: float = 0.5, *, spread: float = 0.0) -> float:
-        """The rate at which this share of trainings converges, at a quantile of its posterior."""
-        positions, weights = self._posterior
-        nodes, shares = (NODES, NODE_WEIGHTS / NODE_WEIGHTS.sum()) if spread else (np.zeros(1), np.ones(1))
-        below = math.log(share / (1 - share)) * SLOPES  # how far below the threshold that rate lies, by slope
-        ends = ((positions[:, None] - below)[..., None] + spread * nodes).ravel()
-        order = np.argsort(ends)
-        masses = (weights[..., None] * shares).ravel()[order]
-        return self._rate(float(np.interp(quantile, np.cumsum(masses) - masses / 2, ends[order])))
+    def rate_for(self, share: float, quantile: float = 0.5, *, longer: float = 1.0, rising: bool = False) -> float:
+        """The rate at which this share of trainings converges, at a quantile of its posterior.
 
-    def survival(self, rates: Sequence[float], *, spread: float = 0.0) -> list[float]:
-        """P(converges) at each rate, averaged over the posterior."""
-        return [self._survival(math.log(rate / self.start), spread) for rate in rates]
-
-    def _survival(self, position: float, spread: float) -> float:
+        The trainings are `longer` times as long as `length`. A threshold that fell as runs became longer goes on
+        falling; one that rose is assumed to rise no further, unless `rising`.
+        """
         positions, weights = self._posterior
-        ends = positions[:, None, None] + spread * NODES - position
-        averaged = expit(ends / SLOPES[:, None]) @ (NODE_WEIGHTS / NODE_WEIGHTS.sum())
-        return float((weights * averaged).sum())
+        offsets = DRIFTS * math.log(longer) if rising else self._offsets(longer)
+        ends = positions[:, None, None] + offsets - math.log(share / (1 - share)) * SLOPES[:, None]
+        order = np.argsort(ends, axis=None)
+        masses = weights.ravel()[order]
+        return self._rate(float(np.interp(quantile, np.cumsum(masses) - masses / 2, ends.ravel()[order])))
+
+    def survival(self, rates: Sequence[float], *, longer: float = 1.0) -> list[float]:
+        """P(converges) at each rate, averaged over the posterior; trainings are `longer` times as long as the runs."""
+        positions, weights = self._posterior
+        ends = positions[:, None, None] + self._offsets(longer)
+        logs = [math.log(rate / self.start) for rate in rates]
+        return [float((weights * expit((ends - log) / SLOPES[:, None])).sum()) for log in logs]
 
     def most_informative_rate(self) -> float:
-        """Where one more verdict tells most about the curve: the mutual information of the two, maximised."""
+        """Where one more verdict tells most about the curve: the mutual information of the two, maximized."""
         positions, _ = self._posterior
         gain = _entropy(self._average(_verdict)) - self._average(lambda z: _entropy(_verdict(z)))
         return self._rate(positions[np.argmax(gain)])
@@ -85,25 +87,37 @@ class DoseResponse:
     def _rate(self, position: float) -> float:
         return self.start * math.exp(position)
 
+    def _offsets(self, longer: float) -> Array:
+        offsets: Array = np.minimum(DRIFTS, 0.0) * math.log(longer)
+        return offsets
+
     @cached_property
     def _posterior(self) -> tuple[Array, Array]:
-        """Log thresholds relative to the start, and the weight of each with each slope, where it is not negligible."""
-        positions = np.arange(-REACH, REACH + SPACING / 2, SPACING)
-        logs = -np.abs(positions)[:, None] / DECAY - 0.5 * (np.log(SLOPES / USUAL_SLOPE) / np.log(SLOPE_FACTOR)) ** 2
-        for rate, survived in zip(self.rates, self.survived, strict=True):
-            p = _verdict((positions[:, None] - math.log(rate / self.start)) / SLOPES)
-            logs += np.log(p if survived else 1 - p)
-        weights = np.exp(logs - logs.max())
-        (likely,) = np.nonzero(weights.max(1) > NEGLIGIBLE)
-        window = slice(likely[0], likely[-1] + 1)
-        return positions[window], weights[window] / weights[window].sum()
+        """Log thresholds over the start, and their weights with each slope and drift, where not negligible."""
+        positions = np.arange(-REACH, REACH + SPACING / 2, SPACING)[:, None, None]
+        logs = -np.abs(positions) / DECAY - 0.5 * (np.log(SLOPES / USUAL_SLOPE) / np.log(SLOPE_FACTOR))[:, None] ** 2
+        longest = self.length or max(self.lengths, default=1)
+        lengths = self.lengths or [longest] * len(self.rates)
+        # The longest runs first: they do not depend on the drift, and leave few thresholds to consider.
+        for length in sorted({longest, *lengths}, reverse=True):
+            ends = positions + (DRIFTS * math.log(length / longest) if length < longest else 0.0)
+            for rate, survived, steps in zip(self.rates, self.survived, lengths, strict=True):
+                if steps == length:
+                    p = _verdict((ends - math.log(rate / self.start)) / SLOPES[:, None])
+                    logs = logs + np.log(p if survived else 1 - p)
+            (likely,) = np.nonzero(logs.max((1, 2)) > logs.max() + math.log(NEGLIGIBLE))
+            window = slice(likely[0], likely[-1] + 1)
+            positions, logs = positions[window], logs[window]
+        weights = np.exp(logs - logs.max()) * np.exp(-0.5 * (DRIFTS / DRIFT) ** 2)
+        return positions.ravel(), weights / weights.sum()
 
     def _average(self, curve: Callable[[Array], Array]) -> Array:
         """A curve of (log threshold − log rate) / slope, averaged over the posterior, with a rate at every position."""
         positions, weights = self._posterior
         distances = SPACING * np.arange(1 - len(positions), len(positions))
         size = 3 * len(positions)
-        spectrum = np.fft.rfft(curve(-distances[:, None] / SLOPES), size, axis=0) * np.fft.rfft(weights, size, axis=0)
+        spectrum = np.fft.rfft(curve(-distances[:, None] / SLOPES), size, axis=0)
+        spectrum = spectrum * np.fft.rfft(weights.sum(2), size, axis=0)
         average: Array = np.fft.irfft(spectrum.sum(1), size)[len(positions) - 1 : 2 * len(positions) - 1]
         return average
 

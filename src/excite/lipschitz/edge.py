@@ -21,14 +21,17 @@ LossesAt = Callable[[float, int, int], Iterable[float]]
 
 RELIABLE = 0.95  # the share of trainings that converge at η*
 CERTAINTY = 0.95  # that 2/L is no more than η*
-RUNS = 8  # of full length that the first budget pays for
+RUNS = 24  # of the first length that the first budget pays for; later ones are longer
 FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
 SHORTEST = 20  # steps; a run shorter than this is refused
 FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
-TRANSFER = 0.35  # e-folds, a standard deviation: how far the threshold of whole trainings is off that of short runs
-MUCH_SHORTER = 8.0  # times: runs that are longer than a training divided by this transfer better
-NARROW = 1.5  # a factor: once short runs know their threshold this well, the search is over
+USUALLY_LONGER = 8.0  # times: how much longer than the runs a training is, if nobody says
+NARROW = 1.5  # a factor: once their threshold is known this well, no more runs of this length are needed
 IDENTIFIED = 2.0  # a factor: above it their threshold is not known
+KNOWN = 3.0  # a factor: above it η* is not known
+LONGER = 4  # times: how much longer runs become, to see whether their threshold drifts with the length
+WORTHWHILE = 1.5  # times: runs that would become longer by less stay as they are
+LARGEST_PART = 4  # of a training: runs do not become longer than one over this because of a drift
 LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
 LEAST, LEVEL = 0.1, 1.25  # it fell by more than LEAST, and by less than LEVEL times as much as in shorter runs
 FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
@@ -102,19 +105,23 @@ def find_edge(
 
     1. Train briefly at the rate that is most informative about the curve. The first run uses `start`.
     2. Judge all runs so far by the best of them (`excite.lipschitz.brief_run.converged`).
-    3. Stop when the threshold of the short runs is known within a factor 1.5, or the budget is spent.
-    4. If that does not identify L, continue with more runs, up to the limit.
+    3. Once the threshold is known within a factor 2, make runs 4 times as long, up to a quarter of a training: the
+       threshold often drifts with the length of the runs, so the drift is estimated as well.
+    4. Stop when the threshold is known within a factor 1.5 and η* within a factor 3, or the budget is spent.
+    5. If that does not identify L, continue with more runs, up to the limit. If it does, but η* may be more than 3
+       times as large, continue up to 5,000 steps.
 
-    Runs become twice as long, up to a whole training, while none of them has learned enough or luck decides.
+    Runs also become twice as long, up to a whole training, while none of them has learned enough or luck decides.
 
     The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
-    covers the luck of the runs, and the difference between short and whole trainings, which has a standard deviation
-    of 0.35 in log η if a training is at least 8 times as long as the runs (docs/lab/certified).
+    covers the luck of the runs and the drift from runs to whole trainings (docs/lab/certified). A threshold that fell
+    as runs became longer is assumed to go on falling, and one that rose to rise no further.
 
-    L is identified if the threshold of short runs is known within a factor 2, some run failed, no run failed far below
-    a rate at which another converged, and the best run's loss fell by 30% or has levelled off. This L is an *effective*
-    one: it holds for this optimizer, batch size and schedule, and is not the smoothness constant of the loss. On a
-    quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum β (`largest_stable_rate`).
+    L is identified if the threshold of the runs is known within a factor 2 and η* within a factor 3, some run failed,
+    no run failed far below a rate at which another converged, and the best run's loss fell by 30% or has levelled off.
+    This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness
+    constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum
+    β (`largest_stable_rate`).
 
     Args:
         losses_at: `losses_at(rate, draw, steps)` trains for `steps` steps and yields the loss of each. Another draw
@@ -122,9 +129,9 @@ def find_edge(
             of it in these steps; the rate is its largest.
         budget: steps that all runs together take at first; 15% of a training is a good choice.
         limit: steps that all runs together take at most, if the budget does not identify L. By default the budget.
-        whole: steps of a whole training. Runs of this length need no margin for being shorter than a training.
-        steps: the length of a run. By default the budget pays for 8 of them, and they are at least 60 steps long. Runs
-            of a given length are not made longer.
+        whole: steps of a whole training. By default trainings are taken to be 8 times as long as the longest runs.
+        steps: the length of a run. By default the budget pays for 24 of the first length, which is at least 60 steps.
+            Runs of a given length are not made longer.
         start: the first rate to try, for instance your present one.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
         say: told when the search continues beyond the budget.
@@ -188,10 +195,19 @@ class _Search:
     longest: int  # steps that a run may take
     whole: int | None  # steps of a whole training
     say: Callable[[str], None]
-    runs: list[BriefRun] = field(default_factory=list)  # of the present length, and shorter ones that blew up
+    runs: list[BriefRun] = field(default_factory=list)
     share_before: float = 0.0  # of the initial loss that shorter runs lost at most
     draws: int = 0
     spent: int = 0
+
+    def __post_init__(self) -> None:
+        self.modest = max(self.budget, min(self.limit, FEWEST_IN_ALL))  # steps to spend on an L that is only careful
+        self._judge()
+
+    def _judge(self) -> None:
+        self.verdicts = converged(self.runs)
+        rates, lengths = [run.rate for run in self.runs], [run.steps for run in self.runs]
+        self.curve = DoseResponse(self.start, rates, self.verdicts, lengths, self.steps)
 
     def run(self) -> None:
         rate = self.start
@@ -200,7 +216,8 @@ class _Search:
             self.runs.append(train_briefly(losses, rate=rate, steps=self.steps, so_far=self.runs))
             self.draws += 1
             self.spent += len(self.runs[-1].losses)
-            if self._is_narrow and not self.doubts:
+            self._judge()
+            if self._is_within(NARROW) and not self.doubts and not self._may_be_careful:
                 return
             rate = self._next_rate()
 
@@ -208,30 +225,51 @@ class _Search:
         """Whether there are steps left for a run; as long as L is not identified, the budget grows up to the limit."""
         if self.spent + self.steps <= self.budget:
             return True
-        if self.spent + self.steps > self.limit or not self.doubts:
+        if self.spent + self.steps > self.limit or not (self.doubts or self._may_be_careful):
             return False
+        reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "2/L may still be too small"
         self.budget = min(2 * max(self.budget, self.spent), self.limit)
-        self.say(f"L is not identified yet ({self.doubts[0]}); the short runs may now take {self.budget:,} steps.")
+        self.say(f"{reason}; the short runs may now take {self.budget:,} steps.")
         return True
 
-    def _lengthen(self) -> None:
-        """Make runs twice as long, if the limit allows; earlier ones no longer count, unless they blew up."""
-        longer = min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest)
-        if longer <= self.steps:
+    def _lengthen(self, steps: int, *, keep: bool) -> None:
+        """Make runs longer, if the limit allows; earlier ones no longer count, unless `keep`, or if they blew up."""
+        if steps <= self.steps:
             return
-        self.say(f"Runs of {self.steps:,} steps are too short to compare rates; they now take {longer:,} steps.")
+        self.say(f"Runs of {self.steps:,} steps say too little about longer ones; they now take {steps:,} steps.")
         yardstick = Yardstick.of(self.runs)
         self.share_before = yardstick.share if yardstick else 0.0
-        self.steps, self.runs = longer, [run for run in self.runs if run.blew_up]
+        self.steps, self.runs = steps, [run for run in self.runs if keep or run.blew_up]
+        self._judge()
 
     @property
-    def curve(self) -> DoseResponse:
-        return DoseResponse(self.start, [run.rate for run in self.runs], converged(self.runs))
+    def _may_be_careful(self) -> bool:
+        """Whether η* may be much larger than these runs say, and longer runs are affordable."""
+        (low, _), longer = self.star, self.times_longer
+        high = self.curve.rate_for(RELIABLE, CERTAINTY, longer=longer, rising=True)
+        return high > KNOWN * low and self._steps_for_drift >= WORTHWHILE * self.steps
 
     @property
-    def _is_narrow(self) -> bool:
+    def _steps_for_drift(self) -> int:
+        """The length of runs that would show whether the threshold drifts."""
+        longest = self.longest // LARGEST_PART if self.whole else self.longest
+        return min(LONGER * self.steps, (self.modest - self.spent) // FEWEST_RUNS, longest)
+
+    @property
+    def times_longer(self) -> float:
+        """How much longer a whole training is than the longest runs."""
+        return max(self.whole / self.steps, 1.0) if self.whole else USUALLY_LONGER
+
+    @property
+    def star(self) -> tuple[float, float]:
+        """The lower and the upper bound of η*, each with a certainty of 95%."""
+        low = self.curve.rate_for(RELIABLE, 1 - CERTAINTY, longer=self.times_longer)
+        return low, self.curve.rate_for(RELIABLE, CERTAINTY, longer=self.times_longer)
+
+    def _is_within(self, factor: float) -> bool:
+        """Whether the threshold of runs of this length is known within a factor."""
         low, high = self.curve.interval()
-        return high <= NARROW * low
+        return high <= factor * low
 
     @property
     def _learned(self) -> bool:
@@ -247,19 +285,24 @@ class _Search:
     @property
     def _contradictory(self) -> bool:
         """Whether a run failed well below a rate at which another converged: luck decides, because runs are short."""
-        verdicts = [(run.rate, well) for run, well in zip(self.runs, converged(self.runs), strict=True)]
+        verdicts = [
+            (run.rate, well) for run, well in zip(self.runs, self.verdicts, strict=True) if run.steps == self.steps
+        ]
         lowest_failed = min((rate for rate, well in verdicts if not well), default=math.inf)
         return any(well and rate > CONTRADICTION * lowest_failed for rate, well in verdicts)
 
     def _next_rate(self) -> float:
         """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
         if (not self._learned and self._untried is None) or self._contradictory:
-            self._lengthen()
+            self._lengthen(min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest), keep=False)
         if not self._learned:
             return self._untried or self.curve.most_informative_rate()
         yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
         if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
             return lowest / LEAP
+        if yardstick and self._may_be_careful and self._is_within(IDENTIFIED):
+            self._lengthen(self._steps_for_drift, keep=True)
+            return yardstick.best.rate / 2  # in longer runs, lower rates do better; the others are judged by this one
         return self.curve.most_informative_rate()
 
     @property
@@ -281,12 +324,15 @@ class _Search:
         if not self._learned:
             share = yardstick.share if yardstick else 0.0
             found.append(f"the loss of the best run fell by only {share:.0%}, so the runs are too short")
-        low, high = self.curve.interval()
-        if high > IDENTIFIED * low:
+        if not self._is_within(IDENTIFIED):
+            low, high = self.curve.interval()
             found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
+        low, high = self.star
+        if high > KNOWN * low:
+            found.append(f"the runs are too short: 2/L may be anywhere from {low:.3g} to {high:.3g}")
         if self._contradictory:
             found.append("runs failed at lower rates than others converged at, so the runs are too short")
-        if all(converged(self.runs)):
+        if all(self.verdicts):
             found.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
         return found
 
@@ -297,9 +343,7 @@ class _Search:
                 f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
                 "rate, or raise the budget (in an experiment lipschitz.limit)."
             )
-        curve, doubts, spread = self.curve, self.doubts, _transfer(self.steps, whole)
-        star = curve.rate_for(RELIABLE, 1 - CERTAINTY, spread=spread)
-        highest = curve.rate_for(RELIABLE, CERTAINTY, spread=spread)
+        curve, doubts, (star, highest) = self.curve, self.doubts, self.star
         if all(curve.survived):  # no rate was seen to fail
             star, highest = min(star, max(curve.rates)), math.inf
         cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"
@@ -307,7 +351,7 @@ class _Search:
         if is_adaptive(optimizer):
             source += "; with an adaptive optimizer these are upper ends, so also try a quarter and a tenth of 1/L"
         cure = "" if not doubts else f"; {'; '.join(doubts)}: raise the budget (in an experiment lipschitz.limit)"
-        at_inverse, at_twice = curve.survival([star / 2, star], spread=spread)
+        at_inverse, at_twice = curve.survival([star / 2, star], longer=self.times_longer)
         return LipschitzEstimate(
             constant=2 / star,
             interval=(2 / highest, 2 / star),
@@ -315,7 +359,7 @@ class _Search:
             identified=not doubts,
             basis=f"{source}{cure}",
             convergence=(at_inverse, at_twice),
-            details=_details(self.runs, curve, spread)
+            details=_details(self.runs, curve, self.times_longer)
             | {
                 "threshold": curve.threshold(),
                 "steps": self.steps,
@@ -327,17 +371,7 @@ class _Search:
         )
 
 
-def _transfer(steps: int, whole: int | None) -> float:
-    """How far the log threshold of whole trainings is off that of runs of `steps` steps, a standard deviation.
-
-    Runs as long as a whole training are whole trainings.
-    """
-    if whole is None:
-        return TRANSFER
-    return TRANSFER * min(max(math.log(whole / steps), 0.0) / math.log(MUCH_SHORTER), 1.0)
-
-
-def _details(runs: Sequence[BriefRun], curve: DoseResponse, spread: float) -> dict[str, Any]:
+def _details(runs: Sequence[BriefRun], curve: DoseResponse, longer: float) -> dict[str, Any]:
     rates = list(curve.rates)
     shown = np.geomspace(min(rates) / 2, max(rates) * 2, 61).tolist()
     return {
@@ -346,5 +380,5 @@ def _details(runs: Sequence[BriefRun], curve: DoseResponse, spread: float) -> di
         "initial": [run.initial for run in runs],
         "final": [run.final if math.isfinite(run.final) else None for run in runs],
         "taken": [len(run.losses) for run in runs],
-        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, spread=spread), strict=True)],
+        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, longer=longer), strict=True)],
     }

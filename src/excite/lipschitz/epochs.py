@@ -1,7 +1,7 @@
-"""L by Algorithm 1 as the paper's text has it: secants between randomly paired epochs of the baseline.
+"""L by Algorithm 1 as in the paper's text: secants between randomly paired epochs of the baseline.
 
-`protocol="authors"` repeats the choices of the released code instead: gradients with respect to the pixels, gradients
-and parameters of different epochs in one slope, and the number at which its optimiser happens to stop.
+`protocol="authors"` follows the released code instead: gradients with respect to the pixels, slopes that combine
+gradients and parameters of different epochs, and the endpoint at which the optimizer happens to stop.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
+from excite.lipschitz.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.registry import check_choice
 from excite.trace import Trace
@@ -23,13 +23,13 @@ PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs(Algorithm1):
-    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ between two epochs; N epochs, paired at random, are a block.
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ between two epochs; a block is N epochs, paired at random.
 
-    Where `n_points` is left out, N takes the values of the paper's Figure 5, in proportion to the recorded epochs.
+    By default, N takes the values of the paper's Figure 5, in proportion to the number of recorded epochs.
     """
 
     title: ClassVar[str] = "epochs (Algorithm 1, secants)"
-    about: ClassVar[str] = "Algorithm 1 as the paper's text has it, on secants between epochs of the baseline."
+    about: ClassVar[str] = "Algorithm 1 as in the paper's text, on secants between epochs of the baseline."
 
     protocol: Protocol = "paper"
 
@@ -49,7 +49,7 @@ class Epochs(Algorithm1):
             )
         if self.protocol == "authors" and not recording.input_gradients:
             raise InputError(
-                f'{recording.says} no gradients with respect to the pixels, which protocol="authors" is about. '
+                f'{recording.says} no gradients with respect to the pixels, which protocol="authors" uses. '
                 "Set record.input_gradients = true, or pass Recorder(…, input_gradients=True)."
             )
         largest = max(self.points(recording))
@@ -79,5 +79,5 @@ class Epochs(Algorithm1):
 
 
 def secants(trace: Trace) -> NDArray[np.float64]:
-    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 where the parameters did not move."""
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 if the parameters did not move."""
     return ratios(trace.gradient_distances, trace.parameter_distances)

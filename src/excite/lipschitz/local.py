@@ -1,27 +1,27 @@
-"""L by Algorithm 1 on single steps: how much the gradient of one batch changes over the step that it caused."""
+"""L by Algorithm 1 on single steps: how much the gradient of a batch changes over the step taken with it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from excite.errors import InputError
-from excite.lipschitz.extremes.algorithm_1 import Algorithm1, local_maxima
+from excite.lipschitz.algorithm_1 import Algorithm1, local_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.trace import Trace
 
-BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # in shares of the slopes: M blocks this small are not all the same
+BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # shares of all slopes; small, so that M blocks differ
 
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Algorithm1):
-    """‖g_B(θᵏ⁺¹) − g_B(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖ at sampled steps, each a true secant of one batch's loss; N/2 per block."""
+    """‖g_B(θᵏ⁺¹) − g_B(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖ at sampled steps, secants of the loss of one batch; N/2 per block."""
 
     title: ClassVar[str] = "local (Algorithm 1, single steps)"
-    about: ClassVar[str] = "Algorithm 1 on the slopes of single steps, each of one batch's loss."
+    about: ClassVar[str] = "Algorithm 1 on the slopes of single steps, each for the loss of one batch."
 
     def points(self, recording: Recording) -> Sequence[int]:
         blocks = {max(1, int(share * recording.slopes)) for share in BLOCKS}
-        return self.chosen_points or tuple(2 * block for block in sorted(blocks))  # a slope stands for two points
+        return self.chosen_points or tuple(2 * block for block in sorted(blocks))  # two points per slope
 
     def check(self, recording: Recording) -> None:
         if recording.slopes == 0:

@@ -1,4 +1,4 @@
-"""L as somebody gives it, such as the paper's: no measurement, only the rates that follow."""
+"""L as given, such as a published value: it is not measured, but gives the rates 1/L and 2/L."""
 
 import math
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs
 
 @dataclass(frozen=True)
 class Stated(Estimator[None]):
-    """`constant` is L; `source` says whose it is.
+    """`constant` is L; `source` is where it comes from.
 
     >>> print(Stated(4.0, "the paper's Table 1")(None))
     L = 4, stated by the paper's Table 1. 1/L = 0.25, 2/L = 0.5.
     """
 
     title: ClassVar[str] = "stated (given, not measured)"
-    about: ClassVar[str] = "An L that somebody gives, such as a published one."
+    about: ClassVar[str] = "An L that is given, such as a published one."
     needs: ClassVar[Needs] = "nothing"
 
     constant: float
@@ -26,14 +26,9 @@ class Stated(Estimator[None]):
     def __post_init__(self) -> None:
         if not (math.isfinite(self.constant) and self.constant > 0):
             raise InputError(
-                f"A stated L must be positive and finite, not {self.constant}. For a first rate η state L = 1/η."
+                f"A stated L must be positive and finite, not {self.constant}. To start at a rate η, state L = 1/η."
             )
 
     def __call__(self, evidence: object = None) -> LipschitzEstimate:  # noqa: ARG002
-        return LipschitzEstimate(
-            constant=float(self.constant),
-            interval=(float(self.constant), float(self.constant)),
-            method="stated",
-            identified=False,
-            basis=self.source,
-        )
+        constant = float(self.constant)
+        return LipschitzEstimate(constant, (constant, constant), "stated", identified=False, basis=self.source)

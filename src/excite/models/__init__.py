@@ -4,19 +4,19 @@ To add one, add a file with its class, a line in `MODELS`, and a row in tests/mo
 arguments of the class other than `num_classes` and `input_shape` are options of the model.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from excite.errors import InputError
 from excite.models import resnet
 from excite.models.densenet import DenseNet
-from excite.models.layers import Normalize
 from excite.models.lenet import LeNet5
-from excite.models.resnet import ResNet
-from excite.models.wide_resnet import WideResNet
+from excite.models.resnet import ResNet, WideResNet
 from excite.quantities import check_whole
 from excite.registry import build
 
@@ -35,6 +35,29 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "wrn-28-10": partial(WideResNet, 28, 10),
     "wrn-34-10": partial(WideResNet, 34, 10),
 }
+
+
+class Normalize(nn.Module):
+    """Compute (x − mean) / std per channel. As the first layer of a model, it keeps inputs and an attack's ε in [0, 1].
+
+    Mean and std are part of the state_dict and are not trained.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
+        super().__init__()
+        mean, std = ([values] if isinstance(values, int | float) else values for values in (mean, std))
+        if len(mean) != len(std):
+            raise InputError(f"There are {len(mean)} means but {len(std)} stds; give one of each per channel.")
+        if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
+            raise InputError(f"mean={mean} must be finite, and std={std} must be finite and above 0.")
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
 
 
 def create(

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, relu
 
 from excite.errors import InputError
-from excite.models.layers import he_normal
+from excite.models.resnet import he_normal
 
 BLOCKS = 3
 BOTTLENECK = 4  # the 1×1 convolution has 4·growth output channels

@@ -1,4 +1,4 @@
-"""ResNets for small images: one class; a `Layout` gives the type of block, the widths and the depths.
+"""ResNets for small images: a `Layout` gives the type of block, the widths and the depths; wide ResNets are below.
 
 `cifar(depth)` is the narrow family of He et al.'s CIFAR experiments (6n + 2 layers, widths 16/32/64).
 `RESNET18` and `RESNET50_BOTTLENECK` have the ImageNet widths (64 to 512) and a 3×3 stem that keeps 32×32 pixels.
@@ -8,13 +8,17 @@ Without batch norm, convolutions have biases and fan-in initialization, and resi
 The ReLUs work in place: nothing they overwrite is needed for a first or second derivative.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from excite.errors import InputError
-from excite.models.layers import he_normal
+
+CIFAR_WIDTHS = (16, 32, 64)
 
 
 class BasicBlock(nn.Module):
@@ -29,10 +33,6 @@ class BasicBlock(nn.Module):
         self.conv2 = _conv(width, width, 3, bias=not batch_norm)
         self.bn2 = _norm(width, batch_norm)
         self.shortcut = _shortcut(channels, width, stride=stride, batch_norm=batch_norm)
-
-    @property
-    def last_conv(self) -> nn.Conv2d:
-        return self.conv2
 
     def forward(self, x: Tensor) -> Tensor:
         branch = relu(self.bn1(self.conv1(x)), inplace=True)
@@ -54,10 +54,6 @@ class Bottleneck(nn.Module):
         self.conv3 = _conv(width, width * self.expansion, 1, bias=not batch_norm)
         self.bn3 = _norm(width * self.expansion, batch_norm)
         self.shortcut = _shortcut(channels, width * self.expansion, stride=stride, batch_norm=batch_norm)
-
-    @property
-    def last_conv(self) -> nn.Conv2d:
-        return self.conv3
 
     def forward(self, x: Tensor) -> Tensor:
         branch = relu(self.bn1(self.conv1(x)), inplace=True)
@@ -84,7 +80,7 @@ def cifar(depth: int) -> Layout:
     n, rest = divmod(depth - 2, 6)
     if n < 1 or rest:
         raise InputError(f"depth is {depth}; a CIFAR ResNet has 6n + 2 layers, for example 8, 20, 50 or 110.")
-    return Layout(BasicBlock, widths=(16, 32, 64), depths=(n, n, n))
+    return Layout(BasicBlock, widths=CIFAR_WIDTHS, depths=(n, n, n))
 
 
 RESNET18 = Layout(BasicBlock, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2))
@@ -103,31 +99,103 @@ class ResNet(nn.Module):
         batch_norm: bool = True,
     ) -> None:
         super().__init__()
-        channels = layout.widths[0]
+        channels, expansion = layout.widths[0], layout.block.expansion
         self.conv1 = _conv(input_shape[0], channels, 3, bias=not batch_norm)
         self.bn1 = _norm(channels, batch_norm)
-        self.stages = nn.Sequential()
-        for number, (width, depth) in enumerate(zip(layout.widths, layout.depths, strict=True)):
-            stage = nn.Sequential()
-            for position in range(depth):
-                stride = 2 if number > 0 and position == 0 else 1
-                stage.append(layout.block(channels, width, stride=stride, batch_norm=batch_norm))
-                channels = width * layout.block.expansion
-            self.stages.append(stage)
-        self.fc = nn.Linear(channels, num_classes)
+        block = partial(layout.block, batch_norm=batch_norm)
+        self.stages = _stages(block, channels, layout.widths, layout.depths, expansion)
+        self.fc = nn.Linear(layout.widths[-1] * expansion, num_classes)
         if batch_norm:
             he_normal(self)
         else:
             he_normal(self, mode="fan_in")
             for module in self.modules():
                 if isinstance(module, BasicBlock | Bottleneck):
-                    module.last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
+                    last_conv = module.conv3 if isinstance(module, Bottleneck) else module.conv2
+                    last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         x = relu(self.bn1(self.conv1(images)), inplace=True)
         x = self.stages(x)
         logits: Tensor = self.fc(x.mean((2, 3)))
         return logits
+
+
+class WideBlock(nn.Module):
+    """BN, ReLU, 3×3, BN, ReLU, 3×3, and a shortcut; a 1×1 shortcut also starts after the first ReLU."""
+
+    def __init__(self, channels: int, width: int, *, stride: int) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = _conv(channels, width, 3, stride=stride, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = _conv(width, width, 3, bias=False)
+        same = stride == 1 and channels == width
+        self.shortcut = None if same else _conv(channels, width, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = relu(self.bn1(x), inplace=True)
+        branch = relu(self.bn2(self.conv1(active)), inplace=True)
+        total: Tensor = self.conv2(branch).add_(x if self.shortcut is None else self.shortcut(active))
+        return total
+
+
+class WideResNet(nn.Module):
+    """WRN-depth-factor, a pre-activation ResNet without dropout.
+
+    It has `depth` = 6n + 4 layers: a stem, n blocks at each of the widths 16, 32, 64 times `factor`, a linear layer.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        factor: int,
+        *,
+        num_classes: int = 10,
+        input_shape: tuple[int, int, int] = (3, 32, 32),
+    ) -> None:
+        super().__init__()
+        blocks, rest = divmod(depth - 4, 6)
+        if blocks < 1 or rest:
+            raise InputError(f"depth is {depth}; a wide ResNet has 6n + 4 layers, for example 16, 28, 34 or 40.")
+        widths = tuple(width * factor for width in CIFAR_WIDTHS)
+        self.conv1 = _conv(input_shape[0], CIFAR_WIDTHS[0], 3, bias=False)
+        self.stages = _stages(WideBlock, CIFAR_WIDTHS[0], widths, (blocks,) * len(widths))
+        self.bn = nn.BatchNorm2d(widths[-1])
+        self.fc = nn.Linear(widths[-1], num_classes)
+        he_normal(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.stages(self.conv1(images))
+        x = relu(self.bn(x), inplace=True)
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+def he_normal(network: nn.Module, *, mode: Literal["fan_out", "fan_in"] = "fan_out") -> None:
+    """Draw the weights of all convolutions from N(0, √(2/(k²·out))), with torch's global generator; biases are 0.
+
+    `fan_in` divides by k²·in instead, which preserves the size of activations in a network without batch norm.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _stages(
+    block: Callable[..., nn.Module], channels: int, widths: Sequence[int], depths: Sequence[int], expansion: int = 1
+) -> nn.Sequential:
+    """Return stages of `depths[i]` blocks of width `widths[i]`; all stages but the first start with stride 2."""
+    stages = nn.Sequential()
+    for number, (width, depth) in enumerate(zip(widths, depths, strict=True)):
+        stage = nn.Sequential()
+        for position in range(depth):
+            stage.append(block(channels, width, stride=2 if number > 0 and position == 0 else 1))
+            channels = width * expansion
+        stages.append(stage)
+    return stages
 
 
 def _conv(channels: int, width: int, kernel: int, *, stride: int = 1, bias: bool) -> nn.Conv2d:

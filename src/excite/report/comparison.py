@@ -1,13 +1,14 @@
 """Compare each arm with the baseline, and with controls, at the same seeds and on the same images."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
+from excite.report.formats import listed
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, pairs, select
 
 
@@ -67,10 +68,10 @@ def compare_arms(rows: Sequence[Row], images: str | None = None) -> list[Finding
     controls = [name for name in names if select(rows, name)[0].arm.arm.control]
     findings = [compare(rows, name, images) for name in names if name != BASELINE]
     return [
-        replace(one, unbeaten=_unbeaten(rows, one, controls))
-        if one.effect in HELPFUL and one.name not in controls
-        else one
-        for one in findings
+        replace(finding, unbeaten=_unbeaten(rows, finding, controls))
+        if finding.effect in HELPFUL and finding.name not in controls
+        else finding
+        for finding in findings
     ]
 
 
@@ -79,8 +80,8 @@ def _unbeaten(rows: Sequence[Row], helped: Finding, controls: Sequence[str]) -> 
     against = [(name, compare(rows, helped.name, helped.images, against=name)) for name in controls]
     return tuple(
         _title(rows, name)
-        for name, one in against
-        if one.compared and (one.interval[0] <= 0 or len(one.seeds) == 1 < len(helped.seeds))
+        for name, finding in against
+        if finding.compared and (finding.interval[0] <= 0 or len(finding.seeds) == 1 < len(helped.seeds))
     )
 
 
@@ -99,7 +100,9 @@ def compare(rows: Sequence[Row], name: str, images: str, *, against: str = BASEL
     effect = Effect.HELPED if low > 0 else Effect.HURT if high < 0 else Effect.UNCLEAR
     if len(evaluations) == 1 or diverged or other_diverged:  # the seeds that remain may be the lucky ones
         effect = WEAKER.get(effect, effect)
-    other_dead, dead = (sum(one.learned_nothing for one in side) for side in zip(*evaluations, strict=True))
+    other_dead, dead = (
+        sum(evaluation.learned_nothing for evaluation in side) for side in zip(*evaluations, strict=True)
+    )
     if dead == len(evaluations):
         effect = Effect.BOTH_LEARNED_NOTHING if other_dead == dead else Effect.LEARNED_NOTHING
     elif other_dead == len(evaluations):
@@ -131,21 +134,3 @@ def _title(rows: Sequence[Row], name: str) -> str:
 
 def _share(evaluation: Evaluation, images: str) -> float:
     return evaluation.clean.value if images == CLEAN else evaluation.robust[images].value
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
-
-
-def points(share: float) -> str:
-    """A difference in percentage points, with its sign; what rounds to zero is +0.0."""
-    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
-
-
-def listed(words: Iterable[str]) -> str:
-    """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last

@@ -1,20 +1,152 @@
-"""Tables about L and the theorem: every estimate of L side by side, and the theorem's conditions epoch by epoch."""
+"""Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from excite.excitation import certify
-from excite.lipschitz import LipschitzEstimate
+from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report.formats import prose, text_table
-from excite.report.trust import trust, trust_in
-from excite.runs.folder import RunFolder
-from excite.trace import Trace
+from excite.runs.arms import OWN
+from excite.runs.experiment import options_of
+from excite.runs.folder import ArmFolder, RunFolder
+
+if TYPE_CHECKING:
+    from excite.trace import Trace
 
 ROUNDING = 1e-9
+SIGNIFICANCE = 0.05
+EDGE = 2.0  # the largest multiple of 1/L at which trainings should converge
 ESTIMATES = ["method", "L", "interval", "1/L", "2/L", "p", "trusted?"]
 EPOCHS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/η", "below", "η·L", "contraction rates"]
+UNMET = "it requires slopes of the gradient of at most 1/η = {:.3g}, but recorded slopes reach {:.3g}."
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whether to trust an estimate of L, and the reason."""
+
+    trusted: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'yes' if self.trusted else 'no'}: {self.reason}"
+
+
+def trust(estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None) -> Trust:
+    """Trust an identified estimate unless a training in `arms`, or the L of short trainings, contradicts it."""
+    if reason := _objection(estimate, arms, measured):
+        return Trust(False, reason)
+    if estimate.method == "stated":
+        return Trust(False, "stated, not measured")
+    return Trust(estimate.identified, "identified" if estimate.identified else "not identified by the data")
+
+
+def trust_in(run: RunFolder, estimate: LipschitzEstimate) -> Trust:
+    """Whether to trust an estimate, given everything that is known about the run."""
+    return trust(estimate, run.arms, _measured(run))
+
+
+def _objection(
+    estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None
+) -> str | None:
+    """The evidence against an estimate, if there is any.
+
+    A training that diverged at a safe rate contradicts the estimate, unless another one converged at a higher rate.
+    Rates up to 2/L are safe if L is an upper bound; otherwise rates up to 1/L, and rates below the interval of 2/L. A
+    training that converged above the interval of 2/L contradicts it, too. An L whose interval does not overlap that of
+    `measured`, which comes from short trainings, is also in doubt. Failures of single trainings at 2/L are judged over
+    all seeds by `doubted_together`. Controls do not count: their batch size may differ from the one of L.
+    """
+    trained = [arm for arm in arms if not arm.arm.control]
+    edge = estimate.learning_rate(2)
+    bound = edge if estimate.convergence else edge / 2
+    safe = max(bound * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
+    converged = max((arm.rate for arm in trained if not failed(arm)), default=0.0)
+    diverged = [arm.rate for arm in trained if arm.problem and converged < arm.rate <= safe]
+    if diverged:
+        return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} seems too high"
+    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else math.inf
+    if converged > highest * (1 + ROUNDING):
+        return f"training converged at {converged:.3g}, so 2/L = {edge:.3g} seems too low"
+    if measured and not estimate.overlaps(measured):
+        low, high = measured.interval
+        limits = f"between {2 / high:.3g} and {2 / low:.3g}" if low > 0 else f"above {2 / high:.3g}"
+        return f"2/L = {edge:.3g}, but short trainings stop converging {limits}"
+    return None
+
+
+def failed(arm: ArmFolder) -> bool:
+    """Whether the training diverged or learned nothing."""
+    return bool(arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))
+
+
+def L_by(estimator: str) -> str:  # noqa: N802
+    """How a sentence names the L of an estimator."""
+    return f"L by {estimator}" if estimator else "L"
+
+
+def used_estimates(run: RunFolder) -> dict[str, LipschitzEstimate]:
+    """The experiment's own L and every other L that an arm's rate came from, by name."""
+    names = dict.fromkeys([OWN, *(arm.arm.estimator or OWN for arm in run.arms)])
+    stored = {name: run.estimates[name].estimate for name in names if name in run.estimates}
+    return {L_by(name): estimate for name, estimate in stored.items() if estimate}
+
+
+def doubted(run: RunFolder) -> dict[str, str]:
+    """For each L in use that the run's trainings contradict: the contradiction."""
+    measured = _measured(run)
+    objections = {name: _objection(estimate, run.arms, measured) for name, estimate in used_estimates(run).items()}
+    return {name: reason for name, reason in objections.items() if reason}
+
+
+def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """For each L: whether significantly more trainings at up to 2/L failed, over all seeds, than it allows.
+
+    If L is an upper bound, 5% of trainings at 2/L may fail. Otherwise 2/L is the middle of an interval, and half may.
+    """
+    doubts = {}
+    at_multiples: dict[str, list[tuple[ArmFolder, LipschitzEstimate | None]]] = {}
+    for run in runs:
+        for arm in run.arms:
+            stored = run.estimates.get(arm.arm.estimator or OWN)
+            if stored and arm.arm.multiple and arm.arm.multiple <= EDGE:
+                at_multiples.setdefault(arm.name, []).append((arm, stored.estimate))
+    for trained in at_multiples.values():
+        is_bound = all(estimate and estimate.convergence for _, estimate in trained)
+        chance, expected = (0.05, "at least 95%") if is_bound else (0.5, "at least half")
+        failures, n = sum(failed(arm) for arm, _ in trained), len(trained)
+        tail = sum(math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(failures, n + 1))  # binomial
+        if tail <= SIGNIFICANCE:
+            arm = trained[0][0]
+            reason = f"{failures} of {n} trainings at {arm.short_title} failed; {expected} should converge"
+            doubts[L_by(arm.arm.estimator or OWN)] = reason
+    return doubts
+
+
+def options_of_estimate(run: RunFolder, name: str) -> Mapping[str, Any]:
+    """The estimator's options when it ran; the experiment may have got this preset later."""
+    return run.estimates[name].options or options_of(run.experiment, name)
+
+
+def method_of(run: RunFolder, name: str = OWN) -> str:
+    """The key in `ESTIMATORS` of the method behind an estimate, which may describe itself differently."""
+    return str(options_of_estimate(run, name)["method"])
+
+
+def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:
+    """The run's own L, if it comes from short trainings."""
+    estimator = ESTIMATORS.get(method_of(run)) if run.estimate else None
+    return run.estimate if estimator and estimator.needs == "short trainings" else None
+
+
+def _measured(run: RunFolder) -> LipschitzEstimate | None:
+    """The L of short trainings, to compare others with: if it is identified or a bound, and not contradicted."""
+    estimate = by_short_trainings(run)
+    if estimate is None or _objection(estimate, run.arms, None):
+        return None
+    return estimate if estimate.identified or estimate.interval[0] == 0 else None
 
 
 def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFolder | None = None) -> str:
@@ -22,45 +154,43 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFo
 
     An estimate that the trainings of `run` contradict is not trusted.
     """
-    found = {name: estimate for name, estimate in estimates.items() if isinstance(estimate, LipschitzEstimate)}
-    trusts = {name: trust_in(run, one) if run else trust(one, ()) for name, one in found.items()}
+    made = {name: estimate for name, estimate in estimates.items() if isinstance(estimate, LipschitzEstimate)}
+    trusts = {name: trust_in(run, estimate) if run else trust(estimate, ()) for name, estimate in made.items()}
     rows = [
         [
             name,
-            f"{one.constant:.4g}",
-            "{:.3g} to {:.3g}".format(*one.interval),
-            f"{one.learning_rate():.3g}",
-            f"{one.learning_rate(2):.3g}",
-            "–" if one.p_value is None else f"{one.p_value:.2g}",
+            f"{estimate.constant:.4g}",
+            "{:.3g} to {:.3g}".format(*estimate.interval),
+            f"{estimate.learning_rate():.3g}",
+            f"{estimate.learning_rate(2):.3g}",
+            "–" if estimate.p_value is None else f"{estimate.p_value:.2g}",
             str(trusts[name]),
         ]
-        for name, one in found.items()
+        for name, estimate in made.items()
     ]
-    notes = [
-        f"{name}: {one.basis if isinstance(one, LipschitzEstimate) else one}".removesuffix(".") + "."
-        for name, one in estimates.items()
-    ]
-    notes += _disagreement({name: one for name, one in found.items() if trusts[name].trusted})
+    reasons = dict(estimates) | {name: estimate.basis for name, estimate in made.items()}
+    notes = [f"{name}: {reason}".removesuffix(".") + "." for name, reason in reasons.items()]
+    notes += _disagreement({name: estimate for name, estimate in made.items() if trusts[name].trusted})
     return "\n".join([text_table(ESTIMATES, rows), "", *map(prose, notes)])
 
 
 def _disagreement(trusted: Mapping[str, LipschitzEstimate]) -> list[str]:
     """A note if two trusted estimates disagree: neither number lies in the other's interval."""
-    apart = [pair for pair in itertools.combinations(trusted, 2) if not _agree(*(trusted[name] for name in pair))]
-    if not apart:
+    names: dict[str, None] = {}
+    for (name, a), (other, b) in itertools.combinations(trusted.items(), 2):
+        if not (a.interval[0] <= b.constant <= a.interval[1] or b.interval[0] <= a.constant <= b.interval[1]):
+            names |= {name: None, other: None}
+    if not names:
         return []
-    names = ", ".join(dict.fromkeys(itertools.chain.from_iterable(apart)))
-    edge = any(one.method == "edge" for one in trusted.values())
-    advice = " Prefer edge, which tries rates." if edge else ""
-    return [f"{names} disagree.{advice} Estimates from a trace depend on the rate of the baseline."]
+    edge = any(estimate.method == "edge" for estimate in trusted.values())
+    advice = " Prefer edge, because it measures which rates converge." if edge else ""
+    return [f"{', '.join(names)} disagree.{advice} Estimates from a trace depend on the rate of the baseline."]
 
 
-def _agree(one: LipschitzEstimate, other: LipschitzEstimate) -> bool:
-    return any(a.interval[0] <= b.constant <= a.interval[1] for a, b in ((one, other), (other, one)))
-
-
-def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any]:
+def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, Any]:
     """For every recorded epoch except the last, which stands in for θ*: the theorem's conditions and their results."""
+    from excite.excitation import certify
+
     path = certify(trace, estimate)
     angles = path.angles
     products = trace.learning_rates[1:-1] * estimate.constant  # the rate of a step is recorded where the step ends
@@ -90,7 +220,7 @@ def excitation_facts(trace: Trace, estimate: LipschitzEstimate) -> dict[str, Any
     }
 
 
-def excitation_table(trace: Trace, estimate: LipschitzEstimate) -> str:
+def excitation_table(trace: "Trace", estimate: LipschitzEstimate) -> str:
     """`excitation_facts` as a table with its conclusions."""
     facts = excitation_facts(trace, estimate)
     rows = [
@@ -113,9 +243,6 @@ def excitation_table(trace: Trace, estimate: LipschitzEstimate) -> str:
     ]
     smoothness, limit = facts["assumption_1"], min(epoch["inverse_rate"] for epoch in facts["epochs"])
     if smoothness and smoothness["largest"] > limit:
-        notes.append(
-            "The theorem does not apply at this rate: it requires slopes of the gradient of at most "
-            f"1/η = {limit:.3g}, but recorded slopes reach {smoothness['largest']:.3g}."
-        )
+        notes.append(f"The theorem does not apply at this rate: {UNMET.format(limit, smoothness['largest'])}")
     notes.append("The theorem is about the steps of full-batch gradient descent; these are steps between SGD epochs.")
     return "\n".join([text_table(EPOCHS, rows), "", *map(prose, notes)])

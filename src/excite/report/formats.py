@@ -1,10 +1,10 @@
-"""Write a table as text for a terminal, as Markdown or as LaTeX."""
+"""Write tables as text for a terminal, as Markdown or as LaTeX, and numbers and lists in sentences."""
 
 import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich import box
@@ -132,10 +132,10 @@ def text_table(
     glue = f"{NO_BREAK}±{NO_BREAK}", f"{NO_BREAK}to{NO_BREAK}"
     rows = [[cell.replace(" ± ", glue[0]).replace(" to ", glue[1]) for cell in row] for row in rows]
     texts = [[title, *(row[n] for row in rows)] for n, title in enumerate(columns)]
-    least = [max(_longest_word(text) for text in column) for column in texts]
+    least = [max((cell_len(word) for text in column for word in text.split()), default=0) for column in texts]
     wanted = [max(map(cell_len, column)) for column in texts]
     drawn = []
-    for part in column_parts([one + PADDING for one in least], keys=keys, width=room):
+    for part in column_parts([width + PADDING for width in least], keys=keys, width=room):
         widths = _fit([wanted[n] for n in part], [least[n] for n in part], room)
         table = Table(box=box.SIMPLE_HEAD, show_edge=False)
         for number, wide in zip(part, widths, strict=True):
@@ -159,10 +159,6 @@ def _fit(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     return widths
 
 
-def _longest_word(text: str) -> int:
-    return max((cell_len(word) for word in text.split()), default=0)
-
-
 def prose(text: str, width: int | None = None) -> str:
     """Sentences wrapped for a terminal. In a file, every sentence stays on one line."""
     if width is None and not sys.stdout.isatty():
@@ -173,3 +169,25 @@ def prose(text: str, width: int | None = None) -> str:
 def terminal_width() -> int:
     """The width of the terminal or the value of COLUMNS; 120 without a terminal."""
     return shutil.get_terminal_size(fallback=(WIDTH_WITHOUT_TERMINAL, 24)).columns
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def points(share: float) -> str:
+    """A difference in percentage points, with its sign; what rounds to zero is +0.0."""
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
+
+
+def listed(words: Iterable[str]) -> str:
+    """
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def capitalized(sentence: str) -> str:
+    return f"{sentence[:1].upper()}{sentence[1:]}"

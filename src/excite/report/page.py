@@ -3,29 +3,37 @@
 import base64
 import hashlib
 import itertools
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import excite
+from excite.errors import ExciteError
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
-from excite.quantities import number, pixels
-from excite.report import origin
-from excite.report.comparison import compare_arms, points
+from excite.quantities import duration, number, pixels
+from excite.report.comparison import compare_arms
+from excite.report.estimates import method_of, trust_in
 from excite.report.figures import accuracy, style
+from excite.report.formats import capitalized, points
 from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
 from excite.report.tables import StudyTable, study_table
-from excite.report.trust import method_of, trust_in
 from excite.report.verdict import conclude
+from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed, same_but, without_rate
+from excite.runs.experiment import flattened, without_plan
 from excite.runs.folder import RunFolder, arm_title, arm_titles
 
 if TYPE_CHECKING:
@@ -68,11 +76,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         undefined=StrictUndefined,
     )
     environment.filters |= {"points": points, "pixels": pixels, "folder": folder, "svg": svg, "code": _code}
-    environment.filters |= {
-        "arm_title": lambda arm: arm_title([arm]),
-        "number": _number,
-        "sentence": lambda text: text[:1].upper() + text[1:],
-    }
+    environment.filters |= {"arm_title": lambda arm: arm_title([arm]), "number": _number, "sentence": capitalized}
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
     rows_of = {experiment[0].group.runs: experiment for experiment in by_experiment(rows)}
     titles = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
@@ -84,9 +88,9 @@ def page(runs: Sequence[RunFolder]) -> str:
             css=css,
             script=script,
             title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
-            summary=" ".join(dict.fromkeys(origin.summary(group.experiment) for group in groups)),
-            facts=_facts(groups) | origin.in_short(runs),
-            places=origin.places(runs),
+            summary=" ".join(dict.fromkeys(_summary(group.experiment) for group in groups)),
+            facts=facts(groups),
+            places=places(runs),
             runs=runs,
             first=runs[0],
             rows=rows,
@@ -116,8 +120,8 @@ def _setting(group: Group, rows: Sequence[Row], title: str, *, drawn: bool) -> d
         "title": title,  # what sets it apart; empty if it is the only one
         "group": group,
         "findings": [finding for on in images for finding in compare_arms(rows, on)] if rows else [],
-        "commands": origin.commands(group),
-        "toml": origin.toml(group.experiment),
+        "commands": commands(group),
+        "toml": toml(group.experiment),
         "dots": accuracy.dots(rows) if drawn else {},
         "curves": accuracy.curves(group.runs) if drawn else {},
         "radii": accuracy.radii(rows) if drawn else {},
@@ -153,20 +157,6 @@ def _number(value: float | None, form: str = "{:.3g}") -> str:
     return "–" if value is None else form.format(value)
 
 
-def _facts(groups: Sequence[Group]) -> dict[str, str]:
-    """What was trained on which data."""
-    experiments = [group.experiment for group in groups]
-    columns = {
-        "data": [experiment.data_set for experiment in experiments],
-        "network": [experiment.network for experiment in experiments],
-        "objective": [experiment.objective for experiment in experiments],
-        "epochs": [str(experiment.training.epochs) for experiment in experiments],
-        "seeds": [str(len({seed for group in groups for seed in group.seeds}))],
-    }
-    facts = {name: ", ".join(dict.fromkeys(values)) for name, values in columns.items()}
-    return facts | ({"settings": str(len(groups))} if len(groups) > 1 else {})
-
-
 def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, Any]:
     """The columns that differ between rows, and the folders of each row; differences have a table of their own."""
     shown = [
@@ -200,3 +190,113 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
                     "preset": name != OWN,
                     "trust": trust_in(run, estimate) if estimate else None,
                 }
+
+
+def facts(groups: Sequence[Group]) -> dict[str, str]:
+    """For the top of the page: what was trained on which data, for how long, until when, and on which machines."""
+    experiments, runs = [group.experiment for group in groups], [run for group in groups for run in group.runs]
+    stages = [stage for run in runs for stage in run.stages]
+    circumstances = [stage.circumstances for stage in stages]
+    machines = [f"{at.machine}, {at.threads} thread{'s' * (at.threads > 1)}" for at in circumstances]
+    columns = {
+        "data": [experiment.data_set for experiment in experiments],
+        "network": [experiment.network for experiment in experiments],
+        "objective": [experiment.objective for experiment in experiments],
+        "epochs": [str(experiment.training.epochs) for experiment in experiments],
+        "seeds": [str(len({seed for group in groups for seed in group.seeds}))],
+        "settings": [str(len(groups))] if len(groups) > 1 else [],
+        "computing time": [duration(sum(run.seconds for run in runs))],
+        "finished": [_date(max(stage.ended for stage in stages))] if stages else [],
+    }
+    joined = {name: ", ".join(dict.fromkeys(values)) for name, values in columns.items() if values}
+    return joined | ({"on": " and ".join(dict.fromkeys(machines))} if machines else {})
+
+
+def places(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """The machines, each with one set of versions, that the stages of the runs ran on."""
+    stages = sorted((stage for run in runs for stage in run.stages), key=lambda stage: stage.began)
+    distinct = dict.fromkeys(str(stage.circumstances) for stage in stages)
+    shared = [[stage for stage in stages if str(stage.circumstances) == at] for at in distinct]
+    return [
+        {
+            "circumstances": same[0].circumstances,
+            "versions": ", ".join(f"{name} {version}" for name, version in same[0].circumstances.versions.items()),
+            "first": _date(datetime.fromisoformat(same[0].began).timestamp()),
+            "last": _date(max(stage.ended for stage in same)),
+            "n_stages": len(same),
+            "time": duration(sum(stage.seconds for stage in same)),
+        }
+        for same in shared
+    ]
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def commands(group: Group) -> list[str]:
+    """The `excite run NAME --set …` that repeat the runs; empty if --set cannot express the experiment.
+
+    One command for the seeds 0, 1, …; otherwise one per seed.
+    """
+    experiment, seeds = group.experiment, group.seeds
+    if experiment.name not in catalogue():
+        return []
+    shipped = load(experiment.name)
+    seedless = msgspec.structs.replace(without_plan(experiment), seed=shipped.seed)
+    changes = [f"{key}={toml_value(value)}" for key, value in _changes(experiment).items() if value is not None]
+    try:
+        if without_plan(load(experiment.name, overrides=changes)) != seedless:
+            return []
+    except ExciteError:  # for example a name with a dot
+        return []
+    trained, planned = group.arm_names, {arm_named(arm).name for arm in shipped.arms}
+    arms = ["--arms", ",".join(trained)] if trained and set(trained) != planned else []
+    words = ["excite", "run", experiment.name, *arms, *(word for change in changes for word in ("--set", change))]
+    if len(seeds) > 1 and seeds == tuple(range(len(seeds))):
+        return [shlex.join([*words, "--seeds", str(len(seeds))])]
+    if seeds == (shipped.seed,):
+        return [shlex.join(words)]
+    folders = [["--out", f"runs/{experiment.name}/seed-{seed}"] if len(seeds) > 1 else [] for seed in seeds]
+    return [shlex.join([*words, "--set", f"seed={seed}", *out]) for seed, out in zip(seeds, folders, strict=True)]
+
+
+def _changes(experiment: Experiment) -> dict[str, Any]:
+    """The settings, other than the seed, that differ from the experiment of this name in the catalogue."""
+    shipped, given = (flattened(without_plan(each).to_json()) for each in (load(experiment.name), experiment))
+    return {key: given.get(key) for key in given | shipped if key != "seed" and given.get(key) != shipped.get(key)}
+
+
+def _summary(experiment: Experiment) -> str:
+    """The experiment's own summary, or what was changed if it differs from the catalogue's."""
+    changes = _changes(experiment) if experiment.name in catalogue() else {}
+    if not changes:
+        return experiment.summary
+    attacks = [key for key in changes if key.startswith("attacks.")]
+    words = [
+        f"{key} = {toml_value(value)}" for key, value in changes.items() if value is not None and key not in attacks
+    ]
+    words += ["other attacks"] if attacks else []
+    return f"{experiment.name} of the catalogue, with changes: {', '.join(words)}."
+
+
+def toml(experiment: Experiment) -> str:
+    """The experiment as a TOML file for `excite run FILE.toml`."""
+    return tomli_w.dumps(_without_none(experiment.to_json()))
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_none(value) if isinstance(value, Mapping) else value
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def toml_value(value: Any) -> str:
+    """A number, a string or a list as TOML on one line, which is the same as JSON.
+
+    >>> print(toml_value(["pgd", 0.1, True]))
+    ["pgd", 0.1, true]
+    """
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

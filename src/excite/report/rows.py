@@ -1,21 +1,21 @@
-"""Turn runs into tidy rows, one per experiment, arm, seed and set of test images: the input of every report."""
+"""Turn runs into tidy rows, one per experiment, arm, seed and set of test images, and summarize them over seeds."""
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
+from typing import Any
 
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import Curve, MedianRadius
 from excite.evaluation.comparison import PairedDifference, paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report.published import PublishedArm, PublishedRow, published_row
-from excite.report.trust import L_by, doubted_together, options_of_estimate, trust_in
+from excite.report.estimates import L_by, doubted_together, options_of_estimate, trust_in
+from excite.report.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
 from excite.runs.arms import OWN
 from excite.runs.collection import Group, apart, by_seed
-from excite.runs.experiment import Experiment
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 Pair = tuple[Evaluation, Evaluation]  # of the baseline and of an arm
@@ -40,10 +40,6 @@ class Row:
     def seed(self) -> int:
         return self.run.experiment.seed
 
-    @property
-    def experiment(self) -> Experiment:
-        return self.run.experiment
-
     def evaluation(self, *, best: bool = False) -> Evaluation | None:
         """The evaluation of the last weights, or of those that were best on held-out images."""
         return self.arm.best.evaluation if best else self.arm.evaluation
@@ -60,16 +56,6 @@ class Row:
         return self.arm.evaluation.curves.get(self.images) if self.arm.evaluation else None
 
     @property
-    def failed(self) -> bool:
-        """Whether the training diverged or learned nothing."""
-        return bool(self.arm.problem or (self.arm.evaluation and self.arm.evaluation.learned_nothing))
-
-    @property
-    def estimate(self) -> LipschitzEstimate | None:
-        """The L that this arm's rate comes from; the experiment's own L for arms that do not need one."""
-        return self.run.estimate_of(self.name)
-
-    @property
     def premise_met(self) -> bool | None:
         """Whether every recorded slope is at most 1/η, as the theorem requires; None if no slope was recorded."""
         slope = self.arm.certified.largest_slope if self.arm.certified else None
@@ -77,7 +63,7 @@ class Row:
 
     @property
     def batch_size(self) -> int:
-        return self.arm.outcome.batch_size or self.experiment.training.batch_size
+        return self.arm.outcome.batch_size or self.run.experiment.training.batch_size
 
     @property
     def rate_per_image(self) -> float:
@@ -87,7 +73,7 @@ class Row:
     @property
     def rate_times_decay(self) -> float:
         """η¹·λ, with weight decay λ."""
-        return self.arm.rate * self.experiment.training.weight_decay
+        return self.arm.rate * self.run.experiment.training.weight_decay
 
     @property
     def steps_after_drop(self) -> float | None:
@@ -128,10 +114,7 @@ def tidy(runs: Iterable[RunFolder]) -> list[Row]:
 
 def by_experiment(rows: Iterable[Row]) -> list[list[Row]]:
     """The rows of each experiment, over all its seeds."""
-    groups: dict[Group, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    return list(groups.values())
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.group)]
 
 
 def select(rows: Iterable[Row], arm: str | None = None, images: str = CLEAN) -> list[Row]:
@@ -211,7 +194,7 @@ class Summary:
     def doubted(self, *, best: bool = False) -> bool:
         """Whether a trust check warned about an attack on this arm."""
         evaluations = [row.evaluation(best=best) for row in self.rows]
-        return self.first.images != CLEAN and any(one.flags for one in evaluations if one)
+        return self.first.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
 
     @property
     def medians(self) -> list[MedianRadius]:
@@ -232,8 +215,8 @@ class Summary:
     @property
     def estimates(self) -> list[LipschitzEstimate]:
         """The L of each run of the experiment that has one for this arm."""
-        found = (run.estimate_of(self.first.name) for run in self.first.group.runs)
-        return [estimate for estimate in found if estimate]
+        runs = self.first.group.runs
+        return [estimate for run in runs if (estimate := run.estimate_of(self.first.name))]
 
     @cached_property
     def trusted(self) -> bool:
@@ -247,8 +230,10 @@ class Summary:
         """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
         name, runs, estimates = self.first.arm.arm.estimator or OWN, self.first.group.runs, self.estimates
         words = dict.fromkeys(
-            f"{one.method} ({one.details['M']}, {one.details['N']})" if "M" in one.details else one.method
-            for one in estimates
+            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
+            if "M" in estimate.details
+            else estimate.method
+            for estimate in estimates
         )
         asked = any(options_of_estimate(run, name).get("shared") for run in runs if name in run.estimates)
         if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:
@@ -267,10 +252,86 @@ class Summary:
 
 def summarize(rows: Iterable[Row]) -> list[Summary]:
     """One summary per experiment, arm and set of images."""
-    found: dict[tuple[Group, str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.group, row.name, row.images), []).append(row)
-    return [
-        Summary(tuple(over_seeds), tuple(found.get((group, BASELINE, images), ())))
-        for (group, _, images), over_seeds in found.items()
-    ]
+    seeds = {key: tuple(same) for key, same in groupby(rows, key=lambda row: (row.group, row.name, row.images))}
+    return [Summary(same, seeds.get((group, BASELINE, images), ())) for (group, _, images), same in seeds.items()]
+
+
+def record(summary: Summary, mark: str | None) -> dict[str, Any]:
+    """A row of CSV and JSON: numbers in full, accuracies and differences in %. docs/tables.md describes the fields."""
+    row, experiment, estimates = summary.first, summary.first.group.experiment, summary.estimates
+    attack = experiment.attacks.get(row.images)  # None if only another experiment of the table ran it
+    published = None
+    if summary.published and summary.published_arm:
+        if row.images == CLEAN:
+            published = summary.published_arm.clean
+        elif attack and summary.published.measured_by(attack):
+            published = summary.published_arm.robust
+    accuracies = [accuracy for each in summary.rows if (accuracy := each.accuracy())]
+    best, median, difference = summary.accuracy(best=True), summary.median_radius, summary.difference()
+    train_accuracy = _mean([each.arm.outcome.train_accuracy for each in summary.rows])
+    return {
+        "experiment": experiment.name,
+        "data": experiment.data_set,
+        "model": experiment.network,
+        "objective": experiment.objective,
+        "setting": row.setting,
+        "epochs": experiment.training.epochs,
+        "batch_size": _whole(_mean([each.batch_size for each in summary.rows])),
+        "arm": row.name,
+        "title": summary.title,
+        "seeds": summary.n_seeds,
+        "evaluated": summary.n_evaluated,
+        "diverged": summary.n_diverged,
+        **_range("rate", [each.arm.rate for each in summary.rows]),
+        **_range("L", [estimate.constant for estimate in estimates]),
+        "L_by": summary.method or None,
+        "L_identified": all(estimate.identified for estimate in estimates) if estimates else None,
+        "L_trusted": summary.trusted if estimates else None,
+        "images": row.images,
+        "number": accuracies[0].total if accuracies else None,
+        **_values(summary.accuracy(), mean="accuracy", deviation="deviation", low="low", high="high"),
+        **_difference("difference", difference),
+        "difference_seeds": difference.seeds if difference else None,
+        "mark": mark,
+        "doubted": summary.doubted(),
+        **_values(published, mean="paper", deviation="paper_deviation"),
+        **_values(median, mean="median_eps", deviation="median_eps_deviation"),
+        **_values(median, low="median_eps_low", high="median_eps_high"),
+        **_values(best, mean="best_accuracy", deviation="best_deviation"),
+        **_difference("best_difference", summary.difference(best=True)),
+        "rate_per_image": _mean([each.rate_per_image for each in summary.rows]),
+        "rate_times_decay": _mean([each.rate_times_decay for each in summary.rows]),
+        "steps": _whole(_mean([each.arm.outcome.steps for each in summary.rows])),
+        "steps_after_drop": _whole(_mean([each.steps_after_drop for each in summary.rows])),
+        "final_rate": _mean([each.final_rate for each in summary.rows]),
+        "final_loss": _mean([each.final_loss for each in summary.rows]),
+        "train_accuracy": None if train_accuracy is None else 100 * train_accuracy,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the known values; None if all are unknown."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _whole(value: float | None) -> float | None:
+    return int(value) if value is not None and value == int(value) else value
+
+
+def _range(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The mean, the smallest and the largest value over seeds."""
+    if not values:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: statistics.mean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
+
+
+def _values(source: Mean | PublishedAccuracy | None, **fields: str) -> dict[str, float | None]:
+    """Attributes of `source` under the names of the record's fields."""
+    return {field: getattr(source, attribute, None) for attribute, field in fields.items()}
+
+
+def _difference(name: str, difference: PairedDifference | None) -> dict[str, float | None]:
+    shares = (difference.difference, *difference.interval) if difference else (None,) * 3
+    fields = (name, f"{name}_low", f"{name}_high")
+    return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}

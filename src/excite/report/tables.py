@@ -1,5 +1,7 @@
 """The table for people: a row per experiment and arm, over all seeds and beside the paper's numbers."""
 
+import csv
+import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,15 +9,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from excite.report.estimates import doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.published import at_full_scale
-from excite.report.records import as_csv, as_json, marks, records
-from excite.report.rows import CLEAN, Row, Summary, summarize, tidy
-from excite.report.trust import doubted, doubted_together
+from excite.report.rows import CLEAN, Row, Summary, record, summarize, tidy
 from excite.report.verdict import conclude
 from excite.runs.arms import POE, arm_named
 from excite.runs.folder import RunFolder
 
+FORMAT = 2  # of the JSON
 EMPTY, DAGGER = "–", "†"
 WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of text
 KEYS = ("setting", "arm")  # columns that identify a row
@@ -69,10 +71,17 @@ class StudyTable:
         return latex(shown, groups, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
-        return as_csv(self.records)
+        """A header and a line per record; true and false as in JSON."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.records[0] if self.records else (), lineterminator="\n")
+        writer.writeheader()
+        for values in self.records:
+            writer.writerow({key: str(v).lower() if isinstance(v, bool) else v for key, v in values.items()})
+        return text.getvalue().rstrip("\n")
 
     def to_json(self, verdict: str = "") -> dict[str, Any]:
-        return as_json(self.records, verdict=verdict, notes=self.notes)
+        """The output of `--json` and `--format json`."""
+        return {"format": FORMAT, "verdict": verdict, "rows": list(self.records), "notes": self.notes}
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: values that are the same in every row move above the table."""
@@ -100,58 +109,80 @@ class StudyTable:
 def study_table(rows: Sequence[Row]) -> StudyTable:
     """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
     summaries = summarize(rows)
-    arms: dict[tuple[Any, str], dict[str, Summary]] = {}
-    for one in summaries:
-        arms.setdefault((one.first.group, one.first.name), {})[one.first.images] = one
-    found = list(arms.values())
+    marks = _marks(summaries)
+    by_arm = groupby(summaries, key=lambda summary: (summary.first.group, summary.first.name))
+    arms = [{summary.first.images: summary for summary in same} for _, same in by_arm]
     return StudyTable(
-        columns=_columns(found, marks(summaries)),
-        arms=found,
-        records=list(records(summaries)),
-        legend=list(_legend(found)),
-        warnings=list(_warnings([arm[CLEAN] for arm in found])),
+        columns=_columns(arms, marks),
+        arms=arms,
+        records=[record(summary, marks.get(summary)) for summary in summaries],
+        legend=list(_legend(arms)),
+        warnings=list(_warnings([arm[CLEAN] for arm in arms])),
     )
+
+
+def _marks(summaries: Sequence[Summary]) -> dict[Summary, str]:
+    """The arms with the best and the second-best accuracy under each attack of each experiment.
+
+    An arm that diverged or learned nothing with any seed gets no mark: its other seeds may be the lucky ones. If
+    several arms share the best accuracy, there is no second; if all are equal, there is no mark at all.
+    """
+    means: dict[tuple[Any, str], dict[Summary, float]] = {}  # by experiment and attack
+    for summary in summaries:
+        if (
+            summary.first.images != CLEAN
+            and (accuracy := summary.accuracy())
+            and not any(failed(row.arm) for row in summary.rows)
+        ):
+            means.setdefault((summary.first.group, summary.first.images), {})[summary] = accuracy.mean
+    marks: dict[Summary, str] = {}
+    for compared in means.values():
+        best, *lower = sorted(compared.values(), reverse=True)
+        if best != min(compared.values()):
+            names = {best: "best"} if best in lower else {best: "best", lower[0]: "second"}
+            marks |= {summary: names[mean] for summary, mean in compared.items() if mean in names}
+    return marks
 
 
 def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, list[Cell]]:
     """A column is left out where it would say nothing: the objective, settings, medians, the paper's numbers …"""
     clean = [arm[CLEAN] for arm in arms]
     images = list(arms[0]) if arms else [CLEAN]
-    experiments = [one.first.group.experiment for one in clean]
+    experiments = [summary.first.group.experiment for summary in clean]
     texts = {
         "data": [experiment.data_set for experiment in experiments],
         "model": [experiment.network for experiment in experiments],
     }
     if not all(experiment.trains_plainly for experiment in experiments):
         texts["objective"] = [experiment.objective for experiment in experiments]
-    if any(one.first.setting for one in clean):
-        texts["setting"] = [one.first.setting or EMPTY for one in clean]
+    if any(summary.first.setting for summary in clean):
+        texts["setting"] = [summary.first.setting or EMPTY for summary in clean]
     texts |= {
-        "arm": [one.title for one in clean],
-        "seeds": [_seeds(one) for one in clean],
-        "rate η¹": [_range([row.arm.rate for row in one.rows]) for one in clean],
-        "L": [_constant(one) for one in clean],
-        "by": [one.method or EMPTY for one in clean],
+        "arm": [summary.title for summary in clean],
+        "seeds": [_seeds(summary) for summary in clean],
+        "rate η¹": [_range([row.arm.rate for row in summary.rows]) for summary in clean],
+        "L": [_constant(summary) for summary in clean],
+        "by": [summary.method or EMPTY for summary in clean],
         "epochs": [f"{experiment.training.epochs}" for experiment in experiments],
-        "batch": [_range([row.batch_size for row in one.rows]) for one in clean],
+        "batch": [_range([row.batch_size for row in summary.rows]) for summary in clean],
     }
     columns = {title: [Cell(text) for text in column] for title, column in texts.items()}
     columns |= {f"{on} %": [Cell(accuracy_text(arm[on]), marked.get(arm[on])) for arm in arms] for on in images}
     further = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
     further = {title: column for title, column in further.items() if set(column) - {EMPTY}}
     further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
-    if any(one.accuracy(best=True) for one in clean):
+    if any(summary.accuracy(best=True) for summary in clean):
         further |= {f"best: {on} %": [accuracy_text(arm[on], best=True) for arm in arms] for on in images}
         further |= {f"best: Δ {on}": [difference_text(arm[on], best=True) for arm in arms] for on in images}
-    stated = [one.published_arm for one in clean]
+    stated = [summary.published_arm for summary in clean]
     if any(stated):
         further |= {
-            "paper: clean %": [str(one.clean) if one else EMPTY for one in stated],
-            "paper: robust %": [str(one.robust) if one else EMPTY for one in stated],
-            "paper: L, (M, N), epochs, batch": [_published_settings(one) for one in clean],
+            "paper: clean %": [str(arm.clean) if arm else EMPTY for arm in stated],
+            "paper: robust %": [str(arm.robust) if arm else EMPTY for arm in stated],
+            "paper: L, (M, N), epochs, batch": [_published_settings(summary) for summary in clean],
         }
-    if any(one and one.logged for one in stated):
-        logs = [one.logged if one else None for one in stated]
+    if any(arm and arm.logged for arm in stated):
+        logs = [arm.logged if arm else None for arm in stated]
         further["released log: clean / robust %"] = ["{:.2f} / {:.2f}".format(*log) if log else EMPTY for log in logs]
     return columns | {title: [Cell(text) for text in column] for title, column in further.items()}
 
@@ -162,90 +193,94 @@ def _range(values: Sequence[float]) -> str:
     return f"{mean:.4g}" if high - low <= 1e-9 * high else f"{mean:.3g} ({low:.3g}–{high:.3g})"
 
 
-def _seeds(one: Summary) -> str:
-    text = f"{one.n_seeds}" if one.n_evaluated == one.n_seeds else f"{one.n_evaluated} of {one.n_seeds}"
-    return f"{text} ({one.n_diverged} diverged)" if one.n_diverged else text
+def _seeds(summary: Summary) -> str:
+    text = (
+        f"{summary.n_seeds}"
+        if summary.n_evaluated == summary.n_seeds
+        else f"{summary.n_evaluated} of {summary.n_seeds}"
+    )
+    return f"{text} ({summary.n_diverged} diverged)" if summary.n_diverged else text
 
 
-def _constant(one: Summary) -> str:
-    if not one.estimates:
+def _constant(summary: Summary) -> str:
+    if not summary.estimates:
         return EMPTY
-    return _range([estimate.constant for estimate in one.estimates]) + ("" if one.trusted else " ?")
+    return _range([estimate.constant for estimate in summary.estimates]) + ("" if summary.trusted else " ?")
 
 
-def accuracy_text(one: Summary, *, best: bool = False) -> str:
-    accuracy, dagger = one.accuracy(best=best), f" {DAGGER}" if one.doubted(best=best) else ""
+def accuracy_text(summary: Summary, *, best: bool = False) -> str:
+    accuracy, dagger = summary.accuracy(best=best), f" {DAGGER}" if summary.doubted(best=best) else ""
     if accuracy is None:
-        return "diverged" if one.n_diverged else EMPTY
+        return "diverged" if summary.n_diverged else EMPTY
     if accuracy.deviation is None:
         return f"{accuracy.mean:.2f} ({accuracy.low:.2f}–{accuracy.high:.2f}){dagger}"
     return f"{accuracy.mean:.2f} ± {accuracy.deviation:.2f}{dagger}"
 
 
-def _median(one: Summary) -> str:
-    medians = one.medians
+def _median(summary: Summary) -> str:
+    medians = summary.medians
     if len(medians) < 2:
         return str(medians[0]) if medians else EMPTY
-    words, radii, mean = medians[0].words, [median.value for median in medians], one.median_radius
+    words, radii, mean = medians[0].words, [median.value for median in medians], summary.median_radius
     if mean is None or mean.deviation is None:
         return f"{words(math.inf)} at {radii.count(math.inf)} of {len(radii)} seeds"
     return f"{words(mean.mean)} ± {words(mean.deviation)}"
 
 
-def difference_text(one: Summary, *, best: bool = False) -> str:
-    found = one.difference(best=best)
-    if found is None:
+def difference_text(summary: Summary, *, best: bool = False) -> str:
+    paired = summary.difference(best=best)
+    if paired is None:
         return EMPTY
-    difference, low, high = (100 * number for number in (found.difference, *found.interval))
-    seeds = f" at {found.seeds} of {one.n_seeds} seeds" if found.seeds < one.n_seeds else ""
+    difference, low, high = (100 * number for number in (paired.difference, *paired.interval))
+    seeds = f" at {paired.seeds} of {summary.n_seeds} seeds" if paired.seeds < summary.n_seeds else ""
     return f"{difference:+.2f} ({low:+.2f} to {high:+.2f}){seeds}".replace("-", "−")
 
 
-def _published_settings(one: Summary) -> str:
-    row = one.published
-    if row is None or one.published_arm is None:
+def _published_settings(summary: Summary) -> str:
+    row = summary.published
+    if row is None or summary.published_arm is None:
         return EMPTY
     return f"{row.constant:g}, ({row.n_maxima}, {row.n_points}), {row.epochs}, {row.batch_size}"
 
 
 def _legend(arms: Sequence[Arm]) -> Iterator[str]:
     clean = [arm[CLEAN] for arm in arms]
-    if any(one.n_evaluated > 1 for one in clean):
+    if any(summary.n_evaluated > 1 for summary in clean):
         yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     else:
         yield "Accuracies in %, with Wilson's 95% interval for the choice of test images; one training per arm."
     yield MARKED
-    if any(one.medians for arm in arms for one in arm.values()):
+    if any(summary.medians for arm in arms for summary in arm.values()):
         yield MEDIAN
     yield DIFFERENCE
-    if any(one.accuracy(best=True) for one in clean):
+    if any(summary.accuracy(best=True) for summary in clean):
         yield BEST
-    if any(one.estimates and not one.trusted for one in clean):
+    if any(summary.estimates and not summary.trusted for summary in clean):
         yield "L with a question mark: the data do not identify it, or trainings contradict it."
-    published = [(one.published, one.first.group.experiment.name) for one in clean if one.published]
+    published = [(summary.published, summary.first.group.experiment.name) for summary in clean if summary.published]
     yield from dict.fromkeys(f"Paper: Table {row.table}, {row.attack}, 5 seeds." for row, _ in published)
     small = dict.fromkeys(name for _, name in published if at_full_scale(name) != name)
     if small:
         yield f"{', '.join(small)}: smaller than in the paper, so its numbers are shown for orientation only."
-    if any(arm_named(one.first.name).multiple for one in clean):
+    if any(arm_named(summary.first.name).multiple for summary in clean):
         yield POE
-    if any(row.arm.doubts for one in clean for row in one.rows):
+    if any(row.arm.doubts for summary in clean for row in summary.rows):
         yield f"{DAGGER}: trust checks warn that the true accuracy may be lower."
 
 
 def _warnings(arms: Sequence[Summary]) -> Iterator[str]:
-    titles = {one: f"{one.first.group.experiment.network}, {one.title}" for one in arms}
-    for one in arms:
-        doubts = dict.fromkeys(doubt for row in one.rows for doubt in row.arm.doubts)
-        yield from (f"{titles[one]}{weights}, do not trust this yet: {flag}" for weights, flag in doubts)
-    for group in dict.fromkeys(one.first.group for one in arms):
+    titles = {summary: f"{summary.first.group.experiment.network}, {summary.title}" for summary in arms}
+    for summary in arms:
+        doubts = dict.fromkeys(doubt for row in summary.rows for doubt in row.arm.doubts)
+        yield from (f"{titles[summary]}{weights}, do not trust this yet: {flag}" for weights, flag in doubts)
+    for group in dict.fromkeys(summary.first.group for summary in arms):
         network = group.experiment.network
         for run in group.runs:
             who = f"{network}, seed {run.experiment.seed}"
             yield from (f"{who}, {L} is in doubt: {why}." for L, why in doubted(run).items())
         yield from (f"{network}, {L} is in doubt: {why}." for L, why in doubted_together(group.runs).items())
-    for one in arms:
-        yield from dict.fromkeys(f"{titles[one]}: {row.arm.problem}" for row in one.rows if row.arm.problem)
+    for summary in arms:
+        yield from dict.fromkeys(f"{titles[summary]}: {row.arm.problem}" for row in summary.rows if row.arm.problem)
 
 
 def table(run: RunFolder) -> str:

@@ -7,10 +7,11 @@ from statistics import fmean
 
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
-from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms, listed, percent, points
+from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms
+from excite.report.estimates import UNMET, doubted, doubted_together, used_estimates
+from excite.report.formats import capitalized, listed, percent, points
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, select
-from excite.report.trust import doubted, doubted_together, unmet_premises, used_estimates
-from excite.runs.arms import Arm, arm_named
+from excite.runs.arms import arm_named, in_order
 from excite.runs.folder import RunFolder
 
 # Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
@@ -18,7 +19,6 @@ LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
 OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
 BETTER_FITTED = 0.01  # share of the training images
 
-Findings = Sequence[Finding]  # the arms of one experiment
 RESULTS = "see results.md in the documentation"
 ONE_SEED = (
     "With one training per arm, the intervals cover the choice of test images, not the variation between trainings."
@@ -42,30 +42,32 @@ class Verdict:
 def conclude(rows: Sequence[Row]) -> Verdict:
     """The verdict on one experiment, with one seed or several, or on many experiments."""
     experiments = by_experiment(rows)
-    findings = [found for experiment in experiments if (found := compare_arms(experiment))]
+    by_setting = [compare_arms(experiment) for experiment in experiments]
+    findings = [finding for arms in by_setting for finding in arms]
     runs = list(dict.fromkeys(row.run for row in rows))
     only = experiments[0] if len(experiments) == 1 else None
     advice = [*_unfinished(only), *_overfitted(only)] if only else []
-    if not any(finding.compared for found in findings for finding in found):
+    if not any(finding.compared for finding in findings):
         return Verdict(_nothing_compared(only, findings), cautions=(*_doubts(experiments, runs), *advice))
-    verdict = _verdict_on_one(only, findings[0]) if only else _verdict_on_many(findings)
-    further = [*_better_fitted(only, findings[0]), *advice, *_disagreements(only)] if only else []
-    cautions = [*_doubts(experiments, runs), *further, *_limits(runs, findings, one=bool(only))]
-    return _with_warnings(replace(verdict, cautions=tuple(cautions)), rows, findings if only else None)
+    n_settings = sum(map(bool, by_setting))
+    verdict = _verdict_on_one(only, findings) if only else _verdict_on_many(n_settings, findings)
+    further = [*_better_fitted(only, findings), *advice, *_disagreements(only)] if only else []
+    cautions = [*_doubts(experiments, runs), *further, *_limits(rows, findings, single_setting=bool(only))]
+    return _with_warnings(replace(verdict, cautions=tuple(cautions)), rows, findings if only else [])
 
 
-def _nothing_compared(only: Sequence[Row] | None, findings: Sequence[Findings]) -> str:
-    diverged = [finding.arm for found in findings for finding in found if finding.effect is Effect.DIVERGED]
+def _nothing_compared(only: Sequence[Row] | None, findings: Sequence[Finding]) -> str:
+    diverged = [finding.arm for finding in findings if finding.effect is Effect.DIVERGED]
     if only and any(row.arm.problem for row in select(only, BASELINE)):
         diverged.insert(0, "the baseline")
-    return _capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
+    return capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
 
 
-def _verdict_on_one(rows: Sequence[Row], findings: Findings) -> Verdict:
+def _verdict_on_one(rows: Sequence[Row], findings: Sequence[Finding]) -> Verdict:
     arms: dict[str, list[str]] = {}  # by conclusion
     for finding in findings:
         arms.setdefault(finding.conclusion, []).append(finding.arm)
-    headline = _capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
+    headline = capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
     compared = [finding for finding in findings if finding.compared]
     first, n_runs = compared[0], len(rows[0].group.runs)
     measure = "Clean accuracy" if first.images == CLEAN else f"Accuracy under {first.images}"
@@ -90,22 +92,20 @@ def _measured(finding: Finding) -> str:
     return f"{percent(finding.value)} for {finding.arm} ({details}{failures})"
 
 
-def _verdict_on_many(findings: Sequence[Findings]) -> Verdict:
+def _verdict_on_many(n_settings: int, findings: Sequence[Finding]) -> Verdict:
     counts: dict[str, Counter[str]] = {}
-    for finding in (finding for found in findings for finding in found):
+    for finding in findings:
         counts.setdefault(finding.arm, Counter())[finding.conclusion] += 1
     arms = [
         f"{arm} {listed(f'{conclusion} in {number}' for conclusion, number in conclusions.most_common())}"
         for arm, conclusions in counts.items()
     ]
-    compared = sorted(
-        (finding for found in findings for finding in found if finding.compared), key=lambda one: one.difference
-    )
-    attacks = listed(dict.fromkeys(finding.images for found in findings for finding in found if finding.compared))
+    compared = sorted((finding for finding in findings if finding.compared), key=lambda finding: finding.difference)
+    attacks = listed(dict.fromkeys(finding.images for finding in findings if finding.compared))
     least, most = (f"{points(finding.difference)} points ({finding.arm})" for finding in (compared[0], compared[-1]))
     evidence = f"Under {attacks}, differences from the baseline of the same setting range from {least} to {most}."
     tone = _tone(compared) if len({finding.conclusion for finding in compared}) == 1 else "unclear"
-    return Verdict(f"Over {len(findings)} settings, {'; '.join(arms)}", evidence, tone=tone)
+    return Verdict(f"Over {n_settings} settings, {'; '.join(arms)}", evidence, tone=tone)
 
 
 def _tone(compared: Iterable[Finding]) -> str:
@@ -118,37 +118,31 @@ def _tone(compared: Iterable[Finding]) -> str:
     return str(effects.pop()) if len(effects) == 1 and effects <= {Effect.HELPED, Effect.HURT} else "unclear"
 
 
-def _with_warnings(verdict: Verdict, rows: Sequence[Row], findings: Sequence[Findings] | None) -> Verdict:
+def _with_warnings(verdict: Verdict, rows: Sequence[Row], findings: Sequence[Finding]) -> Verdict:
     """The verdict with the warnings of trust checks; those on a control leave the headline as it is.
 
     The true accuracy under attack of an arm with a warning may be lower, and a weaker control only helps the arm.
     """
-    warnings = trust_warnings(rows)
-    if not warnings:
-        return verdict
-    cautions = (f"Trust checks warn: {', '.join(warnings)}.", *verdict.cautions)
-    suspects = {arm.name for arm in warnings.values() if not arm.control}
-    if not suspects:
-        return replace(verdict, cautions=cautions)
-    arms = findings[0] if findings else []
-    sound = [one for one in arms if one.compared and one.name not in suspects and not arm_named(one.name).control]
-    if sound and BASELINE not in suspects:
-        names = listed(finding.arm for finding in arms if finding.name in suspects)
-        headline = f"{verdict.headline}; do not trust the accuracy of {names} yet"
-    else:
-        headline = f"Do not trust this yet: {verdict.headline}"
-    return replace(verdict, headline=headline, cautions=cautions, tone="warning")
-
-
-def trust_warnings(rows: Iterable[Row]) -> dict[str, Arm]:
-    """The warnings of trust checks, with the arm that each is about."""
-    return {
+    warnings = {
         f"“{flag.name}” ({row.arm.short_title})": row.arm.arm
         for group in by_experiment(select(rows))
         for row in sorted(group, key=lambda row: row.seed)
         if row.arm.evaluation
         for flag in row.arm.evaluation.flags
     }
+    if not warnings:
+        return verdict
+    cautions = (f"Trust checks warn: {', '.join(warnings)}.", *verdict.cautions)
+    suspects = {arm.name for arm in warnings.values() if not arm.control}
+    if not suspects:
+        return replace(verdict, cautions=cautions)
+    others = [finding for finding in findings if finding.compared and finding.name not in suspects]
+    if any(not arm_named(finding.name).control for finding in others) and BASELINE not in suspects:
+        names = listed(finding.arm for finding in findings if finding.name in suspects)
+        headline = f"{verdict.headline}; do not trust the accuracy of {names} yet"
+    else:
+        headline = f"Do not trust this yet: {verdict.headline}"
+    return replace(verdict, headline=headline, cautions=cautions, tone="warning")
 
 
 def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[str]:
@@ -161,7 +155,7 @@ def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> 
         yield f"{name} is in doubt{where}: {reasons[0] if reasons else together[name]}."
 
 
-def _better_fitted(rows: Sequence[Row], findings: Findings) -> Iterator[str]:
+def _better_fitted(rows: Sequence[Row], findings: Sequence[Finding]) -> Iterator[str]:
     """An arm that helped and also fitted more training images than the baseline may have helped by that alone."""
     before = _train_accuracy(rows, BASELINE)
     control = "" if "batch" in arm_names(rows) else " (the arm `batch` keeps the η/B of 1/L)"
@@ -235,20 +229,29 @@ def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
         compare(rows, name, experiment.deciding, best=True) for name in clear
     ]
     for where, findings in others.items():
-        reversed_ = [one for one in findings if one.effect in CLEAR and one.difference * clear[one.name] < 0]
+        reversed_ = [
+            finding for finding in findings if finding.effect in CLEAR and finding.difference * clear[finding.name] < 0
+        ]
         if reversed_:
-            arms = listed(f"{one.arm} {one.effect} ({points(one.difference)} points)" for one in reversed_)
+            arms = listed(
+                f"{finding.arm} {finding.effect} ({points(finding.difference)} points)" for finding in reversed_
+            )
             yield f"{where}, {arms}."
 
 
-def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: bool) -> Iterator[str]:
+def _limits(rows: Sequence[Row], findings: Sequence[Finding], *, single_setting: bool) -> Iterator[str]:
     """What the numbers do not cover."""
+    runs = list(dict.fromkeys(row.run for row in rows))
     estimates = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
     vague = dict.fromkeys(name for name, estimate in estimates if not estimate.reliable)
     for name in vague:
         yield f"{name} is not identified, so 1/L and 2/L are not reliable rates; the estimate says why."
-    yield from unmet_premises(runs)
-    seeds = sorted({len(finding.seeds) for found in findings for finding in found if finding.compared})
+    unmet = {row.name: row.arm for row in reversed(select(rows)) if row.arm.arm.multiple and row.premise_met is False}
+    for name in in_order(set(unmet)):
+        arm = unmet[name]
+        slopes = UNMET.format(1 / arm.rate, arm.certified.largest_slope if arm.certified else None)
+        yield f"The theorem does not apply at {arm.short_title}: {slopes}"
+    seeds = sorted({len(finding.seeds) for finding in findings if finding.compared})
     if seeds[-1] == 1:
         yield ONE_SEED
         if len(runs) == 1 and not vague:
@@ -256,15 +259,11 @@ def _limits(runs: Sequence[RunFolder], findings: Sequence[Findings], *, one: boo
                 f"A second seed takes about {duration(runs[0].seconds)}: run again with --set seed="
                 f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
             )
-    elif one:
+    elif single_setting:
         images_only = "; with one seed, of the images only" if seeds[0] == 1 else ""
         yield (
             "The differences are paired by test image and seed, and the intervals cover the variation of both "
             f"({' or '.join(map(str, seeds))} seeds{images_only})."
         )
-    if not one:
+    if not single_setting:
         yield MANY_INTERVALS
-
-
-def _capitalized(sentence: str) -> str:
-    return f"{sentence[:1].upper()}{sentence[1:]}"

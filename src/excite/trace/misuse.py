@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch.optim import LBFGS, SGD, Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from excite.errors import InputError
 
@@ -114,11 +114,6 @@ def check_optimizer(optimizer: Optimizer, parameters: Sequence[Tensor], *, watch
         refuse("another model's optimizer")
     if watches_steps and isinstance(optimizer, LBFGS):
         refuse("LBFGS")
-
-
-def rescales_gradients(optimizer: Optimizer) -> bool:
-    """Whether 1/L from recorded slopes is not a rate for this optimizer: true for all but SGD."""
-    return not isinstance(optimizer, SGD)
 
 
 def diagnose(used: Tensor, expected: Tensor, *, passes: int, early: bool) -> tuple[str, dict[str, Any]] | None:

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -128,17 +129,14 @@ def project_gradient(
     """
     total = projection.zeros() if vector is None else vector
 
-    def adder(index: int) -> Callable[[Tensor], Tensor]:
-        def hook(gradient: Tensor) -> Tensor:
-            with torch.no_grad():
-                projection.add(total, index, dense(gradient))
-            return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
-
-        return hook
+    def add(index: int, gradient: Tensor) -> Tensor:
+        with torch.no_grad():
+            projection.add(total, index, dense(gradient))
+        return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
 
     trained = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
     handles = [
-        parameter.register_hook(adder(index))  # type: ignore[no-untyped-call]
+        parameter.register_hook(partial(add, index))  # type: ignore[no-untyped-call]
         for index, parameter in trained.items()
     ]
     try:
@@ -216,8 +214,7 @@ class Moments:
             np.save(file, vector)
         if self._folder is not None:
             self._digests.append(sha256(path))
-        mapped: NDArray[Any] = np.load(path, mmap_mode="r")
-        return mapped
+        return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
 
     def _path(self, index: int) -> Path:
         folder = self._folder or self._temporary

@@ -9,6 +9,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -63,18 +64,13 @@ class Probe:
             for index, (x, y) in enumerate(self.batches):
                 inputs, targets = x.to(device).detach(), y.to(device)
                 seed_all(self.seed + index, device)
-                loss = frozen(self.objective or self._plain, model, inputs, targets)
+                loss = frozen(self.objective or (lambda model, x, y: self.loss(model(x), y)), model, inputs, targets)
+                yield inputs, partial(self._share, loss, len(x) / len(self.x), self.seed + index, device)
 
-                def share(
-                    index: int = index, loss: Callable[[], Tensor] = loss, weight: float = len(x) / len(self.x)
-                ) -> Tensor:
-                    seed_all(self.seed + index, device)
-                    return weight * loss().mean()
-
-                yield inputs, share
-
-    def _plain(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(model(x), y)
+    @staticmethod
+    def _share(loss: Callable[[], Tensor], weight: float, seed: int, device: torch.device) -> Tensor:
+        seed_all(seed, device)
+        return weight * loss().mean()
 
 
 @contextlib.contextmanager

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.objectives.protocol import Objective
 from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
-from excite.trace.misuse import WARNINGS, check_optimizer, held_by, refuse, rescales_gradients, trainable
+from excite.trace import Trace
+from excite.trace.misuse import WARNINGS, check_optimizer, held_by, refuse, trainable
 from excite.trace.moments import SKETCH_ENTRIES, Moments, Storage, dense, project, project_gradient, projection_of
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, UsedGradients
-from excite.trace.trace import Trace
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -29,17 +29,6 @@ logger = logging.getLogger(__name__)
 
 class Recorder:
     """Fills a Trace from any loop. Weights, gradients, optimizer, buffers, modes and random state do not change.
-
-    ```
-    recorder = Recorder(model, optimizer)
-    for epoch in range(epochs):
-        for x, y in loader:
-            def closure(): return loss_fn(model(x), y)
-            optimizer.zero_grad(); closure().backward(); optimizer.step()
-            recorder.after_step(closure)
-        recorder.record()
-    recorder.trace
-    ```
 
     Args:
         model: its parameters that require gradients now are recorded, if the optimizer updates them.
@@ -53,9 +42,9 @@ class Recorder:
             batch once more than the loss is.
         slopes_per_epoch: number of local slopes per epoch, at steps drawn from (seed, epoch). Each costs a forward and
             a backward pass.
-        steps_per_epoch: number of steps in an epoch. If None, the first epoch samples its steps 1, 2, 4, 8, …. storage:
-        "exact" stores vectors, "sketch" compresses them, "auto" is exact up to 2 million parameters. Lengths of
-            a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
+        steps_per_epoch: number of steps in an epoch. If None, the first epoch samples its steps 1, 2, 4, 8, ….
+        storage: "exact" stores vectors, "sketch" compresses them, "auto" is exact up to 2 million parameters. Lengths
+            of a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
         sketch_entries: length of a sketch.
         batch_size: the training batch size; probes are evaluated in batches of this size.
         curvature_every: measure the curvature on the probe at every n-th moment; 0 means never.
@@ -63,13 +52,14 @@ class Recorder:
         seed: for sampled steps, sketches and random parts of the loss.
         folder: store exact vectors in files there, which keeps checkpoints small.
 
-    >>> net = nn.Linear(2, 2)
-    >>> sgd = torch.optim.SGD(net.parameters(), lr=0.1)
-    >>> recorder = Recorder(net, sgd)
-    >>> for _ in range(3):
-    ...     for _ in range(2):
-    ...         cross_entropy(net(torch.eye(2)), torch.tensor([0, 1])).backward()
-    ...         sgd.step()
+    >>> model, loader = nn.Linear(2, 2), [(torch.eye(2), torch.tensor([0, 1]))] * 4
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> recorder = Recorder(model, optimizer)
+    >>> for epoch in range(3):
+    ...     for x, y in loader:
+    ...         def closure(): return cross_entropy(model(x), y)
+    ...         optimizer.zero_grad(); closure().backward(); optimizer.step()
+    ...         recorder.after_step(closure)
     ...     recorder.record()
     >>> len(recorder.trace)
     3
@@ -129,8 +119,6 @@ class Recorder:
         self._curvature_iterations = curvature_iterations
         self._seed = seed
         self._projection = projection_of(self._parameters, storage, sketch_entries, seed)
-        if storage == "auto":
-            logger.info("storage=auto keeps %s", self._projection.description)
         folder = None if folder is None else Path(folder)
         start = project(self._projection, self._parameters)
         self._vectors = {
@@ -166,7 +154,7 @@ class Recorder:
         } | ({"input_gradients": True} if input_gradients else {})
         self._handles: list[RemovableHandle] = []
         if optimizer is not None:
-            if rescales_gradients(optimizer):
+            if not isinstance(optimizer, SGD):
                 self._warn("optimizer", name=type(optimizer).__name__)
             self._used = UsedGradients(optimizer, self._parameters)
             self._handles = [

@@ -161,9 +161,9 @@ class _SampledStep:
     @property
     def rounding(self) -> float:
         """Relative change of the gradient that is lost in rounding."""
-        autocast = self.forward.autocast
         # Long sums lose digits of the parameters' precision. Autocast sums in float32 and rounds once per layer.
-        return max(32 * torch.finfo(self._dtype).eps, 0.0 if autocast is None else 4 * torch.finfo(autocast).eps)
+        autocast = torch.finfo(self.forward.autocast or torch.float64).eps
+        return max(32 * torch.finfo(self._dtype).eps, 4 * autocast)
 
     def close(self) -> None:
         for handle in self._handles:
@@ -254,33 +254,25 @@ class UsedGradients:
         return [parameter.grad for parameter in self._parameters] if copies is None else copies
 
     def _before(self, _: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
-        optimizer, *positional = arguments
-        closure = positional[0] if positional else options.get("closure")
-        if closure is None:
-            self._copy()
-            return None
+        optimizer, closure = (*arguments, options.get("closure"))[:2]
 
         def closure_then_copy() -> Any:
-            loss = closure()
-            self._copy()
+            loss = closure() if closure else None
+            self._copies = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
             return loss
 
-        return (optimizer, closure_then_copy), {name: value for name, value in options.items() if name != "closure"}
-
-    def _copy(self) -> None:
-        self._copies = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
+        if closure:
+            return (optimizer, closure_then_copy), {}
+        closure_then_copy()
+        return None
 
 
 def _overwrites_gradients(optimizer: Optimizer) -> bool:
-    """Torch's foreach SGD adds Nesterov momentum to `.grad` in place, unless weight decay made a copy."""
+    """Torch's foreach SGD, its default on CUDA, adds Nesterov momentum to `.grad` unless weight decay made a copy."""
     return isinstance(optimizer, SGD) and any(
-        group["nesterov"] and not group["weight_decay"] and (group["foreach"] or _foreach_by_default(group))
+        group["nesterov"] and not group["weight_decay"] and not group["fused"] and group["foreach"] is not False
         for group in optimizer.param_groups
     )
-
-
-def _foreach_by_default(group: dict[str, Any]) -> bool:
-    return group["foreach"] is None and not group["fused"] and any(p.is_cuda for p in group["params"])
 
 
 @contextmanager

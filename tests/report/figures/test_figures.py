@@ -19,7 +19,7 @@ from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.comparison import Effect
 from excite.report.figures import FIGURES, draw, plot, style
-from excite.report.published import FIGURE_5_CONSTANTS
+from excite.report.published import FIGURE_5
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
 from excite.runs.stages.attack import certify as leave_certificate
@@ -264,7 +264,7 @@ def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent
     chosen = cells["p_values"][cells["n_maxima"].index(estimate.details["M"])]
     assert written(by_shape) == [f"{value:.2f}" for row in chosen for value in row]
     assert written(p_values) == [f"{value:.2f}" for value in np.max(cells["p_values"], axis=2).ravel()]
-    assert written(papers) == [f"{value:.3g}" for row in FIGURE_5_CONSTANTS for value in row]
+    assert written(papers) == [f"{value:.3g}" for row in FIGURE_5["constants"] for value in row]
     assert [label.get_text() for label in ours.get_xticklabels()] == ["80", "100", "120", "150", "164"]
     thick = [patch for patch in ours.patches if patch.get_linewidth() == 3]
     column, row = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from excite.registry import lookup
-from excite.report.figures import accuracy, gains, lipschitz, style, theory
+from excite.report.figures import accuracy, lipschitz, style, theory
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ FIGURES: dict[str, Kind] = {
     "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", theory.figure_4),
     "figure-5": Kind("L and p-values over M and N", lipschitz.figure_5),
     "figure-6": Kind("L and p-values over (M, N) and initial shapes", lipschitz.figure_6),
-    "gains": Kind("What each arm gains on the baseline, with its interval", gains.gains),
-    "summary": Kind("What each arm gains in every experiment, under the attack that decides", gains.summary),
+    "gains": Kind("What each arm gains on the baseline, with its interval", accuracy.gains),
+    "summary": Kind("What each arm gains in every experiment, under the attack that decides", accuracy.summary),
     "theorem-1": Kind("Steps of gradient descent that are certified, from 0.5/L to 2/L", theory.theorem_1),
     "estimators": Kind("Every estimator's L, beside the edge of stability", lipschitz.estimators),
 }
@@ -48,5 +48,4 @@ def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
 
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:
     """Write `name`.svg, .png and .pdf into `folder`; InputError if the runs lack what the figure shows."""
-    title = lookup("figure", FIGURES, name).title
-    return style.save(plot(name, runs), name, title, folder)
+    return style.save(plot(name, runs), name, FIGURES[name].title, folder)

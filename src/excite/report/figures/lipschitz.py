@@ -10,9 +10,9 @@ from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.quantities import number
 from excite.registry import build
+from excite.report.estimates import by_short_trainings
 from excite.report.figures import style
-from excite.report.published import FIGURE_5_CONSTANTS, FIGURE_5_MAXIMA, FIGURE_5_POINTS, at_full_scale
-from excite.report.trust import by_short_trainings
+from excite.report.published import FIGURE_5, at_full_scale
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder, stored_estimates
@@ -86,50 +86,50 @@ def _schedule(experiment: Experiment, kind: str) -> "Schedule":
 
 def estimators(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network: each estimate of L against the baseline's rate, with 1/η, 2/η and the edge of stability."""
-    groups = [(group, found) for group in same_but(without_rate, runs) if (found := _estimates(group))]
+    groups = [(group, by_method) for group in same_but(without_rate, runs) if (by_method := _estimates(group))]
     if not groups:
         raise InputError(
             "estimators needs estimates of L from a baseline's trace. Name run folders whose baseline was trained and "
             "recorded."
         )
     figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.8)
-    for (group, found), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
-        _draw_estimates(axes, group, found)
+    for (group, by_method), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
+        _draw_estimates(axes, group, by_method)
         style.label(axes, "the baseline's first learning rate (no unit, log scale)", "L (no unit, log scale)", title)
     style.legend_below(figure, all_axes, columns=3)
     return figure
 
 
 def _estimates(group: Sequence[RunFolder]) -> Estimates:
-    found: Estimates = {method: [] for method in _from_traces()}
+    by_method: Estimates = {method: [] for method in _from_traces()}
     for run in (run for run in group if run.arm("baseline").trained):
-        answers = {method: stored_estimates(run)[method] for method in found}
-        estimates = {method: one for method, one in answers.items() if isinstance(one, LipschitzEstimate)}
+        answers = {method: stored_estimates(run)[method] for method in by_method}
+        estimates = {method: answer for method, answer in answers.items() if isinstance(answer, LipschitzEstimate)}
         if not estimates and run.arm("baseline").trace() is not None:
             reasons = "; ".join(f"{method}: {str(reason).removesuffix('.')}" for method, reason in answers.items())
             raise InputError(f"estimators has nothing to show for {run.path}: {reasons}.")
         for method, estimate in estimates.items():
-            found[method].append((run.arm("baseline").rate, estimate))
-    return {method: estimates for method, estimates in found.items() if estimates}
+            by_method[method].append((run.arm("baseline").rate, estimate))
+    return {method: estimates for method, estimates in by_method.items() if estimates}
 
 
 def _from_traces() -> list[str]:
     return [name for name, kind in ESTIMATORS.items() if kind.needs == "trace"]
 
 
-def _draw_estimates(axes: "Axes", group: Sequence[RunFolder], found: Estimates) -> None:
-    rates = sorted({rate for estimates in found.values() for rate, _ in estimates})
-    constants = [estimate.constant for estimates in found.values() for _, estimate in estimates]
+def _draw_estimates(axes: "Axes", group: Sequence[RunFolder], by_method: Estimates) -> None:
+    rates = sorted({rate for estimates in by_method.values() for rate, _ in estimates})
+    constants = [estimate.constant for estimates in by_method.values() for _, estimate in estimates]
     ends = np.array([rates[0] / 2, rates[-1] * 2])
     axes.set_xscale("log")
     axes.set_yscale("log")
     style.log_ticks(axes.xaxis, *ends)
     style.log_ticks(axes.yaxis, min(constants), max(constants))
     axes.set_xlim(*ends)
-    for number_, method in enumerate(found):
+    for number_, method in enumerate(by_method):
         color, marker = style.LOOKS[_from_traces().index(method) % len(style.LOOKS)]
-        shift = SPREAD ** (number_ - (len(found) - 1) / 2)
-        for count, (rate, estimate) in enumerate(found[method]):
+        shift = SPREAD ** (number_ - (len(by_method) - 1) / 2)
+        for count, (rate, estimate) in enumerate(by_method[method]):
             low, high = estimate.interval
             above = max(high - estimate.constant, 0) if np.isfinite(high) else 0
             axes.errorbar(
@@ -143,7 +143,7 @@ def _draw_estimates(axes: "Axes", group: Sequence[RunFolder], found: Estimates) 
                 capsize=2,
                 label=None if count else ESTIMATORS[method].title,
             )
-    if not all(estimate.identified for estimates in found.values() for _, estimate in estimates):
+    if not all(estimate.identified for estimates in by_method.values() for _, estimate in estimates):
         axes.plot([], [], "o", color=style.INK, markerfacecolor="none", label="hollow: not identified")
     edges = {edge.constant: edge for run in group if (edge := by_short_trainings(run))}
     for count, edge in enumerate(edges.values()):
@@ -199,8 +199,8 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
             _frame(panel, *pair, width=1.2)
         _frame(panel, row, column, width=3)
     if beside_paper:
-        paper, name = np.array(FIGURE_5_CONSTANTS), "L in the paper's Figure 5 (b)"
-        _heat(axes[3], paper, FIGURE_5_POINTS, FIGURE_5_MAXIMA, name=name, logarithmic=True)
+        paper, name = np.array(FIGURE_5["constants"]), "L in the paper's Figure 5 (b)"
+        _heat(axes[3], paper, FIGURE_5["n_points"], FIGURE_5["n_maxima"], name=name, logarithmic=True)
     for panel in axes[1:]:
         panel.set_xlabel("N (points per block)")
         panel.set_ylabel("M (block maxima)")

@@ -44,20 +44,15 @@ SETTINGS: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.titlesize": 9,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 8,
-    "grid.color": INK,
     "grid.alpha": 0.2,
     "grid.linewidth": 0.6,
     "lines.markersize": 4,
     "lines.linewidth": 1.4,
+    **dict.fromkeys(["axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color", "grid.color"], INK),
+    **dict.fromkeys(["xtick.color", "ytick.color"], INK),
 }
 DARK = f"<style>@media (prefers-color-scheme: dark) {{ .excite-figure {{ color: {LIGHT_INK} }} }}</style>"
 TIP = "tip: "
@@ -92,20 +87,15 @@ def label(axes: "Axes", x: str, y: str, title: str = "") -> None:
     """Name both axes and, wrapped to the width of the panel, its content."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    axes.set_title(wrapped(title, _inches(axes) - 0.8))
+    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
+    assert place is not None and figure is not None  # noqa: PT018, S101
+    axes.set_title(wrapped(title, figure.get_figwidth() / place.get_gridspec().ncols - 0.8))
     axes.grid(visible=True)
 
 
 def wrapped(text: str, inches: float) -> str:
     """Break lines so that text of the usual size fits into this width."""
     return "\n".join(textwrap.fill(line, max(8, int(inches * LETTERS_PER_INCH))) for line in text.splitlines())
-
-
-def _inches(axes: "Axes") -> float:
-    """The width of a panel with its labels."""
-    place, figure = axes.get_subplotspec(), axes.get_figure(root=True)
-    assert place is not None and figure is not None  # noqa: PT018, S101
-    return float(figure.get_figwidth()) / place.get_gridspec().ncols
 
 
 def log_ticks(axis: "Axis", low: float, high: float) -> None:
@@ -118,15 +108,9 @@ def log_ticks(axis: "Axis", low: float, high: float) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def whole_epochs(axes: "Axes") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
 def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) -> None:
     """One legend for all panels, each name once, in as many columns as fit."""
-    named = {name: handle for one in axes for handle, name in zip(*one.get_legend_handles_labels(), strict=True)}
+    named = {name: handle for panel in axes for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)}
     words = [wrapped(name, figure.get_figwidth() - 0.6) for name in named]
     for tried in range(columns, 0, -1):
         legend = figure.legend(list(named.values()), words, loc="outside lower center", ncols=tried)
@@ -135,20 +119,17 @@ def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) 
         legend.remove()
 
 
-def mean_and_range(
-    axes: "Axes", points: dict[float, list[float]], *, color: str, marker: str, name: str, line: str = "-"
-) -> None:
+def mean_and_range(axes: "Axes", points: dict[float, list[float]], look: tuple[str, str], name: str) -> None:
     """A line through the means, and a band from the smallest to the largest value if there are several."""
-    places = sorted(points)
+    places, (color, marker) = sorted(points), look
     means = [float(np.mean(points[x])) for x in places]
-    (drawn,) = axes.plot(places, means, color=color, marker=marker, linestyle=line, label=name)
+    (drawn,) = axes.plot(places, means, color=color, marker=marker, label=name)
     if places:
         tip(drawn, f"{name}: {means[-1]:.4g} at {places[-1]:g}")
     if any(len(points[x]) > 1 for x in places):
         low, high = [min(points[x]) for x in places], [max(points[x]) for x in places]
-        axes.fill_between(
-            places, low, high, color=color, alpha=0.2, linewidth=0, label="smallest to largest over seeds"
-        )
+        name = "smallest to largest over seeds"
+        axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0, label=name)
 
 
 def tip(artist: "Artist", text: str) -> None:
@@ -173,11 +154,9 @@ def svg(figure: "Figure", name: str, title: str, *, embedded: bool = False) -> s
 
     A file by itself follows the reader's preference for dark; one that is `embedded` follows the page.
     """
-    text = io.StringIO()
+    text, nothing = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with settings():
-        figure.savefig(
-            text, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
     drawing = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", drawing)

@@ -38,8 +38,7 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     for (group, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
         names = arm_titles(group)
         for name, points in fractions.items():
-            color, marker = style.look(name)
-            style.mean_and_range(axes, points, color=color, marker=marker, name=names[name])
+            style.mean_and_range(axes, points, style.look(name), names[name])
         sizes = _sizes(fractions)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
@@ -75,10 +74,6 @@ class Descent:
     distances: Floats  # ‖θᵏ − θ*‖ as a share of the first
     residuals: Floats
 
-    @property
-    def largest_residual(self) -> float:
-        return float(np.nanmax(self.residuals)) if np.isfinite(self.residuals).any() else 0.0
-
 
 def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     """A column per problem: two quadratics with a known θ*, and each run, whose θ* is the end of its training."""
@@ -96,7 +91,8 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     for column, (title, descents) in enumerate(problems.items()):
         _draw_descents(axes[column], axes[len(problems) + column], title, descents)
     style.legend_below(figure, axes, columns=5)
-    worst = max(descent.largest_residual for descents in problems.values() for descent in descents)
+    residuals = [descent.residuals for descents in problems.values() for descent in descents]
+    worst = np.nanmax(np.concatenate([[0.0], *residuals]))
     figure.suptitle(f"Hollow marks: not certified. The certified trajectories have a residual of at most {worst:.0e}.")
     return figure
 
@@ -139,13 +135,13 @@ def _descents(run: RunFolder) -> list[Descent]:
 
 
 def _draw_descents(top: "Axes", bottom: "Axes", title: str, descents: Sequence[Descent]) -> None:
-    for one in descents:
-        color, marker = style.look(MULTIPLES.get(one.multiple, f"{one.multiple:g}-over-L"))
-        steps = np.arange(1, len(one.cosines) + 1)
+    for descent in descents:
+        color, marker = style.look(MULTIPLES.get(descent.multiple, f"{descent.multiple:g}-over-L"))
+        steps = np.arange(1, len(descent.cosines) + 1)
         every = max(1, len(steps) // 25)
-        for axes, values in ((top, one.cosines), (bottom, np.maximum(one.distances, SMALLEST))):
-            axes.plot(steps, values, color=color, linewidth=1, label=f"{one.multiple:g}/L" if axes is top else None)
-            for where, face in ((one.certified, color), (~one.certified, "none")):
+        for axes, values in ((top, descent.cosines), (bottom, np.maximum(descent.distances, SMALLEST))):
+            axes.plot(steps, values, color=color, linewidth=1, label=f"{descent.multiple:g}/L" if axes is top else None)
+            for where, face in ((descent.certified, color), (~descent.certified, "none")):
                 shown = np.flatnonzero(where)[::every]
                 axes.plot(steps[shown], values[shown], linestyle="", marker=marker, color=color, markerfacecolor=face)
     top.axhline(0, color=style.INK, linewidth=0.8)

@@ -20,8 +20,8 @@ from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
+from excite.excitation import FEWEST_MOMENTS, smoothness
 from excite.excitation import certify as certify_path
-from excite.excitation.along_path import FEWEST_MOMENTS, smoothness
 from excite.execution import UNSHARED
 from excite.runs.assemble import Parts, usable_device
 from excite.runs.folder import ArmFolder

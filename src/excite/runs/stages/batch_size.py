@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from excite import data
 from excite.errors import DivergedError, InputError
-from excite.excitation import acuteness, choose_batch_size
-from excite.excitation.along_path import FEWEST_MOMENTS
+from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
 from excite.runs.experiment import Experiment
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from excite import training
 from excite.attacks.fast_model import fast_inference
 from excite.console import Speaker
 from excite.data import Split
+from excite.data.catalog import HIDDEN_LABELS
 from excite.data.pseudo_labels import (
     Labelling,
     PseudoLabels,
@@ -23,7 +24,6 @@ from excite.data.pseudo_labels import (
     load_unlabelled,
     pseudo_label,
 )
-from excite.data.published import HIDDEN_LABELS
 from excite.errors import InputError
 from excite.files import once
 from excite.objectives import OBJECTIVES

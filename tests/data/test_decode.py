@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +11,17 @@ from PIL import Image
 from torch import Tensor
 
 from excite.data import Dataset, Split
-from excite.data.published import (
+from excite.data.decode import (
+    ReadFile,
     decode_cifar10,
     decode_cifar100,
     decode_mnist,
     decode_png_sheets,
+    decompress,
     parse_idx,
     parse_records,
     parse_sheet,
+    tar_reader,
 )
 from excite.errors import CorruptFileError
 
@@ -160,3 +164,46 @@ def test_a_source_may_name_the_files_its_own_way(small_files: dict[str, bytes], 
     renamed = {f"data/{name.removesuffix('.gz')}": gzip.decompress(file) for name, file in small_files.items()}
     train, _ = decode_mnist(renamed.__getitem__, before="data/", after="")
     assert torch.equal(train.images, small_dataset.train.images)
+
+
+def reader(contents: bytes) -> ReadFile:
+    return tar_reader({"x.tgz": contents}.__getitem__, "x.tgz")
+
+
+def test_files_are_read_by_name_in_any_order() -> None:
+    read = reader(archive({"a": b"1" * 100_000, "b/c": b""}))
+    assert read("b/c") == b""
+    assert read("a") == b"1" * 100_000
+    with pytest.raises(CorruptFileError, match=r"x\.tgz .*c"):
+        read("c")
+
+
+def test_nothing_is_written_and_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s")
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo(str(tmp_path / "outside")), io.BytesIO())
+        tar.addfile(link)
+    read = reader(buffer.getvalue())
+    assert list(tmp_path.iterdir()) == [tmp_path / "secret"]
+    with pytest.raises(CorruptFileError, match="link"):
+        read("link")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 300, -20])
+def test_a_truncated_archive_is_named(keep: int) -> None:
+    contents = bytes((i * i * 31 + i // 7) % 256 for i in range(20_000))
+    with pytest.raises(CorruptFileError, match=r"x\.tgz"):
+        reader(archive({"a": contents})[:keep])
+
+
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("excite.data.decode.LARGEST", 10_000)
+    bomb = gzip.compress(bytes(10_001))
+    with pytest.raises(CorruptFileError, match=r"x\.gz .*10,000"):
+        decompress(bomb, "x.gz")
+    with pytest.raises(CorruptFileError, match="10,000"):
+        reader(bomb)
+    assert decompress(gzip.compress(bytes(10_000)), "x.gz") == bytes(10_000)

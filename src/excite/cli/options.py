@@ -1,4 +1,4 @@
-"""Options that several commands share, the experiment or run folder that they name, and printing."""
+"""What commands share: options, the experiment or run folder that they name, and printing."""
 
 import json
 import logging
@@ -27,16 +27,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class Output(click.Path):
     """A file or folder to write; refused before any work if it cannot be written."""
 
-    def __init__(self, *, file_okay: bool = True, dir_okay: bool = True) -> None:
-        super().__init__(file_okay=file_okay, dir_okay=dir_okay, path_type=Path)
+    def __init__(self, **kinds: bool) -> None:
+        super().__init__(**kinds, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not str(value).strip():
             self.fail("the name is empty.", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        place = path.absolute()
         try:
-            existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-            if existing != path.absolute() and not existing.is_dir():
+            existing = next(parent for parent in (place, *place.parents) if parent.exists())
+            if existing != place and not existing.is_dir():
                 self.fail(f"{existing} is a file, not a folder.", param, ctx)
             if existing.is_dir():
                 tempfile.TemporaryDirectory(dir=existing, prefix=".excite-").cleanup()
@@ -94,43 +95,6 @@ def _arms(_context: click.Context, _option: click.Parameter, begun: str) -> list
     return [name for name in ARMS if name.startswith(begun)]
 
 
-experiment_argument = click.argument("experiment", default="quickstart", shell_complete=_experiments)
-run_folder = click.Path(path_type=Path, exists=True, file_okay=False)
-run_argument = click.argument("folder", metavar="RUN", type=run_folder)
-runs_argument = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=run_folder)
-out_option = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
-set_option = click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."
-)
-estimator_option = click.option(
-    "--estimator", help="Estimator of L: a preset of the experiment, such as paper or stated, or a name from the list."
-)
-force_option = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
-device_option = click.option("--device", help="cpu, cuda or mps; by default an accelerator if there is one.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-arm_option = click.option(
-    "--arm", default="baseline", show_default=True, shell_complete=_arms, help="baseline, poe, largest, grid:K, …"
-)
-arms_option = click.option(
-    "--arms",
-    metavar="ARM,…",
-    help="baseline, poe (1/L), largest (2/L), grid:K (grid search over K rates), …; by default the experiment's.",
-)
-seeds_option = click.option(
-    "--seeds", type=click.IntRange(min=1), metavar="N", help="Run the seeds 0 to N-1, each in its own folder."
-)
-
-
-def shard_options(command: Command) -> Command:
-    """--workers, --engine and --address: who shares an evaluation."""
-    workers = click.option(
-        "--workers", type=click.IntRange(min=1), help="Processes that share the images, each with one thread or GPU."
-    )
-    engine = click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-    address = click.option("--address", help="Ray cluster, such as auto; by default Ray starts on this machine.")
-    return workers(engine(address(command)))
-
-
 def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> None:
     if given and VERBOSITY in context.meta:
         raise click.UsageError("-q and -v contradict each other; pass one of them.")
@@ -138,11 +102,41 @@ def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> 
         context.meta[VERBOSITY] = option.name
 
 
-def verbosity_options(command: Command) -> Command:
-    """-q and -v, which `console` reads."""
+RUN_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+POSITIVE = click.IntRange(min=1)
+
+experiment = click.argument("experiment", default="quickstart", shell_complete=_experiments)
+run = click.argument("folder", metavar="RUN", type=RUN_FOLDER)
+runs = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=RUN_FOLDER)
+out = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
+changes = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."
+)
+estimator = click.option(
+    "--estimator", help="Estimator of L: a preset of the experiment, such as paper or stated, or a name from the list."
+)
+force = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
+device = click.option("--device", help="cpu, cuda or mps; by default an accelerator if there is one.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+arm = click.option(
+    "--arm", default="baseline", show_default=True, shell_complete=_arms, help="baseline, poe, largest, grid:K, …"
+)
+arms = click.option(
+    "--arms",
+    metavar="ARM,…",
+    help="baseline, poe (1/L), largest (2/L), grid:K (grid search over K rates), …; by default the experiment's.",
+)
+seeds = click.option("--seeds", type=POSITIVE, metavar="N", help="Run the seeds 0 to N-1, each in its own folder.")
+engine = click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+address = click.option("--address", help="Ray cluster, such as auto; by default Ray starts on this machine.")
+
+
+def work(command: Command) -> Command:
+    """--device, -q, -v and --json: the options of every command that trains or attacks; `console` reads -q and -v."""
     flag: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _verbosity}
     quiet = click.option("-q", "--quiet", help="Print only the result and errors.", **flag)
-    return quiet(click.option("-v", "--verbose", help="Also print the loss of every epoch.", **flag)(command))
+    verbose = click.option("-v", "--verbose", help="Also print the loss of every epoch.", **flag)
+    return device(quiet(verbose(as_json(command))))
 
 
 def refuse_ignored(parameters: Collection[str], cure: str) -> None:
@@ -168,7 +162,7 @@ def console() -> "Console":
 
 
 def resolve_experiment(
-    experiment: str,
+    name: str,
     changes: tuple[str, ...],
     out: Path | None,
     *,
@@ -185,36 +179,33 @@ def resolve_experiment(
     from excite.runs import catalogue, load
     from excite.runs.folder import RunFolder
 
-    existing = RunFolder(Path(experiment))
-    if experiment not in catalogue() and existing.exists:
+    existing = RunFolder(Path(name))
+    if name not in catalogue() and existing.exists:
         if changes or estimator is not None:
             raise click.UsageError(
-                f"The experiment of {experiment} cannot change: --set and --estimator need the name or file of an "
+                f"The experiment of {name} cannot change: --set and --estimator need the name or file of an "
                 "experiment, and a new --out."
             )
         resolved, folder = existing.experiment, existing.path
     else:
         presets = tuple(change for change in changes if change.startswith("estimators"))  # --estimator may name one
         chosen = () if estimator is None else (*presets, f"lipschitz={estimator}")
-        resolved = load(experiment, overrides=(*chosen, *changes))
-        options = {
-            "lipschitz.method": ("--estimator", estimator),
-            "seed": ("--seeds", seeds),
-            "sweep.seed": ("--seeds", seeds),
-            "arms": ("--arms", arms),
-            "training.batch_size": ("--try", sizes),
-        }
-        decided = {key: f"{option} sets it; leave one of them out" for key, (option, given) in options.items() if given}
+        resolved = load(name, overrides=(*chosen, *changes))
+        decided = {"lipschitz.method": "--estimator"} if estimator else {}
+        decided |= {"seed": "--seeds", "sweep.seed": "--seeds"} if seeds else {}
+        decided |= {"arms": "--arms"} if arms else {}
+        decided |= {"training.batch_size": "--try"} if sizes else {}
+        reasons = {key: f"{option} sets it; leave one of them out" for key, option in decided.items()}
         if sweeping:
-            decided |= {key: f"the sweep sets it; change it with --set 'sweep.{key}=[…]'" for key in resolved.sweep}
+            reasons |= {key: f"the sweep sets it; change it with --set 'sweep.{key}=[…]'" for key in resolved.sweep}
         else:
-            decided["sweep"] = "only `excite sweep` runs several values"
-        _refuse_decided(changes, resolved, decided)
+            reasons["sweep"] = "only `excite sweep` runs several values"
+        _refuse_decided(changes, resolved, reasons)
         folder = Path("runs") / "-".join(filter(None, [resolved.name, estimator, "sweep" if sweeping else None]))
     return replace(resolved, allow_unidentified=force or resolved.allow_unidentified), out or folder
 
 
-def _refuse_decided(changes: Collection[str], resolved: "Experiment", decided: Mapping[str, str]) -> None:
+def _refuse_decided(changes: Collection[str], resolved: "Experiment", reasons: Mapping[str, str]) -> None:
     """Refuse a --set of a key, or of a table that contains it, if something else decides its value.
 
     A table around a swept key is accepted, because it sets more than that key.
@@ -223,7 +214,7 @@ def _refuse_decided(changes: Collection[str], resolved: "Experiment", decided: M
 
     stated = flattened(resolved.to_json())
     for key in (change.partition("=")[0].strip() for change in changes):
-        for other, reason in decided.items():
+        for other, reason in reasons.items():
             contains = f"{other}.".startswith(f"{key}.") and other in stated and other not in resolved.sweep
             if contains or f"{key}.".startswith(f"{other}."):
                 raise click.UsageError(f"--set {key} would be ignored: {reason}.")

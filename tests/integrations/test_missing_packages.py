@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from excite.integrations.shared import MissingExtraError
+from excite.integrations import MissingExtraError
 
 NEEDS = {
     "lightning": ("lightning", "lightning"),

@@ -1,14 +1,14 @@
 """The profile likelihood of reverse Weibulls over their endpoint, in units of the mean gap below the largest maximum.
 
-A reverse Weibull ends at c: F(x) = exp(−((c − x)/scale)^shape) for x ≤ c. For a given c the other two parameters are
-one root, so the whole fit is a search over c alone. In units of the mean gap below the largest maximum, with r that
-gap and δ = c − largest, let u = δ log(1 + r/δ). Then (c − x)/scale to the power shape is exp(t (u − m)), where
+A reverse Weibull has the endpoint c: F(x) = exp(−((c − x)/scale)^shape) for x ≤ c. For a given c the other two
+parameters follow from one root, so the fit is a search over c alone. Let r be the gap between a maximum and the largest
+one, in units of the mean gap, δ = c − largest, and u = δ log(1 + r/δ). Then ((c − x)/scale)^shape is exp(t(u − m)) with
 
     1/t = Σ u e^{tu} / Σ e^{tu} − mean(u),    m = log(mean e^{tu}) / t,    shape = t δ,    scale = δ e^{m/δ}.
 
-As δ → ∞, u → r and the same equation gives the Gumbel distribution: the limit is one more point of the search, not a
-place where an optimiser gets lost. As δ → 0 the likelihood of shapes below 1 grows without bound; shapes are held at 1
-and above, where it is bounded and ends in an exponential at δ = 0.
+As δ → ∞, u → r and the same equation gives the Gumbel distribution, so the limit is one more point of the search. As
+δ → 0, the likelihood of shapes below 1 grows without bound. Shapes are therefore restricted to at least 1, where the
+likelihood is bounded and the limit is an exponential distribution.
 """
 
 import math
@@ -22,8 +22,8 @@ Floats = NDArray[np.float64]
 _GAPS = np.logspace(-6, 5, 34)  # the grid of δ, in mean gaps; 0 and ∞ are added at its ends
 _GRID = np.concatenate([[0.0], _GAPS, [np.inf]])
 _ZOOMS, _ZOOM_POINTS = 7, 11
-_CHUNK = 2_000_000  # numbers in flight at once
-_TIE = 1e-7  # log-likelihoods closer than this cannot be told apart
+_CHUNK = 2_000_000  # numbers in memory at once
+_TIE = 1e-7  # log-likelihoods closer than this count as equal
 
 
 class ProfileFit(NamedTuple):
@@ -40,16 +40,11 @@ class ProfileFit(NamedTuple):
 
 
 def _profile(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
-    """Rate, location and log-likelihood of samples (B, M) at endpoints (B, G), shapes held at 1 and above."""
+    """Rate, location and log-likelihood of samples (B, M) at endpoints (B, G), with shapes of at least 1."""
     parts = max(1, math.ceil(gaps.size * deltas.shape[1] / _CHUNK))
-    pieces = [
-        _profile_chunk(g, d) for g, d in zip(np.array_split(gaps, parts), np.array_split(deltas, parts), strict=True)
-    ]
-    return (
-        np.concatenate([piece[0] for piece in pieces]),
-        np.concatenate([piece[1] for piece in pieces]),
-        np.concatenate([piece[2] for piece in pieces]),
-    )
+    chunks = map(_profile_chunk, np.array_split(gaps, parts), np.array_split(deltas, parts))
+    rate, location, log_likelihood = map(np.concatenate, zip(*chunks, strict=True))
+    return rate, location, log_likelihood
 
 
 def _profile_chunk(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
@@ -102,8 +97,7 @@ def fit_profile(gaps: Floats, initial_shapes: Floats | None) -> ProfileFit:
     """The best endpoint of each sample: a grid over δ, then zooms into the cell around its best point."""
     n_samples = len(gaps)
     rate, location, likelihood = _profile(gaps, np.tile(_GRID, (n_samples, 1)))
-    # An endpoint that the likelihood cannot tell from infinity is at infinity.
-    likelihood[:, -1] += _TIE
+    likelihood[:, -1] += _TIE  # an endpoint that is as likely as infinity counts as infinite
     best = likelihood.argmax(axis=1)
     if initial_shapes is not None:
         starts = np.argmax(rate[:, 1:-1] * _GAPS >= initial_shapes[:, None], axis=1) + 1
@@ -131,23 +125,23 @@ def fit_profile(gaps: Floats, initial_shapes: Floats | None) -> ProfileFit:
 
 def _uphill(values: Floats, index: int) -> int:
     while True:
-        neighbours = [i for i in (index - 1, index + 1) if 0 <= i < len(values) and values[i] > values[index]]
-        if not neighbours:
+        neighbors = [i for i in (index - 1, index + 1) if 0 <= i < len(values) and values[i] > values[index]]
+        if not neighbors:
             return index
-        index = max(neighbours, key=lambda i: float(values[i]))
+        index = max(neighbors, key=lambda i: float(values[i]))
 
 
 def _zoom(gaps: Floats, cells: NDArray[np.int_]) -> tuple[Floats, Floats, Floats, Floats]:
     everyone = np.arange(len(gaps))
     step = math.log(_GAPS[1] / _GAPS[0])
-    centre = np.log(_GAPS[cells])
+    center = np.log(_GAPS[cells])
     for _ in range(_ZOOMS):
-        logs = centre[:, None] + np.linspace(-step, step, _ZOOM_POINTS)
+        logs = center[:, None] + np.linspace(-step, step, _ZOOM_POINTS)
         rate, location, likelihood = _profile(gaps, np.exp(logs))
         best = likelihood.argmax(axis=1)
-        centre = logs[everyone, best]
+        center = logs[everyone, best]
         step *= 2 / (_ZOOM_POINTS - 1)
-    return np.exp(centre), rate[everyone, best], location[everyone, best], likelihood[everyone, best]
+    return np.exp(center), rate[everyone, best], location[everyone, best], likelihood[everyone, best]
 
 
 def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floats, Floats]:
@@ -156,7 +150,7 @@ def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floa
 
     cut = fits.best - float(chdtri(1, 1 - level)) / 2
     inside = fits.profile >= cut[:, None]
-    # The fitted point itself is inside, even where it lies between two grid points that are not.
+    # The fitted point itself is inside, even if both neighboring grid points are outside.
     known = fits.log_likelihood >= cut
     nearest = np.clip(np.searchsorted(_GRID, fits.gap), 1, len(_GRID) - 1)
     first = np.where(inside.any(axis=1), inside.argmax(axis=1), nearest)
@@ -173,7 +167,7 @@ def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floa
 
 
 def _crossing(gaps: Floats, cut: Floats, outside: Floats, inside: Floats) -> Floats:
-    """Where the profile crosses `cut` between a δ below it and one above it, by repeated fourfold division of log δ."""
+    """Where the profile crosses `cut` between a δ below it and one above it, by bisection of log δ into quarters."""
     low, high = (np.log(np.clip(end, _GAPS[0] / 10, _GAPS[-1] * 10)) for end in (outside, inside))
     everyone = np.arange(len(gaps))
     share = np.linspace(0, 1, 5)
@@ -187,17 +181,11 @@ def _crossing(gaps: Floats, cut: Floats, outside: Floats, inside: Floats) -> Flo
     return crossing
 
 
-def _exponent(gaps: Floats, fits: ProfileFit) -> Floats:
-    """((c − x)/scale)^shape for samples (B, M): the distribution function is exp(−this)."""
+def ks_distance(gaps: Floats, fits: ProfileFit) -> Floats:
+    """Kolmogorov-Smirnov distance of samples (B, M) from their fits, F(x) = exp(−((c − x)/scale)^shape)."""
     u = _log_gaps(gaps, fits.gap[:, None])
     power = np.exp(np.minimum(fits.rate[:, None] * (u - fits.location[:, None]), 700.0))
-    exponent: Floats = np.where(fits.gap[:, None] == 0, gaps, power)
-    return exponent
-
-
-def ks_distance(gaps: Floats, fits: ProfileFit) -> Floats:
-    n = gaps.shape[1]
-    cdf = np.exp(-np.sort(_exponent(gaps, fits), axis=1)[:, ::-1])
-    steps = np.arange(n + 1) / n
+    cdf = np.exp(-np.sort(np.where(fits.gap[:, None] == 0, gaps, power), axis=1)[:, ::-1])
+    steps = np.arange(gaps.shape[1] + 1) / gaps.shape[1]
     distance: Floats = np.maximum(steps[1:] - cdf, cdf - steps[:-1]).max(axis=1)
     return distance

@@ -10,8 +10,7 @@ from scipy.optimize import fmin
 from scipy.stats import weibull_min
 
 from excite.errors import InputError
-from excite.lipschitz.epochs import Epochs
-from excite.lipschitz.extremes.algorithm_1 import (
+from excite.lipschitz.algorithm_1 import (
     Draw,
     HeatMap,
     Reading,
@@ -20,6 +19,7 @@ from excite.lipschitz.extremes.algorithm_1 import (
     secant_maxima,
     unmatched_maxima,
 )
+from excite.lipschitz.epochs import Epochs
 from excite.lipschitz.protocol import LipschitzEstimate
 
 Floats = NDArray[np.float64]
@@ -137,7 +137,7 @@ def test_an_undetermined_scale_is_the_papers_and_says_so() -> None:
     endpoint = estimate_from(local_maxima(slopes), initial_shapes=(1.0, 10.0), statistic="endpoint", **settings)
     stopped = scale.details["stopping_point"]
     assert not scale.identified
-    assert "the scale at which the paper's optimiser stops" in str(scale)
+    assert "not identified either" in str(scale)
     assert scale.constant == stopped["scale"] != endpoint.constant
     assert scale.interval[0] <= scale.constant <= scale.interval[1]
     depth = [1.0, 10.0].index(stopped["initial_shape"])
@@ -157,10 +157,10 @@ def test_where_all_slopes_are_equal_the_largest_stands_in_for_the_scale() -> Non
         statistic="scale",
     )
     assert found.constant == 0.5
-    assert "The largest slope stands in for the scale" in str(found)
+    assert "no scale" in str(found)
 
 
-def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
+def test_the_authors_protocol_reports_where_their_optimizer_stopped() -> None:
     gradients, parameters = distances(8), distances(9)
     draw = unmatched_maxima(gradients, parameters)
     options: dict[str, Any] = {"n_maxima": (30,), "n_points": (20,), "initial_shapes": (5.0,)}
@@ -170,7 +170,7 @@ def test_the_authors_protocol_reports_where_their_optimiser_stopped() -> None:
         _, location, _ = weibull_min.fit(-sample, 5.0, optimizer=fmin)
     assert found.constant == pytest.approx(-location)
     assert not found.identified
-    assert "optimiser stops" in str(found)
+    assert "optimizer stops" in str(found)
 
 
 def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
@@ -195,7 +195,7 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
         ({"n_points": (1,)}, "N must be 2 or more"),
         ({"initial_shapes": (0.0,)}, "Initial shapes must be positive"),
         ({"n_points": (100,)}, "Record longer"),
-        ({"alpha": 1.5}, "alpha and level lie between 0 and 1"),
+        ({"alpha": 1.5}, "alpha and level"),
         ({"return_period": 1.0}, "return_period must be above 1"),
         ({"seed": -1}, "seed 0 or more"),
         ({"statistic": "location"}, "statistic.*endpoint, scale"),

@@ -1,0 +1,219 @@
+"""Fit a reverse Weibull to block maxima; its endpoint bounds the slopes, if the data identify one."""
+
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from excite.errors import InputError
+from excite.lipschitz.profile_likelihood import ProfileFit, fit_profile, ks_distance, profile_interval
+
+Floats = NDArray[np.float64]
+
+SMALLEST_SAMPLE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReverseWeibullFit:
+    """What M block maxima say about the largest possible value.
+
+    `endpoint`, `scale` and `shape` are None if the likelihood has no finite maximum. `identified` means that the data
+    prefer a finite endpoint to the Gumbel limit: the profile interval has a finite upper end. The interval has its
+    nominal coverage for shapes of at least 2; below 2 the likelihood is not regular. `return_level` is the value that a
+    Gumbel fit exceeds once in `return_period` maxima, a bound to use if no endpoint is identified.
+    """
+
+    n_maxima: int  # M in the paper
+    largest: float
+    interval: tuple[float, float]
+    return_period: float
+    finding: str
+    identified: bool = False
+    endpoint: float | None = None
+    scale: float | None = None
+    shape: float | None = None
+    ks_p_value: float | None = None
+    bootstrap_p_value: float | None = None
+    return_level: float | None = None
+
+    def __str__(self) -> str:
+        return self.finding
+
+    def to_json(self) -> dict[str, Any]:
+        low, high = self.interval
+        return asdict(self) | {"interval": [low, high if math.isfinite(high) else None]}
+
+
+def fit_reverse_weibull(
+    samples: Floats,
+    *,
+    initial_shapes: Floats | None = None,
+    level: float = 0.95,
+    bootstraps: int = 0,
+    return_period: float = 1000.0,
+    seed: int = 0,
+) -> list[ReverseWeibullFit]:
+    """Fit each row of `samples`, M block maxima, by maximum likelihood.
+
+    By default a fit is the global maximum of the likelihood. With an initial shape, it is the local maximum reached
+    uphill from the endpoint at which that shape fits best, as in the paper's heat maps.
+
+    `ks_p_value` is the paper's Kolmogorov-Smirnov p-value. It treats the fitted parameters as known, so it is too
+    large. `bootstrap_p_value` simulates from the fit and refits, which is a valid test; None with `bootstraps=0`.
+    """
+    from scipy.stats import kstwo
+
+    samples = np.asarray(samples, dtype=np.float64)
+    if samples.ndim != 2 or samples.shape[1] < SMALLEST_SAMPLE:
+        raise InputError(
+            f"A reverse Weibull has three parameters; a sample of shape {samples.shape[1:]} is too small. "
+            f"Pass M = {SMALLEST_SAMPLE} or more block maxima."
+        )
+    if not np.isfinite(samples).all():
+        raise InputError("The block maxima contain NaN or infinite values; leave out the slopes of a diverged run.")
+    n_maxima = samples.shape[1]
+    # Dividing first keeps the gaps of huge samples finite and those of tiny ones exact.
+    magnitude = np.abs(samples).max(axis=1)
+    scaled = samples / np.where(magnitude > 0, magnitude, 1.0)[:, None]
+    gaps = scaled.max(axis=1, keepdims=True) - scaled
+    mean_gap = gaps.mean(axis=1)
+    varies = mean_gap * magnitude > 0  # gaps that underflow count as zero
+    standard = gaps[varies] / mean_gap[varies, None]
+    profile = fit_profile(
+        standard, None if initial_shapes is None else np.asarray(initial_shapes, dtype=np.float64)[varies]
+    )
+    distances = ks_distance(standard, profile)
+    ks_p_values = np.clip(kstwo.sf(distances, n_maxima), 0.0, 1.0)
+    bounds = np.stack(profile_interval(standard, profile, level), axis=1)
+    fits = [_constant(sample, return_period) for sample in samples]
+    for row, index in enumerate(np.flatnonzero(varies)):
+        fit = ProfileFit(*(values[row] for values in profile))
+        bootstrap_p_value = None
+        if bootstraps:
+            rng = np.random.default_rng((seed, int(index)))
+            bootstrap_p_value = _bootstrap_p_value(fit, float(distances[row]), n_maxima, bootstraps, rng)
+        fits[index] = _described(
+            fit,
+            samples[index],
+            unit=float(mean_gap[index] * magnitude[index]),
+            bounds=(float(bounds[row, 0]), float(bounds[row, 1])),
+            p_values=(float(ks_p_values[row]), bootstrap_p_value),
+            return_period=return_period,
+        )
+    return fits
+
+
+def _bootstrap_p_value(fit: ProfileFit, distance: float, n: int, bootstraps: int, rng: np.random.Generator) -> float:
+    """Share of samples drawn from the fit that are at least as far from their own fit."""
+    log_exponent = np.log(rng.standard_exponential((bootstraps, n)))
+    u = fit.location + log_exponent / fit.rate
+    if fit.gap == 0:
+        below = np.exp(log_exponent)
+    elif math.isinf(fit.gap):
+        below = u
+    else:
+        below = fit.gap * np.expm1(u / fit.gap)
+    gaps = below - below.min(axis=1, keepdims=True)
+    gaps /= gaps.mean(axis=1, keepdims=True)
+    distances = ks_distance(gaps, fit_profile(gaps, None))
+    return float((1 + (distances >= distance).sum()) / (bootstraps + 1))
+
+
+def _described(
+    fit: ProfileFit,
+    sample: Floats,
+    *,
+    unit: float,
+    bounds: tuple[float, float],
+    p_values: tuple[float, float | None],
+    return_period: float,
+) -> ReverseWeibullFit:
+    """The fit in the units of the sample."""
+    gap, rate, location, top = float(fit.gap), float(fit.rate), float(fit.location), float(sample.max())
+    interval = (top + unit * bounds[0], top + unit * bounds[1])
+    at_limit, at_largest = math.isinf(gap), gap == 0
+    highest = bounds[0] <= gap <= bounds[1]
+    identified = highest and math.isfinite(bounds[1]) and not at_limit and not at_largest
+    return_gap = float(fit.gumbel_location) + math.log(-math.log1p(-1 / return_period)) / float(fit.gumbel_rate)
+    return_level = max(top, top - unit * return_gap)
+    endpoint = None if at_limit else top + unit * gap
+    shape = None if at_limit else (1.0 if at_largest else rate * gap)
+    scale = None if at_limit else unit * (1.0 if at_largest else gap * math.exp(min(location / gap, 700.0)))
+    if identified:
+        finding = f" and the endpoint {endpoint:.4g} ({interval[0]:.4g} to {interval[1]:.4g}), with shape {shape:.3g}"
+    elif not highest:
+        finding = "; the likelihood is much higher elsewhere than at the maximum next to this initial shape"
+    elif at_largest:
+        finding = "; they pile up there (shape at or below 1), so no endpoint is identified"
+    else:
+        finding = "; they do not distinguish a finite endpoint from the Gumbel limit"
+    if not identified:
+        finding += f". As a bound, one maximum in {return_period:g} exceeds {return_level:.4g}"
+    return ReverseWeibullFit(
+        n_maxima=len(sample),
+        largest=top,
+        endpoint=endpoint,
+        scale=scale,
+        shape=shape,
+        interval=interval,
+        identified=identified,
+        ks_p_value=p_values[0],
+        bootstrap_p_value=p_values[1],
+        return_period=return_period,
+        return_level=return_level,
+        finding=f"The largest of {len(sample)} maxima is {top:.4g}{finding}.",
+    )
+
+
+def _constant(sample: Floats, return_period: float) -> ReverseWeibullFit:
+    value = float(sample.max())
+    return ReverseWeibullFit(
+        n_maxima=len(sample),
+        largest=value,
+        interval=(value, math.inf),
+        return_period=return_period,
+        finding=f"All {len(sample)} maxima are {value:.4g}; a constant sample says nothing about an endpoint. "
+        "Draw smaller blocks (a smaller N) or record more slopes.",
+    )
+
+
+@dataclass(frozen=True)
+class StoppingPoint:
+    """The reverse Weibull at which an optimizer stopped, and its Kolmogorov-Smirnov p-value."""
+
+    initial_shape: float
+    shape: float
+    endpoint: float
+    scale: float
+    p_value: float
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite([self.endpoint, self.scale]).all() and self.scale > 0)
+
+    def to_json(self) -> dict[str, float | None]:
+        return {name: value if np.isfinite(value) else None for name, value in asdict(self).items()}
+
+
+def stopping_point(maxima: Floats, initial_shape: float) -> StoppingPoint:
+    """Where scipy's three-parameter fit by Nelder-Mead stops, as in the paper.
+
+    If the likelihood increases all the way to the Gumbel limit, endpoint and scale grow together without bound, and the
+    point where the optimizer stops depends on where it started. It is then not an estimate of either.
+    """
+    from scipy.optimize import fmin
+    from scipy.stats import FitError, kstest, weibull_min
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            shape, location, scale = weibull_min.fit(-maxima, initial_shape, optimizer=fmin)
+        except FitError:  # it stopped at parameters that are not valid
+            return StoppingPoint(initial_shape, *(np.nan,) * 3, p_value=0.0)
+        p_value = float(kstest(-maxima, "weibull_min", args=(shape, location, scale)).pvalue)
+    return StoppingPoint(
+        initial_shape, float(shape), float(-location), float(scale), p_value if np.isfinite(p_value) else 0.0
+    )
