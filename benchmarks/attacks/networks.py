@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite import data, models
-from excite.objectives import Objective, standard_loss
-from excite.objectives.pgd_at import PGDAT
+from excite.objectives import PGDAT, Objective, standard_loss
 from excite.training import descend
 
 

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b, sha256
-from itertools import count
+from itertools import chain, count
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,8 +47,10 @@ def step_generators(seed: int, epoch: int, *, start: int = 0, rank: int = 0) -> 
     return (generator(seed, epoch, step, rank) for step in count(start))
 
 
-def device_of(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+def device_of(model: nn.Module, x: Tensor | None = None) -> torch.device:
+    """Return the device of the model's first parameter or buffer; without any, that of `x` or the CPU."""
+    default = torch.device("cpu") if x is None else x.device
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), default)
 
 
 def accelerator() -> torch.device:

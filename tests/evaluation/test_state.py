@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from excite import attacks
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
-from excite.evaluation.batch import Attacker
-from excite.evaluation.state import Journal
+from excite.evaluation.batch import Attacker, Journal
 from excite.files import read_json, write_json
 
 BATCH = 2  # of 48 images

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from excite import models
 from excite.errors import ExciteError, InputError
-from excite.execution import Executor, Shards, Shared, as_completed, executor
-from excite.execution.engine import load, save
+from excite.execution import Executor, Shards, Shared, as_completed, executor, load, save
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.slow)])

@@ -4,7 +4,7 @@ Square and FAB are run by that package, pyautoattack; APGD is in `auto_pgd`.
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
@@ -48,7 +48,7 @@ class Packaged(Attack):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         check_inputs(x, y)
         if not self.takes(x):
-            raise InputError(f"{self} takes images of shape (N, C, H, W) that are not too small, not {tuple(x.shape)}.")
+            raise InputError(f"{self} needs images (N, C, H, W), for L2 at least 5 × 5 pixels; not {tuple(x.shape)}.")
         if len(x) == 0 or self.eps == 0:
             return x.clone()
         fast = fast_inference(model)
@@ -109,7 +109,7 @@ class Square(Packaged):
 
 @dataclass(frozen=True)
 class FAB(Packaged):
-    """The FAB attack, towards all classes at once or (`fab-t`), which is cheaper, towards one class at a time."""
+    """The FAB attack, toward all classes at once or, as the cheaper `fab-t`, toward one class at a time."""
 
     variant: Literal["fab", "fab-t"]
     eps: float
@@ -190,15 +190,14 @@ class AutoAttack(Cascade):
         _ = self.stages  # raises if a member does not exist
 
     @property
-    def stages(self) -> list[tuple[str, Attack]]:
+    def stages(self) -> Sequence[tuple[str, Attack]]:
         chosen = VERSIONS[self.version] if self.members is None else [(member, {}) for member in self.members]
-        return [(member, self._member(member, settings)) for member, settings in chosen]
-
-    def _member(self, member: Member, settings: Mapping[str, int]) -> Attack:
-        effort = {"queries": self.queries} if member == "square" else {"iterations": self.iterations}
-        return lookup("AutoAttack member", MEMBERS, member)(
-            eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings
-        )
+        stages = []
+        for member, settings in chosen:
+            effort = {"queries": self.queries} if member == "square" else {"iterations": self.iterations}
+            make = lookup("AutoAttack member", MEMBERS, member)
+            stages.append((member, make(eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings)))
+        return stages
 
     def __str__(self) -> str:
         chosen = self.version if self.members is None else " + ".join(self.members)

@@ -22,6 +22,7 @@ from excite.attacks.protocol import (
     check_options,
     in_words,
     length,
+    per_image,
     project,
     right_answers,
 )
@@ -55,26 +56,31 @@ class APGD(Attack):
     norm: Norm = "linf"
     restarts: int = 1
     iterations: int = 100
-    gradients_averaged: int = 1  # expectation over transformation, for randomised defences
+    gradients_averaged: int = 1  # expectation over transformation, for randomized defenses
     seed: int = 0
 
     def __post_init__(self) -> None:
         counts = {"iterations": self.iterations, "gradients_averaged": self.gradients_averaged}
         check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, **counts)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
-        """Misclassified images where the attack succeeds, else those with the largest loss."""
-        return self._attack(model, x, y, start=None)
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,  # noqa: ARG002
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """Misclassified images where the attack succeeds, else those with the largest loss.
 
-    def go_on(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None, start: Tensor) -> Tensor:
-        """Start the first run at `start`, projected onto the ball, and the others at random points."""
-        return self._attack(model, x, y, start=project(start, x, eps=self.eps, norm=self.norm))
-
-    def _attack(self, model: nn.Module, x: Tensor, y: Tensor, *, start: Tensor | None) -> Tensor:
+        The first run begins at `start`, if given, projected onto the ball; the others begin at random points.
+        """
         check_inputs(x, y)
         x_adv = x.detach().clone()
         if len(x) == 0 or self.eps == 0:
             return x_adv
+        if start is not None:
+            start = project(start, x, eps=self.eps, norm=self.norm)
         fast = fast_inference(model)
         with seeded_torch(self.seed, x), torch.no_grad():
             logits = fast(x)
@@ -84,14 +90,16 @@ class APGD(Attack):
             for objective, aim in self._runs(y, logits):
                 if len(standing) == 0:
                     break
-                point = self._random_start(x[standing]) if start is None else start[standing]
-                climbers = _Climbers.at(point, x[standing], y[standing], aim[standing])
+                begin = self._random_start(x[standing]) if start is None else start[standing]
+                climbers = _Climbers(begin, x[standing], y[standing], aim[standing], step=2 * self.eps)
                 images, fooled, losses = self._climb(fast, climbers, objective)
                 better = fooled | (losses > highest[standing])
                 x_adv[standing[better]] = images[better]
                 highest[standing[better]] = losses[better].to(highest)
                 standing, start = standing[~fooled], None
         return x_adv
+
+    go_on = __call__
 
     def passes(self, classes: int) -> float:
         runs = self.restarts * (min(MOST_TARGETS, classes - 1) if self.variant == "apgd-t" else 1)
@@ -102,27 +110,22 @@ class APGD(Attack):
         classes = logits.shape[1]
         if self.variant == "apgd-ce":
             return [(cross_entropy, y)] * self.restarts
+        if self.variant == "apgd-t" and classes >= 4:
+            likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS + 1]
+            aims = [torch.stack([y, target], 1) for target in likeliest.unbind(1)]
+            return [(targeted_dlr, aim) for aim in aims for _ in range(self.restarts)]
         if classes < 3:
-            warnings.warn(
-                AttackWarning(f"{self.variant} needs 3 classes, not {classes}: it did not run."), stacklevel=3
-            )
+            _warn(f"{self.variant} needs 3 classes, the model has {classes}: it did not run.")
             return []
-        if self.variant == "apgd-dlr":
-            return [(dlr, y)] * self.restarts
-        if classes < 4:
-            message = f"apgd-t needs 4 classes, the model has {classes}: apgd-dlr ran in its place."
-            warnings.warn(AttackWarning(message), stacklevel=3)
-            return [(dlr, y)] * self.restarts
-        likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS + 1]
-        return [
-            (targeted_dlr, torch.stack([y, target], 1)) for target in likeliest.unbind(1) for _ in range(self.restarts)
-        ]
+        if self.variant == "apgd-t":
+            _warn("apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place.")
+        return [(dlr, y)] * self.restarts
 
     def _random_start(self, x: Tensor) -> Tensor:
         """A random point, as far from `x` as the ball allows."""
         if self.norm == "linf":
             delta = torch.rand(x.shape).to(x) * 2 - 1
-            delta = delta / _per_image(delta.flatten(1).abs().amax(1), x)
+            delta = delta / per_image(delta.flatten(1).abs().amax(1), x)
         else:
             delta = torch.randn(x.shape).to(x)
             delta = delta / length(delta)
@@ -132,23 +135,22 @@ class APGD(Attack):
         """One run: each example's last misclassified point or else its best, whether it was fooled, its best loss."""
         images, losses = climbers.point.clone(), climbers.best_loss.clone()
         fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
-        judged, checks = 0, checkpoints(self.iterations)
-        climbers.step += 2 * self.eps
+        last_check, checks = 0, checkpoints(self.iterations)
         for i in range(self.iterations + 1):
             if i > 0:
                 climbers.move(self.eps, self.norm, momentum=MOMENTUM if i > 1 else 0.0)
             logits, loss, gradient = self._look(model, climbers, objective, last=i == self.iterations)
-            if i == 0 and objective is not cross_entropy:
-                _warn_of_zeros(gradient)
+            if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient)):
+                _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
             wrong = ~right_answers(logits, climbers.y)
             images[climbers.number[wrong]] = climbers.point[wrong]
             fooled[climbers.number[wrong]] = True
             climbers.arrive(loss, gradient, first=i == 0)
             if i in checks:
-                climbers.judge_steps(i - judged)
-                judged = i
+                climbers.adapt_steps(i - last_check)
+                last_check = i
             if self.gradients_averaged == 1 and wrong.any():
-                climbers = climbers.only(~_clearly_wrong(logits, climbers.y))
+                climbers.keep(~_clearly_wrong(logits, climbers.y))
                 if len(climbers.y) == 0:
                     break
         withstood = ~fooled[climbers.number]
@@ -188,52 +190,29 @@ def checkpoints(iterations: int) -> list[int]:
     return steps
 
 
-@dataclasses.dataclass
 class _Climbers:
-    """The examples that are still attacked; every tensor has one entry per example."""
+    """The examples that are still attacked; every attribute has one entry per example."""
 
-    number: Tensor  # in the batch that the climb began with
-    x: Tensor
-    y: Tensor
-    aim: Tensor  # what the objective compares the logits with
-    point: Tensor
-    before: Tensor  # the point one step ago
-    gradient: Tensor
-    step: Tensor
-    loss: Tensor  # at the point; the first is compared with zero, as in the authors' code
-    best_point: Tensor
-    best_gradient: Tensor
-    best_loss: Tensor
-    checked_loss: Tensor  # the best one at the last checkpoint
-    halved: Tensor  # whether the step was, at the last checkpoint
-    rises: Tensor  # of the loss, since the last checkpoint
+    def __init__(self, start: Tensor, x: Tensor, y: Tensor, aim: Tensor, *, step: float) -> None:
+        zeros = x.new_zeros(len(x))
+        self.number = torch.arange(len(x), device=x.device)  # in the batch that the climb began with
+        self.x, self.y = x, y
+        self.aim = aim  # what the objective compares the logits with
+        self.point = self.before = self.best_point = start  # `before` is the point one step ago
+        self.gradient = self.best_gradient = torch.zeros_like(x)
+        self.step = zeros + step
+        self.loss = zeros  # at the point; the first loss is compared with zero, as in the authors' code
+        self.best_loss = zeros - math.inf
+        self.checked_loss = zeros  # the best one at the last checkpoint
+        self.halved = zeros == 0  # whether the step was halved at the last checkpoint
+        self.rises = zeros  # of the loss, since the last checkpoint
 
-    @classmethod
-    def at(cls, start: Tensor, x: Tensor, y: Tensor, aim: Tensor) -> "_Climbers":
-        zeros, images = x.new_zeros(len(x)), torch.zeros_like(x)
-        return cls(
-            number=torch.arange(len(x), device=x.device),
-            x=x,
-            y=y,
-            aim=aim,
-            point=start,
-            before=start,
-            gradient=images,
-            step=zeros.clone(),
-            loss=zeros,
-            best_point=start,
-            best_gradient=images,
-            best_loss=zeros - math.inf,
-            checked_loss=zeros,
-            halved=zeros == 0,
-            rises=zeros,
-        )
-
-    def only(self, chosen: Tensor) -> "_Climbers":
-        return _Climbers(**{field.name: getattr(self, field.name)[chosen] for field in dataclasses.fields(self)})
+    def keep(self, chosen: Tensor) -> None:
+        for name, values in list(vars(self).items()):
+            setattr(self, name, values[chosen])
 
     def move(self, eps: float, norm: Norm, *, momentum: float) -> None:
-        ahead = self.point + _per_image(self.step, self.x) * ascent(self.gradient, norm=norm)
+        ahead = self.point + per_image(self.step, self.x) * ascent(self.gradient, norm=norm)
         ahead = project(ahead, self.x, eps=eps, norm=norm)
         moved = self.point + (ahead - self.point) * (1 - momentum) + (self.point - self.before) * momentum
         self.before, self.point = self.point, project(moved, self.x, eps=eps, norm=norm)
@@ -243,22 +222,22 @@ class _Climbers:
         better = loss > self.best_loss
         self.gradient = gradient
         self.best_loss = torch.where(better, loss, self.best_loss)
-        self.best_point = torch.where(_per_image(better, self.x), self.point, self.best_point)
-        self.best_gradient = torch.where(_per_image(better, self.x), gradient, self.best_gradient)
+        self.best_point = torch.where(per_image(better, self.x), self.point, self.best_point)
+        self.best_gradient = torch.where(per_image(better, self.x), gradient, self.best_gradient)
         if first:
             self.checked_loss = self.best_loss
         else:
             self.rises = self.rises + (loss > self.loss)
             self.loss = loss
 
-    def judge_steps(self, taken: int) -> None:
+    def adapt_steps(self, taken: int) -> None:
         """Halve the step and return to the best point where the loss rose too rarely or its best did not improve."""
         unmoved = ~self.halved & (self.checked_loss >= self.best_loss)
         self.halved = (self.rises <= ENOUGH_RISES * taken) | unmoved
         self.checked_loss, self.rises = self.best_loss, torch.zeros_like(self.rises)
         self.step = torch.where(self.halved, self.step / 2, self.step)
-        self.point = torch.where(_per_image(self.halved, self.x), self.best_point, self.point)
-        self.gradient = torch.where(_per_image(self.halved, self.x), self.best_gradient, self.gradient)
+        self.point = torch.where(per_image(self.halved, self.x), self.best_point, self.point)
+        self.gradient = torch.where(per_image(self.halved, self.x), self.best_gradient, self.gradient)
 
 
 def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
@@ -267,12 +246,9 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     return clear
 
 
-def _warn_of_zeros(gradient: Tensor) -> None:
-    zeros = int((gradient.flatten(1).abs().amax(1) == 0).sum())
-    if zeros:
-        message = f"{zeros} examples have a zero gradient, so gradient attacks cannot move them."
-        warnings.warn(AttackWarning(message), stacklevel=4)
+def _n_zero(gradient: Tensor) -> int:
+    return int((gradient.flatten(1).abs().amax(1) == 0).sum())
 
 
-def _per_image(values: Tensor, x: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (x.dim() - 1))
+def _warn(message: str) -> None:
+    warnings.warn(AttackWarning(message), stacklevel=4)

@@ -3,10 +3,10 @@
 import contextlib
 import copy
 import linecache
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 PROBES = 4
 NOT_ASKED = "no faster copy was requested"
+FOLDED = "batch norms by convolution"  # the key under which a folded copy keeps their names
 OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU at zero; a wrong gradient differs by far more
 
@@ -55,37 +56,27 @@ class Refolded:
     """
 
     def __init__(self) -> None:
-        self._traced: weakref.ref[nn.Module] | None = None
-        self._layout: object = None
-        self._folded: _Folded | str = NOT_ASKED
+        self._copies: WeakKeyDictionary[nn.Module, tuple[object, fx.GraphModule | str]] = WeakKeyDictionary()
 
     def __call__(self, model: nn.Module, x: Tensor) -> "FastModel":
         """A fast copy of `model` with its present weights; `x` is the next batch."""
         if isinstance(model, FastModel):
             return model
         layout = _layout(model)
-        if self._traced is not None and self._traced() is model and self._layout == layout:
-            if isinstance(self._folded, _Folded):
-                self._folded.refresh(model)
-            return FastModel(model, self._copy, compared=True)
-        self._traced, self._layout = weakref.ref(model, self._forget), layout
+        traced_layout, folded = self._copies.get(model, (None, NOT_ASKED))
+        if traced_layout == layout:
+            if not isinstance(folded, str):
+                _copy_weights(model, folded)
+            return FastModel(model, folded, compared=True)
         with torch.random.fork_rng([x.device] if x.device.type == "cuda" else []):  # a resumed run traces again
-            self._folded = _trace(model)
-            if isinstance(self._folded, _Folded) and self._folded.holds_constants(model):
-                self._folded = "its trace holds tensors computed from parameters or buffers, which training changes"
-            fast = FastModel(model, self._copy)
+            folded = fold(model)
+            if not isinstance(folded, str) and _holds_constants(folded, model):
+                folded = "its trace holds tensors computed from parameters or buffers, which training changes"
+            fast = FastModel(model, folded)
             fast.compare(x)
-        if fast.why_plain is not None:
-            self._folded = fast.why_plain
+        self._copies.clear()  # only the last model's copy is kept
+        self._copies[model] = layout, fast.why_plain or folded
         return fast
-
-    @property
-    def _copy(self) -> nn.Module | str:
-        return self._folded if isinstance(self._folded, str) else self._folded.module
-
-    def _forget(self, reference: weakref.ref[nn.Module]) -> None:
-        if self._traced is reference:
-            self._traced, self._layout, self._folded = None, None, NOT_ASKED
 
     def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
         return Refolded, ()  # a copy traces for itself
@@ -178,52 +169,15 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def fold(model: nn.Module) -> nn.Module | str:
+def fold(model: nn.Module) -> fx.GraphModule | str:
     """A traced, frozen, channels-last copy in which batch norms are folded into convolutions; or why there is none."""
-    folded = _trace(model)
-    return folded if isinstance(folded, str) else folded.module
-
-
-class _Folded:
-    """A folded copy that knows which layers were folded, so that it can take new weights."""
-
-    def __init__(self, module: fx.GraphModule, pairs: dict[str, str]) -> None:
-        self.module, self._pairs = module, pairs  # convolution -> the batch-norm folded into it, both by their names
-        fused = {f"{conv}.{tensor}" for conv in pairs for tensor in ("weight", "bias")}
-        tensors = [*module.named_parameters(), *module.named_buffers()]
-        self._copied = [(name, tensor) for name, tensor in tensors if name not in fused]
-
-    @torch.no_grad()
-    def refresh(self, model: nn.Module) -> None:
-        """Copy the weights and statistics of `model`."""
-        for conv, batch_norm in self._pairs.items():
-            weight, bias = _fused_weights(model.get_submodule(conv), model.get_submodule(batch_norm))
-            copy = self.module.get_submodule(conv)
-            copy.get_parameter("weight").copy_(weight)
-            copy.get_parameter("bias").copy_(bias)
-        for name, tensor in self._copied:
-            tensor.copy_(_tensor(model, name))
-
-    def holds_constants(self, model: nn.Module) -> bool:
-        """Whether the trace holds tensors that are neither parameters nor buffers, which `refresh` cannot update."""
-        parameters, buffers = (
-            model.named_parameters(remove_duplicate=False),
-            model.named_buffers(remove_duplicate=False),
-        )
-        names = {name for name, _ in [*parameters, *buffers]}
-        read = [str(node.target) for node in self.module.graph.nodes if node.op == "get_attr"]
-        return not names.issuperset([*read, *(name for name, _ in self._copied)])
-
-
-def _trace(model: nn.Module) -> _Folded | str:
-    """The folded copy, or why there is none."""
     try:
         with eval_mode(model):
             traced = fx.symbolic_trace(copy.deepcopy(model))
     except Exception as error:  # any forward may fail under tracing; the plain model still works
         return f"it cannot be traced ({_first_line(error)})"
     _forget_source(traced)
-    pairs = _fold_batch_norms(traced)
+    traced.meta[FOLDED] = _fold_batch_norms(traced)
     traced.delete_all_unused_submodules()
     traced.recompile()
     _forget_source(traced)
@@ -231,7 +185,31 @@ def _trace(model: nn.Module) -> _Folded | str:
         parameter.requires_grad_(False)
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return _Folded(traced, pairs)
+    return traced
+
+
+@torch.no_grad()
+def _copy_weights(model: nn.Module, folded: fx.GraphModule) -> None:
+    """Copy the present weights and statistics of `model` into its folded copy."""
+    weights = _tensors(model)
+    for conv, batch_norm in folded.meta[FOLDED].items():
+        fused = _fused_weights(model.get_submodule(conv), model.get_submodule(batch_norm))
+        weights[f"{conv}.weight"], weights[f"{conv}.bias"] = fused
+    for name, tensor in _tensors(folded).items():
+        tensor.copy_(weights[name])
+
+
+def _holds_constants(folded: fx.GraphModule, model: nn.Module) -> bool:
+    """Whether the trace holds tensors that are neither parameters nor buffers, which `_copy_weights` cannot update."""
+    fused = {f"{conv}.{tensor}" for conv in folded.meta[FOLDED] for tensor in ("weight", "bias")}
+    read = {str(node.target) for node in folded.graph.nodes if node.op == "get_attr"}
+    return not _tensors(model).keys() >= read | (_tensors(folded).keys() - fused)
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name; those that are shared have several names."""
+    parameters = model.named_parameters(remove_duplicate=False)
+    return dict([*parameters, *model.named_buffers(remove_duplicate=False)])
 
 
 def _fold_batch_norms(traced: fx.GraphModule) -> dict[str, str]:
@@ -269,12 +247,6 @@ def _fused_weights(conv: nn.Module, batch_norm: nn.Module) -> tuple[nn.Parameter
     conv, norm = cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, batch_norm)
     mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
     return fuse_conv_bn_weights(conv.weight, conv.bias, mean, variance, norm.eps, norm.weight, norm.bias)
-
-
-def _tensor(model: nn.Module, name: str) -> Tensor:
-    module, _, attribute = name.rpartition(".")
-    tensor: Tensor = getattr(model.get_submodule(module), attribute)
-    return tensor
 
 
 def difference(model: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tensor], x: Tensor) -> str | None:

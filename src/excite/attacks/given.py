@@ -138,9 +138,6 @@ class FromFoolbox(Attack):
         x_adv: Tensor = clipped
         return x_adv
 
-    def passes(self, classes: int) -> float:  # noqa: ARG002
-        raise InputError(f"The cost of {self} is unknown: foolbox does not say how many passes an attack makes.")
-
     def __str__(self) -> str:
         """Include the options, by which a resumed evaluation recognizes its attacks."""
         plain = {name: value for name, value in vars(self.attack).items() if isinstance(value, int | float | str)}
@@ -167,12 +164,11 @@ class FromFunction(Attack):
         if isinstance(function, type):
             raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
         parameters = inspect.signature(function).parameters
-        rest = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
-        positional = [parameter for parameter in rest if parameter.kind is not parameter.KEYWORD_ONLY]
-        as_fourth = "generator" not in parameters and any(map(_takes_generator, positional[:1]))
-        for parameter in rest[1:] if as_fourth else rest:
-            named = parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-            if named and parameter.default is parameter.empty:
+        extra = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
+        as_fourth = "generator" not in parameters and any(map(_takes_generator, extra[:1]))
+        for parameter in extra[as_fourth:]:
+            variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+            if parameter.default is parameter.empty and not variable:
                 raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
         generator_as = "generator" if "generator" in parameters else "" if as_fourth else None
         return cls(function, *_ball(function, parameters), generator_as)
@@ -188,9 +184,6 @@ class FromFunction(Attack):
         if "eps" not in inspect.signature(self.function).parameters:
             raise InputError(f"{self} takes no eps, so it cannot run at eps={eps:g}; leave the list of radii out.")
         return FromFunction.of(functools.partial(self.function, eps=eps))
-
-    def passes(self, classes: int) -> float:  # noqa: ARG002
-        raise InputError(f"The cost of {self} is unknown: make it an `Attack` with `passes`.")
 
     def __str__(self) -> str:
         return _words(self.function)
@@ -216,40 +209,40 @@ def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter])
 
 def _takes_generator(fourth: inspect.Parameter) -> bool:
     """Whether the fourth parameter is the generator: it is, unless it is an option with a value."""
-    if fourth.name in ("eps", "norm") or fourth.kind is fourth.VAR_KEYWORD:
-        return False
-    return fourth.default is fourth.empty or fourth.default is None
+    positional = fourth.kind not in (fourth.KEYWORD_ONLY, fourth.VAR_KEYWORD)
+    no_value = fourth.default is fourth.empty or fourth.default is None
+    return positional and no_value and fourth.name not in ("eps", "norm")
 
 
 def _contents(function: object) -> str:
     """What a function does and holds: its code, defaults, closure and attributes, without memory addresses."""
     if isinstance(function, functools.partial):
-        return f"{_contents(function.func)} {_words_of((function.args, function.keywords))}"
+        return f"{_contents(function.func)} {_hashed_repr((function.args, function.keywords))}"
     code = getattr(function, "__code__", None)
     if code is None:  # an object with __call__
-        attributes = _words_of(getattr(function, "__dict__", function))
+        attributes = _hashed_repr(getattr(function, "__dict__", function))
         call = getattr(type(function), "__call__", None)  # noqa: B004
         return f"{attributes} {_contents(call)}" if hasattr(call, "__code__") else attributes
     closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
     constants = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in code.co_consts]
     defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    return _words_of((code.co_code, code.co_names, constants, defaults, closure))
+    return _hashed_repr((code.co_code, code.co_names, constants, defaults, closure))
 
 
-def _words_of(values: object) -> str:
+def _hashed_repr(values: object) -> str:
     """A repr in which tensors, arrays and models are hashed: their own repr leaves most numbers out."""
-    return _without_addresses(repr(tree_map(_hashed, values)))
 
+    def hashed(value: object) -> object:
+        match value:
+            case nn.Module():
+                return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
+            case Tensor():
+                return fingerprint([value])
+            case np.ndarray():
+                return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+        return value
 
-def _hashed(value: object) -> object:
-    match value:
-        case nn.Module():
-            return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
-        case Tensor():
-            return fingerprint([value])
-        case np.ndarray():
-            return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
-    return value
+    return _without_addresses(repr(tree_map(hashed, values)))
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,11 @@ from excite.attacks.protocol import (
     Attack,
     Norm,
     ascent,
-    check_ball,
     check_inputs,
     check_labels,
+    check_options,
     in_words,
+    per_image,
     project,
     random_point,
     right_answers,
@@ -103,9 +104,8 @@ def pgd(
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    step = step_length(step, eps, steps)
-    check_pgd(eps=eps, step=step, steps=steps, norm=norm, restarts=restarts, loss=loss, keep=keep)
-    random_start = random_start or restarts > 1
+    options = PGD(eps, cast(float, step), steps, norm, random_start, restarts, loss, keep)
+    step, random_start = options.step, options.random_start
     if keep != "best" and early_stop:
         raise InputError(f'keep="{keep}" cannot be combined with early_stop; use keep="best".')
     if loss == "kl" and not random_start and start is None:
@@ -117,63 +117,34 @@ def pgd(
         return x.clone()
     model = fast_inference(model) if fast else FastModel(model)
     target = _clean_log_probabilities(model, x) if loss == "kl" else y
-    found = _Found(x)
+    best = _Best(x)
     for restart in range(restarts):
-        if random_start and (start is None or restart > 0):
-            x_adv = random_point(x, eps=eps, norm=norm, generator=generator)
+        if start is not None and restart == 0:
+            x_adv = project(start.detach(), x, eps=eps, norm=norm)
         else:
-            x_adv = x if start is None else project(start.detach(), x, eps=eps, norm=norm)
+            x_adv = random_point(x, eps=eps, norm=norm, generator=generator) if random_start else x
         active: Tensor | slice = slice(None)
         for i in range(steps + 1):
-            if early_stop and found.fooled[active].any():
-                stays = ~found.fooled[active]
+            if early_stop and best.fooled[active].any():
+                stays = ~best.fooled[active]
                 active, x_adv = torch.arange(len(x), device=x.device)[active][stays], x_adv[stays]
                 if len(active) == 0:
-                    return found.images
+                    return best.images
             if i == steps and keep == "last":
                 return x_adv if steps else x_adv.clone()
             unchecked = y if restart == i == 0 else None
-            logits, value, gradient = loss_and_gradient(
+            logits, losses, gradient = loss_and_gradient(
                 model, x_adv, target[active], LOSSES[loss], last=i == steps, unchecked=unchecked
             )
             if keep != "last":
-                found.take(active, x_adv, value, ~right_answers(logits, y[active]), verdict_first=keep == "best")
+                wrong = ~right_answers(logits, y[active])
+                best.update(active, x_adv, losses, wrong, prefer_wrong=keep == "best")
             if gradient is not None:
                 x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
-    return found.images
+    return best.images
 
 
-def step_length(given: float | None, eps: float, steps: int) -> float:
-    """The default step length: all steps together are 2.5 times as long as the ball's radius."""
-    check_number("eps", eps)
-    check_whole("steps", steps, least=0)
-    return 2.5 * eps / max(1, steps) if given is None else given
-
-
-def check_pgd(
-    *,
-    eps: float,
-    step: float,
-    steps: int,
-    norm: str = "linf",
-    restarts: int = 1,
-    loss: str = "cross_entropy",
-    keep: str = "best",
-) -> None:
-    """Refuse invalid options."""
-    check_ball(eps, norm)
-    lookup("loss", LOSSES, loss)
-    check_choice("value of keep", Keep, keep)
-    if keep != "best" and restarts > 1:
-        raise InputError(f'keep="{keep}" cannot be combined with several restarts; use keep="best".')
-    check_number("step", step)
-    check_whole("steps", steps, least=0)
-    check_whole("restarts", restarts, least=1)
-    if not 0 <= step < float("inf"):
-        raise InputError(f"PGD needs a finite step ≥ 0; got step={step:g}.")
-
-
-class _Found:
+class _Best:
     """Each example's best point so far."""
 
     def __init__(self, x: Tensor) -> None:
@@ -181,16 +152,15 @@ class _Found:
         self.losses = torch.full((len(x),), -torch.inf, device=x.device)
         self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
-    def take(
-        self, active: Tensor | slice, x_adv: Tensor, losses: Tensor, wrong: Tensor, *, verdict_first: bool
+    def update(
+        self, active: Tensor | slice, x_adv: Tensor, losses: Tensor, wrong: Tensor, *, prefer_wrong: bool
     ) -> None:
         fooled = self.fooled[active]
         better = losses > self.losses[active]
-        if verdict_first:
+        if prefer_wrong:
             better = (wrong & ~fooled) | ((wrong == fooled) & better)
-        # Not by index: the host would have to wait for the device to learn how many there are.
-        image = better.reshape(-1, *[1] * (x_adv.dim() - 1))
-        self.images[active] = torch.where(image, x_adv, self.images[active])
+        # torch.where instead of an index: with an index, the host waits for the device to count the entries.
+        self.images[active] = torch.where(per_image(better, x_adv), x_adv, self.images[active])
         self.losses[active] = torch.where(better, losses.to(self.losses.dtype), self.losses[active])
         self.fooled[active] = torch.where(better, wrong, fooled)
 
@@ -237,34 +207,40 @@ class PGD(Attack):
     """`pgd` with its options, for evaluations: misclassified examples leave the batch if `keep` is "best"."""
 
     eps: float
-    step: float = None  # type: ignore[assignment]  # see `step_length`
+    step: float = cast(float, None)  # None becomes 2.5 ε / steps
     steps: int = 20
     norm: Norm = "linf"
-    random_start: bool = False  # always true with several restarts, which would otherwise be the same
+    random_start: bool = False  # always true with several restarts, which would otherwise all be the same
     restarts: int = 1
     loss: LossName = "cross_entropy"
     keep: Keep = "best"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "step", step_length(self.step, self.eps, self.steps))
+        check_options(self.eps, self.norm, restarts=self.restarts)
+        check_whole("steps", self.steps, least=0)
+        lookup("loss", LOSSES, self.loss)
+        check_choice("value of keep", Keep, self.keep)
+        if self.keep != "best" and self.restarts > 1:
+            raise InputError(f'keep="{self.keep}" cannot be combined with several restarts; use keep="best".')
+        default = 2.5 * self.eps / max(1, self.steps)
+        object.__setattr__(self, "step", default if cast(float | None, self.step) is None else self.step)
+        check_number("step", self.step)
+        if not 0 <= self.step < float("inf"):
+            raise InputError(f"PGD needs a finite step ≥ 0; got step={self.step:g}.")
         object.__setattr__(self, "random_start", self.random_start or self.restarts > 1)
-        check_pgd(
-            eps=self.eps,
-            step=self.step,
-            steps=self.steps,
-            norm=self.norm,
-            restarts=self.restarts,
-            loss=self.loss,
-            keep=self.keep,
-        )
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        start: Tensor | None = None,
+    ) -> Tensor:
         early = self.keep == "best"
-        return pgd(model, x, y, **dataclasses.asdict(self), early_stop=early, generator=generator)
+        return pgd(model, x, y, **vars(self), start=start, early_stop=early, generator=generator)
 
-    def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
-        early = self.keep == "best"
-        return pgd(model, x, y, **dataclasses.asdict(self), start=start, early_stop=early, generator=generator)
+    go_on = __call__
 
     def at(self, eps: float) -> "PGD":
         """Scale the step with the radius."""

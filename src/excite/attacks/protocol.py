@@ -36,9 +36,9 @@ class Attack(abc.ABC):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         """Images inside the ball around `x`, misclassified where the attack succeeds."""
 
-    @abc.abstractmethod
-    def passes(self, classes: int) -> float:
+    def passes(self, classes: int) -> float:  # noqa: ARG002
         """Forward and backward passes for one image that withstands the whole attack."""
+        raise InputError(f"The cost of {self} is unknown; make it an `Attack` with a method `passes`.")
 
     @property
     def stages(self) -> Sequence[tuple[str, "Attack"]]:
@@ -83,16 +83,15 @@ class Cascade(Attack):
         check_inputs(x, y)
         x_adv = x.clone()
         standing = torch.arange(len(x), device=x.device)
-        attacks: list[AttackFunction] = [_leave, *(attack for _, attack in self.stages)]
-        for attack in attacks:
+        for attack in (None, *(attack for _, attack in self.stages)):  # first the clean images
             if len(standing) == 0:
                 break
             survivors = []
             for batch in torch.split(standing, batch_size):
-                moved = attack(model, x[batch], y[batch], generator)
+                moved = x[batch] if attack is None else attack(model, x[batch], y[batch], generator)
                 with torch.no_grad():
                     logits = model(moved)
-                if attack is _leave:
+                if attack is None:
                     check_labels(y[batch], logits)
                 fooled = ~right_answers(logits, y[batch])
                 x_adv[batch[fooled]] = moved[fooled]
@@ -148,11 +147,6 @@ class Ladder(Attack):
     def __str__(self) -> str:
         smaller = ", ".join(map(pixels, self.radii[:-1]))
         return f"{self.attack}; where it succeeds also at ε = {smaller}" if smaller else str(self.attack)
-
-
-def _leave(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:  # noqa: ARG001
-    """No attack, for examples that are misclassified anyway."""
-    return x
 
 
 def check_ball(eps: float, norm: str) -> None:
@@ -227,7 +221,7 @@ def right_answers(logits: Tensor, y: Tensor) -> Tensor:
 
 def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
     """Project `x_adv` onto the ball around `x`, then clip it to [0, 1]."""
-    # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number towards x.
+    # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number toward x.
     if norm == "linf":
         if x.dtype not in (torch.bfloat16, torch.float16):  # rounding errors are negligible
             return torch.clamp(x_adv, x - eps, x + eps).clamp_(0.0, 1.0)
@@ -257,8 +251,7 @@ def random_point(x: Tensor, *, eps: float, norm: Norm, generator: torch.Generato
     else:
         direction = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
         radius = torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=device)
-        radius = radius.pow(1 / x[0].numel()).reshape(-1, *[1] * (x.dim() - 1))
-        delta = ascent(direction, norm=norm) * radius
+        delta = ascent(direction, norm=norm) * per_image(radius.pow(1 / x[0].numel()), x)
     return project(x + eps * delta.to(x.device), x, eps=eps, norm=norm)
 
 
@@ -270,7 +263,12 @@ def distance(x_adv: Tensor, x: Tensor, *, norm: Norm) -> Tensor:
 
 def length(delta: Tensor) -> Tensor:
     """The Euclidean norm of each example, in a shape that `delta` can be divided by."""
-    return delta.flatten(1).square().sum(1).sqrt().reshape(-1, *[1] * (delta.dim() - 1))
+    return per_image(delta.flatten(1).square().sum(1).sqrt(), delta)
+
+
+def per_image(values: Tensor, x: Tensor) -> Tensor:
+    """One value per example, in a shape that can be combined with the images `x`."""
+    return values.reshape(-1, *[1] * (x.dim() - 1))
 
 
 def _exact(x: Tensor) -> Tensor:

@@ -50,13 +50,13 @@ def compare(first: Evaluation, second: Evaluation, on: str = "worst") -> Compari
     model gets right and one that only the second does. It keeps its width where few or no examples tell them apart.
     """
     gains = _gains(first, second, on)
-    centre, half = gains.sum() / (len(gains) + 2), Z95 * variance_of_mean(gains) ** 0.5
+    center, half = gains.sum() / (len(gains) + 2), Z95 * variance_of_mean(gains) ** 0.5
     return Comparison(
         on=on,
         total=len(gains),
         only_first=int((gains < 0).sum()),
         only_second=int((gains > 0).sum()),
-        interval=(max(-1.0, float(centre - half)), min(1.0, float(centre + half))),
+        interval=(max(-1.0, float(center - half)), min(1.0, float(center + half))),
     )
 
 
@@ -102,10 +102,10 @@ def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
     if len(pairs) == 1:
         comparison = compare(*pairs[0], on)
         return PairedDifference(comparison.difference, comparison.interval, 1)
-    judged_together: dict[str, list[NDArray[np.float64]]] = {}
+    by_examples: dict[str, list[NDArray[np.float64]]] = {}
     for baseline, arm in pairs:
-        judged_together.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
-    gains = [np.stack(rows) for rows in judged_together.values()]
+        by_examples.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
+    gains = [np.stack(rows) for rows in by_examples.values()]
     mean = float(np.mean(np.concatenate([block.mean(axis=1) for block in gains])))
     return PairedDifference(mean, interval_over_seeds(gains), len(pairs))
 

@@ -81,7 +81,6 @@ class Evaluation:
     flags: tuple[Flag, ...]
     cost: Cost  # of everything: clean accuracy, attacks, trust checks
     examples: str  # hash of images and labels: only evaluations of the same examples can be compared
-    known_intervals: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)  # read from a file
     chance: float | None = None  # accuracy of always answering the most common class; None in older files
 
     @property
@@ -116,18 +115,13 @@ class Evaluation:
         """Whether a flag casts doubt on the accuracies; a model passed in train mode does not."""
         return any(flag.name != TRAIN_MODE for flag in self.flags)
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return tuple(map(str, self.flags))
-
     def outcomes(self, name: str) -> NDArray[np.bool_]:
         """Per example, whether the model was right: `"clean"`, `"worst"` or an attack's name."""
         if name == "clean":
             return self.correct
         if name == "worst":
-            worst: NDArray[np.bool_] = np.all(
-                [self.correct, *(result.robust for result in self.attacks.values())], axis=0
-            )
+            robust = [result.robust for result in self.attacks.values()]
+            worst: NDArray[np.bool_] = np.all([self.correct, *robust], axis=0)
             return worst
         if name not in self.attacks:
             raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
@@ -135,7 +129,7 @@ class Evaluation:
 
     def _accuracy(self, name: str) -> Accuracy:
         outcomes = self.outcomes(name)
-        return Accuracy(int(outcomes.sum()), len(outcomes), self.known_intervals.get(name))
+        return Accuracy(int(outcomes.sum()), len(outcomes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; outcomes are packed, eight examples to a byte, written in hexadecimal."""
@@ -179,14 +173,6 @@ class Evaluation:
                 cost=Cost(**value["cost"]),
                 examples=value["examples"],
                 chance=value.get("chance"),
-                known_intervals={
-                    name: (float(stated["interval"][0]), float(stated["interval"][1]))
-                    for name, stated in [
-                        *value["attacks"].items(),
-                        ("clean", value["clean"]),
-                        ("worst", value["worst"]),
-                    ]
-                },
             )
             evaluation._check_consistency(value)
         return evaluation

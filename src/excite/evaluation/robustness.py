@@ -4,6 +4,8 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,11 @@ from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.accuracy import Curve
-from excite.evaluation.batch import Attacker, attack_in_worker, device_of
+from excite.evaluation.batch import Attacker, AttackState, BatchResult, Checks, Journal, attack_in_worker
 from excite.evaluation.result import AttackResult, Cost, Evaluation
-from excite.evaluation.state import AttackState, Batch, BatchResult, Checks, Journal
-from excite.execution import EngineName, Executor, Shards, as_completed, executor
+from excite.execution import EngineName, Shards, as_completed, executor
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
-from excite.randomness import seeded
+from excite.randomness import device_of, seeded
 
 Array = Tensor | NDArray[Any]
 Batches = Iterable[tuple[Array, Array]]  # a DataLoader
@@ -91,10 +92,15 @@ def evaluate(
         raise InputError("There are no examples to evaluate; pass at least 1.")
     shards = Shards(workers, engine, address)
     shards.check(len(x))
-    flag_train_mode = trust.train_mode(model)
+    flags_train_mode = list(trust.train_mode(model))
     n_batches = len(by_name) and math.ceil(len(x) / batch_size)
+    on_gpu = device_of(model, x).type == "cuda"
     with eval_mode(model), _gradients_kept(model):
-        with _workers(shards, device_of(model, x), n_batches) as pool:
+        with (
+            nullcontext()
+            if shards.alone or n_batches == 0
+            else executor(shards, use_gpus=on_gpu, n_tasks=n_batches) as pool
+        ):
             started = time.perf_counter()
             correct, n_not_finite = _clean(model, x, y, batch_size)
             cost = Cost(time.perf_counter() - started, forwards=len(x))
@@ -106,10 +112,13 @@ def evaluate(
             key = f"{order} on {examples} with {weights}"
             progress = Journal.open(path, key, by_name, correct.tolist(), batch_size)
             attacker = Attacker(model, x, y, by_name, seed=seed, fast=fast)
-            attack_batches = _here(attacker) if pool is None else _in_workers(attacker, pool)
+            attack_batch: Callable[..., BatchResult] = attacker.attack_batch
+            if pool is not None:
+                attack_batch = partial(attack_in_worker, attacker.share(pool), "cuda" if on_gpu else "cpu")
             for name, state in progress.attacks.items():
                 while not state.finished:
-                    for batch, result in attack_batches(name, state):
+                    calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
+                    for batch, result in as_completed(pool, attack_batch, calls):
                         state.update(batch, result)
                         progress.save(path)
                         if on_progress is not None:
@@ -117,54 +126,17 @@ def evaluate(
                     state.next_stage(batch_size)
         results = {name: _result(by_name[name], state) for name, state in progress.attacks.items()}
         if checks and progress.checks is None:
-            found = _trust_checks(attacker, correct, results)
-            flags = [flag_train_mode, trust.not_finite(n_not_finite, len(x)), *found.flags]
-            progress.checks = Checks([flag for flag in flags if flag is not None], found.cost)
+            progress.checks = _trust_checks(attacker, correct, results)
+            progress.checks.flags[:0] = [*flags_train_mode, *trust.not_finite(n_not_finite, len(x))]
             progress.save(path)
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
         flags=tuple(progress.flags),
-        cost=sum((result.cost for result in results.values()), cost + progress.cost_of_checks),
+        cost=sum((result.cost for result in results.values()), cost + (progress.checks or Checks()).cost),
         examples=examples,
         chance=chance,
     )
-
-
-AttackBatches = Callable[[str, AttackState], Iterator[tuple[Batch, BatchResult]]]
-
-
-def _here(attacker: Attacker) -> AttackBatches:
-    """Attack what is left of an attack's current stage in this process, one batch after the other."""
-
-    def attack_batches(name: str, state: AttackState) -> Iterator[tuple[Batch, BatchResult]]:
-        for batch in list(state.left):
-            yield batch, attacker.attack_batch(name, len(state.stages), batch, state.fallen(batch))
-
-    return attack_batches
-
-
-def _in_workers(attacker: Attacker, pool: Executor) -> AttackBatches:
-    """Attack what is left of an attack's current stage in workers; results come in any order."""
-    device = "cuda" if device_of(attacker.model, attacker.x).type == "cuda" else "cpu"
-    shared = pool.share((attacker.model, attacker.x, attacker.y, attacker.attacks, attacker.seed, attacker.fast))
-
-    def attack_batches(name: str, state: AttackState) -> Iterator[tuple[Batch, BatchResult]]:
-        stage = len(state.stages)
-        calls = [(batch, (shared, device, name, stage, batch, state.fallen(batch))) for batch in state.left]
-        return as_completed(pool, attack_in_worker, calls)
-
-    return attack_batches
-
-
-@contextlib.contextmanager
-def _workers(shards: Shards, device: torch.device, n_batches: int) -> Iterator[Executor | None]:
-    """None where this process attacks the batches itself."""
-    if shards.alone or n_batches == 0:
-        yield None
-    else:
-        with executor(shards, use_gpus=device.type == "cuda", n_tasks=n_batches) as pool:
-            yield pool
 
 
 def _result(attack: Attack, state: AttackState) -> AttackResult:

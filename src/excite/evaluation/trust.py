@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 
 import numpy as np
@@ -62,7 +62,7 @@ def _few(chosen: Tensor, generator: torch.Generator) -> Tensor:
 
 def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
     """Flag attacks without gradients, such as Square, that succeed where gradient attacks of the same size failed."""
-    flags = []
+    flags: list[Flag] = []
     for name, attack in attacks.items():
         robust = results[name].robust
         for (stage, member), (before, after) in zip(
@@ -70,7 +70,7 @@ def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, Attac
         ):
             if not member.follows_gradients:
                 fooled = before.standing - after.standing
-                flags.append(black_box(stage, fooled, fooled / len(robust)))
+                flags += black_box(stage, fooled, fooled / len(robust))
         if not _follows_gradients(attack):
             rivals = [
                 results[other].robust
@@ -79,8 +79,8 @@ def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, Attac
             ]
             if rivals:
                 fooled = int((np.all(rivals, axis=0) & ~robust).sum())
-                flags.append(black_box(name, fooled, fooled / len(robust)))
-    return [flag for flag in flags if flag is not None]
+                flags += black_box(name, fooled, fooled / len(robust))
+    return flags
 
 
 def _follows_gradients(attack: Attack) -> bool:
@@ -94,22 +94,11 @@ def _size(attack: Attack) -> tuple[object, object]:
 def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
     """Checks that need no attack, on a few examples that the model, in eval mode, classifies correctly."""
     with torch.no_grad():
-        logits = model(x)
-        again = model(x)
-        alone = model(x[:1])
-    checks = [
-        _random(logits, again),
-        _batch_dependent(logits, alone) if len(x) > 1 and _random(logits, again) is None else None,
-        _probabilities(logits),
-        _activated(logits),
-        _optimises(model, x[:2]),
-        _vanishing(model, x, y),
-        _does_not_fall(model, x, y),
-    ]
-    return [flag for flag in checks if flag is not None]
+        logits, again, alone = model(x), model(x), model(x[:1])
+    return [*_outputs(logits, again, alone), *_optimizes(model, x[:2]), *_gradients(model, x, y)]
 
 
-def train_mode(model: nn.Module) -> Flag | None:
+def train_mode(model: nn.Module) -> Iterator[Flag]:
     """Flag layers in train mode; call it before the evaluation switches to eval mode."""
     kinds = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
     left = [
@@ -117,76 +106,61 @@ def train_mode(model: nn.Module) -> Flag | None:
         for name, module in model.named_modules()
         if module.training and isinstance(module, kinds) and getattr(module, "track_running_stats", True)
     ]
-    if not left:
-        return None
-    return Flag(
-        TRAIN_MODE,
-        f'the model was in train mode, where {len(left)} of its layers (first "{left[0]}") behave differently; it was '
-        "evaluated in eval mode. Call model.eval() wherever else you use it.",
-    )
+    if left:
+        yield Flag(
+            TRAIN_MODE,
+            f'the model was in train mode, where {len(left)} of its layers (first "{left[0]}") behave differently; it '
+            "was evaluated in eval mode. Call model.eval() wherever else you use it.",
+        )
 
 
-def not_finite(answers: int, total: int) -> Flag | None:
+def not_finite(answers: int, total: int) -> Iterator[Flag]:
     """Flag clean examples, `answers` of `total`, for which the model returns infinity or NaN."""
-    if answers == 0:
-        return None
-    return Flag(
-        "answers that are not finite",
-        f"the model returns infinity or NaN for {answers} of {total} examples, which count as wrong. Look for "
-        "overflow, division by zero or diverged weights.",
-    )
+    if answers:
+        yield Flag(
+            "answers that are not finite",
+            f"the model returns infinity or NaN for {answers} of {total} examples, which count as wrong. Look for "
+            "overflow, division by zero or diverged weights.",
+        )
 
 
-def _random(logits: Tensor, again: Tensor) -> Flag | None:
-    difference = _difference(again, logits)
-    if difference <= DIFFERENT:
-        return None
-    return Flag(
-        "random outputs",
-        f"two calls on the same images differ by {difference:.2g}. Average the gradient over the randomness "
-        '(AutoAttack\'s "rand"), and count an example as robust only if it is right every time.',
-    )
-
-
-def _batch_dependent(logits: Tensor, alone: Tensor) -> Flag | None:
-    difference = _difference(logits[:1], alone)
-    if difference <= DIFFERENT:
-        return None
-    return Flag(
-        "batch dependence",
-        f"an image's logits change by {difference:.2g} with the other images of its batch, even in eval mode. Use "
-        "fixed statistics instead of batch statistics.",
-    )
-
-
-def _probabilities(logits: Tensor) -> Flag | None:
-    if bool((logits >= 0).all()) and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
-        return Flag(
+def _outputs(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
+    """Flag outputs that are random, depend on the batch, or have passed through an activation."""
+    if (difference := _difference(again, logits)) > DIFFERENT:
+        yield Flag(
+            "random outputs",
+            f"two calls on the same images differ by {difference:.2g}. Average the gradient over the randomness "
+            '(AutoAttack\'s "rand"), and count an example as robust only if it is right every time.',
+        )
+    elif len(logits) > 1 and (difference := _difference(logits[:1], alone)) > DIFFERENT:
+        yield Flag(
+            "batch dependence",
+            f"an image's logits change by {difference:.2g} with the other images of its batch, even in eval mode. Use "
+            "fixed statistics instead of batch statistics.",
+        )
+    positive, zeros = bool((logits >= 0).all()), float((logits == 0).float().mean())
+    if positive and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
+        yield Flag(
             "probabilities instead of logits",
             "every row of outputs is non-negative and sums to one. The softmax in the loss then flattens the gradient; "
             "return logits.",
         )
-    return None
-
-
-def _activated(logits: Tensor) -> Flag | None:
-    rectified = float((logits == 0).float().mean())
-    if rectified > 0.05 and bool((logits >= 0).all()):
-        return Flag(
+    if positive and zeros > 0.05:
+        yield Flag(
             "activated logits",
-            f"no logit is negative and {rectified:.0%} are exactly zero: a ReLU after the last layer passes no "
-            "gradient there. Attack the values before it.",
+            f"no logit is negative and {zeros:.0%} are exactly zero: a ReLU after the last layer passes no gradient "
+            "there. Attack the values before it.",
         )
-    if bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05:
-        return Flag(
+    elif bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05:
+        yield Flag(
             "activated logits",
             "all logits lie in [-1, 1] and many at its edges: a saturated tanh after the last layer passes almost no "
             "gradient. Attack the values before it.",
         )
-    return None
 
 
-def _optimises(model: nn.Module, x: Tensor) -> Flag | None:
+def _optimizes(model: nn.Module, x: Tensor) -> Iterator[Flag]:
+    """Flag a forward pass that calls autograd."""
     differentiators = {torch.autograd.grad.__code__, torch.autograd.backward.__code__}
     called = []
 
@@ -201,16 +175,16 @@ def _optimises(model: nn.Module, x: Tensor) -> Flag | None:
             model(x)
     finally:
         sys.setprofile(before)
-    if not called:
-        return None
-    return Flag(
-        "optimises at inference",
-        "the forward pass differentiates something itself, so the attack follows the gradient of a moving target. "
-        "Attack through the inner optimiser, or the model without it.",
-    )
+    if called:
+        yield Flag(
+            "optimises at inference",
+            "the forward pass differentiates something itself, so the attack follows the gradient of a moving target. "
+            "Attack through the inner optimizer, or the model without it.",
+        )
 
 
-def _vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
+def _gradients(model: nn.Module, x: Tensor, y: Tensor) -> Iterator[Flag]:
+    """Flag gradients that are zero, or along which even plain gray images are not reached."""
     with torch.enable_grad():
         images = x.detach().clone().requires_grad_()
         loss = cross_entropy(model(images), y, reduction="sum")
@@ -218,25 +192,20 @@ def _vanishing(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
         if loss.requires_grad:
             (gradient,) = torch.autograd.grad(loss, images, materialize_grads=True)
     share = float((gradient.flatten(1).abs().amax(1) == 0).float().mean())
-    if share <= A_POINT:
-        return None
-    return Flag(
-        "vanishing gradients",
-        f"{share:.0%} of the examples have an input gradient of exactly zero: attacks that follow the cross-entropy "
-        'cannot move them. Try loss="margin" and Square, and look for what stops the gradient.',
-    )
-
-
-def _does_not_fall(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
-    grey = PGD(eps=0.5, step=0.05, steps=20)  # within 0.5, every image can become the same gray one
-    left = 1 - _fooled(model, x, y, grey, None) / len(x)
-    if left <= 0.1:
-        return None
-    return Flag(
-        "accuracy does not fall",
-        f"at ε = 0.5, which can turn every image into plain gray, {left:.0%} of the examples still withstand PGD-20: "
-        "the gradient misleads the attack. Try other losses and Square.",
-    )
+    if share > A_POINT:
+        yield Flag(
+            "vanishing gradients",
+            f"{share:.0%} of the examples have an input gradient of exactly zero: attacks that follow the "
+            'cross-entropy cannot move them. Try loss="margin" and Square, and look for what stops the gradient.',
+        )
+    gray = PGD(eps=0.5, step=0.05, steps=20)  # within 0.5, every image can become the same gray one
+    left = 1 - _fooled(model, x, y, gray, None) / len(x)
+    if left > 0.1:
+        yield Flag(
+            "accuracy does not fall",
+            f"at ε = 0.5, which can turn every image into plain gray, {left:.0%} of the examples still withstand "
+            "PGD-20: the gradient misleads the attack. Try other losses and Square.",
+        )
 
 
 def check_attack(
@@ -265,13 +234,20 @@ def check_attack(
                 break
         return fooled, share * fooled / len(x)
 
-    flags = []
+    flags: list[Flag] = []
     square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
     if square.takes(x) and all(stage.follows_gradients for _, stage in attack.stages):
-        flags.append(black_box("Square", *drop(square)))
-    if stronger := attack.stronger():
-        flags.append(_stronger(*drop(stronger)))
-    return [flag for flag in flags if flag is not None]
+        flags += black_box("Square", *drop(square))
+    if (stronger := attack.stronger()) and _enough(*(effect := drop(stronger))):
+        flags.append(
+            Flag(
+                "a stronger attack helps",
+                f"twice the steps, two random starts and the margin loss lower the accuracy by about "
+                f"{100 * effect[1]:.1f} points or more: the attack was too weak. Raise steps and restarts, and try "
+                "that loss, until nothing changes.",
+            )
+        )
+    return flags
 
 
 def _weakest_first(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: Norm) -> Tensor:
@@ -285,26 +261,15 @@ def _enough(fooled: int, drop: float) -> bool:
     return fooled >= A_FEW and drop > A_POINT
 
 
-def _stronger(fooled: int, drop: float) -> Flag | None:
-    if not _enough(fooled, drop):
-        return None
-    return Flag(
-        "a stronger attack helps",
-        f"twice the steps, two random starts and the margin loss lower the accuracy by about {100 * drop:.1f} points "
-        "or more: the attack was too weak. Raise steps and restarts, and try that loss, until nothing changes.",
-    )
-
-
-def black_box(attack: str, fooled: int, drop: float) -> Flag | None:
+def black_box(attack: str, fooled: int, drop: float) -> Iterator[Flag]:
     """Flag that `fooled` examples, a share `drop` of all, fell to it after all gradient attacks of its size failed."""
-    if not _enough(fooled, drop):
-        return None
-    return Flag(
-        "black box beats white box",
-        f"{attack}, which uses no gradient, lowers the accuracy by about {100 * drop:.1f} points or more after the "
-        f"gradient attacks: they are too short, or the gradient is masked. Report the accuracy under {attack} too, and "
-        "raise steps and restarts; if that changes nothing, find what masks the gradient.",
-    )
+    if _enough(fooled, drop):
+        yield Flag(
+            "black box beats white box",
+            f"{attack}, which uses no gradient, lowers the accuracy by about {100 * drop:.1f} points or more after the "
+            f"gradient attacks: they are too short, or the gradient is masked. Report the accuracy under {attack} too, "
+            "and raise steps and restarts; if that changes nothing, find what masks the gradient.",
+        )
 
 
 def _fooled(model: nn.Module, x: Tensor, y: Tensor, attack: Attack, generator: torch.Generator | None) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from excite.errors import ExciteError, InputError, InterruptedRunError
-from excite.execution.engine import RETRIES, load, save
+from excite.execution import RETRIES, load, save
 
 CONNECT_SECONDS = 5
 

@@ -9,10 +9,9 @@ To add one: a file, a line in `OBJECTIVES`, a row in tests/objectives/test_every
 
 from collections.abc import Callable
 
+from excite.objectives.adversarial import PGDAT, RST, Trades, pgd_at_loss, rst_loss, trades_loss
 from excite.objectives.awp import AWP, awp_loss
-from excite.objectives.pgd_at import PGDAT, pgd_at_loss
 from excite.objectives.protocol import NamedObjective, Objective, Standard, frozen, standard_loss
-from excite.objectives.trades import RST, Trades, rst_loss, trades_loss
 
 __all__ = [
     "AWP",

@@ -4,7 +4,6 @@ AWP works on top of any adversarial objective, so the paper's TRADES and PGD-AT 
 without it.
 """
 
-import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, TypeGuard
@@ -13,9 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from excite.errors import InputError
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial
-from excite.quantities import check_number
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, check_weight
 from excite.randomness import undisturbed
 from excite.registry import build
 
@@ -66,11 +63,7 @@ class AWP(Adversarial[WeightPerturbation]):
     steps: int = STEPS
 
     def __post_init__(self) -> None:
-        check_number("gamma", self.gamma)
-        if not 0 <= self.gamma < math.inf:
-            raise InputError(
-                f"gamma={self.gamma} must be finite and not negative; 0.005 moves each weight tensor by half a percent."
-            )
+        check_weight("gamma", self.gamma, "0.005 moves each weight tensor by half a percent.")
         _ = self._inner  # checks `on` and its options
 
     @cached_property

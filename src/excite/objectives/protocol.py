@@ -6,16 +6,18 @@ would change the loss itself. So `frozen` attacks once and keeps the perturbatio
 
 import abc
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
+from excite.quantities import check_number
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> a scalar or one loss per example
 Forward = Callable[[Tensor], Tensor]  # a model, or a model with other weights
@@ -34,12 +36,10 @@ class NamedObjective(Protocol):
     @property
     def passes(self) -> int:
         """Cost of one training step per image, in forward passes."""
-        ...
 
     @property
     def needs_pseudo_labels(self) -> bool:
         """Whether a teacher must label the second half of every batch."""
-        ...
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, /) -> Tensor: ...
 
@@ -94,15 +94,6 @@ class Adversarial(abc.ABC, Generic[Perturbation]):
         return self.loss_at(model, x, self.perturb(model, x, y, generator), y)
 
 
-@runtime_checkable
-class TwoStage(Protocol[Perturbation]):
-    """Any object with the two stages of `Adversarial`, whether or not it derives from it."""
-
-    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, /) -> Perturbation: ...
-
-    def loss_at(self, model: nn.Module, x: Tensor, perturbation: Perturbation, y: Tensor, /) -> Tensor: ...
-
-
 def frozen(
     objective: Objective, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
 ) -> Callable[[], Tensor]:
@@ -118,9 +109,9 @@ def frozen(
     recorder.after_step(closure)
     ```
     """
-    candidate: object = objective
-    if isinstance(candidate, TwoStage):
-        return partial(candidate.loss_at, model, x, candidate.perturb(model, x, y, generator), y)
+    perturb, loss_at = getattr(objective, "perturb", None), getattr(objective, "loss_at", None)
+    if perturb is not None and loss_at is not None:  # whether or not it inherits from `Adversarial`
+        return partial(loss_at, model, x, perturb(model, x, y, generator), y)
     if "generator" in inspect.signature(objective).parameters:
         function = objective.func if isinstance(objective, partial) else objective
         raise InputError(
@@ -128,6 +119,13 @@ def frozen(
             "Pass the objective as an object, for example excite.objectives.Trades(beta=6.0)."
         )
     return partial(objective, model, x, y)
+
+
+def check_weight(name: str, value: float, advice: str) -> None:
+    """Refuse a weight that is negative or not finite."""
+    check_number(name, value)
+    if not 0 <= value < math.inf:
+        raise InputError(f"{name}={value} must be finite and not negative. {advice}")
 
 
 def follow_input(x_adv: Tensor, x: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""TRADES (Zhang et al. 2019): classify the image correctly and predict the same around it.
+"""Adversarial objectives: PGD adversarial training, TRADES, and robust self-training.
 
-Robust self-training (RST, Carmon et al. 2019) is TRADES on batches whose second half is labelled by a teacher.
+PGD adversarial training (Madry et al. 2018) minimizes the cross-entropy at the worst point that PGD finds. TRADES
+(Zhang et al. 2019) classifies the image correctly and predicts the same around it. Robust self-training (RST, Carmon et
+al. 2019) is TRADES on batches whose second half is labeled by a teacher.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -12,14 +13,70 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.projected_gradient import check_pgd, full_precision, pgd
+from excite.attacks.projected_gradient import PGD, full_precision, pgd
 from excite.attacks.protocol import check_inputs
-from excite.errors import InputError
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, follow_input
-from excite.quantities import check_number
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input
 
 BETA = 6.0
 NOISE = 0.001  # the attack starts beside the image, because the gradient of the KL divergence is zero at the image
+
+
+def pgd_at_loss(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float = EPS,
+    step: float = STEP,
+    steps: int = STEPS,
+    random_start: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Maximum over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, found by PGD; differentiable in the parameters.
+
+    For each example the iterate with the largest loss counts, including the starting point. In a training loop, create
+    `PGDAT(...)` once and call that: it traces the model once instead of at every step.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> bool(pgd_at_loss(model, x, y) >= cross_entropy(model(x), y))
+    True
+    """
+    return PGDAT(eps, step, steps, random_start)(model, x, y, generator)
+
+
+@dataclass(frozen=True)
+class PGDAT(Adversarial[Tensor]):
+    """`pgd_at_loss` with fixed options."""
+
+    title: ClassVar[str] = "PGD adversarial training"
+    losses: ClassVar[int] = 1
+
+    eps: float = EPS
+    step: float = STEP
+    steps: int = STEPS
+    random_start: bool = False
+    _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        PGD(self.eps, self.step, self.steps)  # checks them
+
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        check_inputs(x, y)
+        return pgd(
+            self._fast(model, x),
+            x,
+            y,
+            eps=self.eps,
+            step=self.step,
+            steps=self.steps,
+            random_start=self.random_start,
+            keep="largest_loss",
+            generator=generator,
+        )
+
+    def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(full_precision(model(follow_input(perturbation, x))), y)
 
 
 def trades_loss(
@@ -62,12 +119,8 @@ class Trades(Adversarial[Tensor]):
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_pgd(eps=self.eps, step=self.step, steps=self.steps)
-        check_number("beta", self.beta)
-        if not 0 <= self.beta < math.inf:
-            raise InputError(
-                f"beta={self.beta} must be finite and not negative. The released code uses 6.0; the paper says 0.6."
-            )
+        PGD(self.eps, self.step, self.steps)  # checks them
+        check_weight("beta", self.beta, "The released code uses 6.0; the paper says 0.6.")
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         check_inputs(x, y)
@@ -111,7 +164,7 @@ def rst_loss(
 ) -> Tensor:
     """Weighted mean of TRADES losses: weight 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
 
-    Labelled examples must come first, pseudo-labelled ones second. At weight 1 this is `trades_loss` of the batch. At
+    Labeled examples must come first, pseudo-labeled ones second. At weight 1 this is `trades_loss` of the batch. At
     weight 0 the second half only contributes to the batch-norm statistics.
     """
     return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
@@ -128,12 +181,7 @@ class RST(Trades):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("unlabelled_weight", self.unlabelled_weight)
-        if not 0 <= self.unlabelled_weight < math.inf:
-            raise InputError(
-                f"unlabelled_weight={self.unlabelled_weight} must be finite and not negative; 1 weights both halves "
-                "equally."
-            )
+        check_weight("unlabelled_weight", self.unlabelled_weight, "1 weights both halves equally.")
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         losses = self.losses_at(model, x, perturbation, y)
