@@ -9,7 +9,7 @@ import pytest
 
 from excite.console import Console
 from excite.errors import InputError
-from excite.execution.engine import Shared, Task
+from excite.execution import Shared, Task
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import apart, by_seed, collect, run_folders
