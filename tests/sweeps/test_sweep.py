@@ -3,13 +3,14 @@
 from collections.abc import Collection
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from excite.console import Console
 from excite.errors import InputError
-from excite.execution import Shared, Task
+from excite.execution import Shared
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import apart, by_seed, collect, run_folders
@@ -151,7 +152,7 @@ class Engine:
         future.set_result(self.ends[job.task])
         return future
 
-    def wait(self, tasks: Collection[Task]) -> Collection[Task]:
+    def wait(self, tasks: Collection[Any]) -> Collection[Any]:
         return list(tasks)
 
     def share(self, value: object) -> Shared:
