@@ -222,7 +222,7 @@ def test_the_rate_found_on_the_way_is_that_of_a_plain_loop(tmp_path: Path, accum
 
 
 def test_l_is_logged_once_the_rate_has_settled(tmp_path: Path) -> None:
-    trainer, callback = online(tmp_path)
+    trainer, callback = online(tmp_path, epochs=18)  # enough steps for all rungs of the climb
     assert callback.estimate is not None
     logged = [entry for entry in trainer.state.log_history if "excite/L" in entry]
     assert [entry["excite/L"] for entry in logged] == [callback.estimate.constant]

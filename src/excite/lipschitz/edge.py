@@ -343,7 +343,8 @@ class _Search:
                 f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
                 "rate, or raise the budget (in an experiment lipschitz.limit)."
             )
-        curve, doubts, (star, highest) = self.curve, self.doubts, self.star
+        curve, doubts, (star, _) = self.curve, self.doubts, self.star
+        highest = curve.rate_for(RELIABLE, CERTAINTY, longer=self.times_longer, rising=True)
         if all(curve.survived):  # no rate was seen to fail
             star, highest = min(star, max(curve.rates)), math.inf
         cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"

@@ -126,9 +126,9 @@ def _draw_estimates(axes: "Axes", group: Sequence[RunFolder], by_method: Estimat
     style.log_ticks(axes.xaxis, *ends)
     style.log_ticks(axes.yaxis, min(constants), max(constants))
     axes.set_xlim(*ends)
-    for number_, method in enumerate(by_method):
+    for place, method in enumerate(by_method):
         color, marker = style.LOOKS[_from_traces().index(method) % len(style.LOOKS)]
-        shift = SPREAD ** (number_ - (len(by_method) - 1) / 2)
+        shift = SPREAD ** (place - (len(by_method) - 1) / 2)
         for count, (rate, estimate) in enumerate(by_method[method]):
             low, high = estimate.interval
             above = max(high - estimate.constant, 0) if np.isfinite(high) else 0
