@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from excite.data.batches import epoch_batches
 from excite.lipschitz import find_edge
 from excite.runs.assemble import Parts
-from excite.runs.stages.grid_search import hold_out
+from excite.runs.stages.rate import hold_out
 from excite.training import descend
 
 CUSTOMARY = 0.1

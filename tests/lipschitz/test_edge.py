@@ -265,7 +265,7 @@ def test_runs_as_long_as_a_training_need_no_margin() -> None:
     assert whole.learning_rate(2) < 0.5  # the largest stable rate
 
 
-@pytest.mark.parametrize("drift", [-0.3, 0.0, 0.6])
+@pytest.mark.parametrize("drift", [-0.3, 0.0, 0.4])
 def test_2_over_l_follows_a_threshold_that_drifts_with_the_length_of_runs(drift: float) -> None:
     """In trainings of 1,600 steps it is 0.5. It often rises if the schedule decays, and falls if it does not."""
 
@@ -288,7 +288,7 @@ def test_2_over_l_follows_a_threshold_that_drifts_with_the_length_of_runs(drift:
     [pytest.param(0.02, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.slow), 0.2],
 )
 def test_of_whole_trainings_95_percent_converge_at_2_over_l(slope: float) -> None:
-    """Searches on 20 known curves; the thresholds of trainings, 8 times as long, drift by as much as assumed."""
+    """Searches on ten known curves; the thresholds of trainings, 8 times as long, drift by as much as assumed."""
     rng = np.random.default_rng(0)
 
     def search(edge: float) -> LipschitzEstimate:
@@ -299,9 +299,9 @@ def test_of_whole_trainings_95_percent_converge_at_2_over_l(slope: float) -> Non
 
         return find_edge(losses_at, budget=8 * 40, steps=40)
 
-    edges = 0.1 * np.exp(rng.uniform(-3, 3, 20))
+    edges = 0.1 * np.exp(rng.uniform(-3, 3, 10))
     largest = np.array([search(edge).learning_rate(2) for edge in edges])
-    whole = edges * 8 ** (DRIFT * rng.standard_normal((1000, 20)))
+    whole = edges * 8 ** (DRIFT * rng.standard_normal((1000, 10)))
     assert np.mean(1 / (1 + (largest / whole) ** (1 / slope))) > 0.95
 
 

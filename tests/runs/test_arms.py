@@ -1,10 +1,14 @@
 """Arms by the names people and folders give them."""
 
+from pathlib import Path
+
 import pytest
 
 from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate
-from excite.runs.arms import arm_named, arm_names, in_order
+from excite.runs.arms import OWN, arm_named, arm_names, in_order
+from excite.runs.folder import RunFolder, batch_size, first_rate
+from excite.runs.records import StoredEstimate
 
 
 def test_names_and_folders() -> None:
@@ -43,19 +47,6 @@ def test_what_is_no_arm(name: str, keyword: str) -> None:
         arm_named(name)
 
 
-class Known:
-    """A baseline at 0.1 and L = 2.5, so that 1/L is four times the baseline's rate."""
-
-    def baseline(self) -> float:
-        return 0.1
-
-    def estimate(self, estimator: str) -> LipschitzEstimate:
-        return LipschitzEstimate(2.5, (2.0, 3.0), method="stated", identified=True, basis="")
-
-    def best_of_grid(self, arm: str) -> float:
-        raise AssertionError(arm)
-
-
 @pytest.mark.parametrize(
     ("name", "folder", "rate", "batch"),
     [
@@ -68,11 +59,17 @@ class Known:
         ("1.9-over-L@stated", "1.9-over-L@stated", 0.76, 1000),
     ],
 )
-def test_rates_and_batches_of_arms_and_controls(name: str, folder: str, rate: float, batch: int) -> None:
-    arm = arm_named(name)
+def test_rates_and_batches_of_arms_and_controls(
+    name: str, folder: str, rate: float, batch: int, tmp_path: Path
+) -> None:
+    """A baseline at 0.1 and L = 2.5, so that 1/L is four times the baseline's rate."""
+    arm, run = arm_named(name), RunFolder(tmp_path)
+    estimate = LipschitzEstimate(2.5, (2.0, 3.0), method="stated", identified=True, basis="")
+    for estimator in (OWN, "stated"):
+        StoredEstimate(estimate, seconds=1.0).save(run.estimate_file(estimator))
     assert arm.name == folder
-    assert arm.first_rate(Known()) == pytest.approx(rate)
-    assert arm.batch_size(1000, Known()) == batch
+    assert first_rate(run, arm, 0.1) == pytest.approx(rate)
+    assert batch_size(run, arm, 0.1, 1000) == batch
     assert arm.control is (name.startswith(("placebo", "batch")))
 
 

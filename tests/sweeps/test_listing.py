@@ -1,8 +1,7 @@
 import json
 
 from excite.runs import catalogue, load
-from excite.sweeps.costs import Price, Workload
-from excite.sweeps.listing import Listing
+from excite.sweeps.costs import Listing, Price, Workload
 
 LISTING = Listing(
     names={"models": ["lenet5", "resnet8"]},

@@ -1,22 +1,25 @@
 """Which run folders and which jobs a sweep consists of."""
 
+from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from excite.console import Console
 from excite.errors import InputError
+from excite.execution import Shared
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.collection import apart, by_seed, collect, run_folders
 from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.procedure import Run
-from excite.runs.stages.estimate import leader_of
+from excite.runs.stages.rate import leader_of
 from excite.sweeps import sweep as sweep_module
-from excite.sweeps.jobs import Job, JobEnd, blocked, earlier_outcome, jobs_of
-from excite.sweeps.sweep import combinations, sweep
+from excite.sweeps.sweep import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
 from excite.trace import Trace
 
 
@@ -136,12 +139,36 @@ def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
     assert earlier_outcome(Job(tmp_path, "largest")) == JobEnd("diverged", "the loss became nan")
 
 
-def test_a_failed_job_fails_those_that_need_it() -> None:
-    assert blocked([JobEnd("done"), JobEnd("diverged", "nan")]) is None
-    failed = blocked([JobEnd("done"), JobEnd("failed", "no room")])
-    assert failed
-    assert failed.status == "failed"
-    assert "no room" in failed.reason
+class Engine:
+    """Runs nothing: each job ends as `ends` says."""
+
+    n_workers = 1.0
+
+    def __init__(self, ends: dict[str, JobEnd]) -> None:
+        self.ends = ends
+
+    def submit(self, _function: object, job: Job, *_: object) -> "Future[JobEnd]":
+        future: Future[JobEnd] = Future()
+        future.set_result(self.ends[job.task])
+        return future
+
+    def wait(self, tasks: Collection[Any]) -> Collection[Any]:
+        return list(tasks)
+
+    def share(self, value: object) -> Shared:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(JobEnd("diverged", "nan"), "done"), (JobEnd("failed", "no room"), "failed")]
+)
+def test_a_failed_job_fails_those_that_need_it(first: JobEnd, second: str) -> None:
+    needed = Job(Path("run"), "baseline")
+    needing = Job(Path("run"), "poe", (needed,))
+    outcomes = dict(run_jobs([needing, needed], Engine({"baseline": first, "poe": JobEnd("done")})))
+    assert list(outcomes) == [needed, needing]
+    assert outcomes[needing].status == second
+    assert (first.reason in outcomes[needing].reason) == (second == "failed")
 
 
 def test_a_shared_l_brings_along_all_that_its_own_run_needs(tmp_path: Path) -> None:

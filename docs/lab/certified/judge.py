@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from networks import JUDGING, Network
 
+from excite.errors import DivergedError
 from excite.lipschitz import Edge, LipschitzEstimate, find_edge
 from excite.lipschitz.dose_response import DoseResponse
 
@@ -65,8 +66,11 @@ def train(name: str, what: str, draw: int, rate: float) -> None:
         return
     network = JUDGING[name]
     if what == "online":
-        online, losses = train_online(network, draw, multiple=1.0)
-        rate, finished = online.rate, math.isfinite(losses[-1])
+        try:
+            online, losses = train_online(network, draw, multiple=1.0)
+            rate, finished = online.rate, math.isfinite(losses[-1])
+        except DivergedError:
+            rate, losses, finished = math.nan, [math.nan], False
     else:
         losses = network.whole(rate, draw)
         finished = len(losses) == network.steps
@@ -116,7 +120,9 @@ def outcomes(name: str) -> dict[str, list[bool]]:
     """Whether each training converged, by what it was trained for."""
     kinds = ["1/L", "2/L", "online", *(f"{FACTOR**power:.3g} · 2/L" for power in range(1, 12))]
     trained = {kind: rows(name, kind) for kind in kinds if rows(name, kind)}
-    initial = statistics.fmean(float(row["initial"]) for kind in trained.values() for row in kind)
+    initial = statistics.fmean(
+        value for kind in trained.values() for row in kind if math.isfinite(value := float(row["initial"]))
+    )
     ways = {kind: [initial - float(row["final"]) for row in own] for kind, own in trained.items()}
     best = max(statistics.median(ways[kind]) for kind in ways if kind != "online")
     return {kind: [way >= AS_FAR * best for way in own] for kind, own in ways.items()}

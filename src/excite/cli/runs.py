@@ -185,12 +185,12 @@ def batch_size(
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
-    from excite.runs.stages.batch_size import check_sizes, try_batch_sizes
+    from excite.sweeps.sweep import check_batch_sizes, try_batch_sizes
 
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
     check_not_a_run(parent)
-    check_sizes(resolved, sizes)
+    check_batch_sizes(resolved, sizes)
     sized = {size: with_values(resolved, {"training.batch_size": size}) for size in sizes}
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)

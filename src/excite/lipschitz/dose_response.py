@@ -24,7 +24,7 @@ SLOPES = np.geomspace(0.02, 0.6, 10)  # e-folds between 50% and 73%
 USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within this factor
 DECAY = 2.0  # prior of the threshold: it halves with every factor 4 = e^(2 ln 2) away from the start
 DRIFT = 0.2  # prior: standard deviation of d log threshold / d log length
-DRIFTS = DRIFT * np.linspace(-3.2, 3.2, 17)
+DRIFTS = np.linspace(-0.64, 0.64, 17)
 MISJUDGED = 0.01  # of verdicts, whatever the rate
 NEGLIGIBLE = 1e-12
 

@@ -8,6 +8,7 @@ held for a few steps; what is learned on the way is kept. The first rung on whic
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import variance
 from typing import Any, Literal
 
 import torch
@@ -41,7 +42,8 @@ class Climb:
 
     A rung breaks if a loss is not finite or 100 times the initial one (for a negative initial loss: 99 times its size
     above it). It also breaks if the mean loss of its second half has come less than nine tenths as far down from the
-    initial loss as the best rung's; a whole training that ends short of this share has not converged either.
+    initial loss as the best rung's, by more than the standard error of the difference; a whole training that ends short
+    of this share has not converged either.
 
     While nothing is learned the rate grows more gently, and no weights are kept: a network that has died there begins
     anew, at half the rate. A rate that has settled is still watched, because one near the edge may hold for a while and
@@ -83,7 +85,8 @@ class Climb:
             if self.rungs < MOST_RUNGS and not self.breaks:
                 self.rate *= GENTLE
             return "go on"
-        if self.initial - mean < AS_FAR * (self.initial - best):
+        noise = math.sqrt(2 * variance(late) / len(late))
+        if self.initial - mean < AS_FAR * (self.initial - best) - noise:
             return self._break(taken)
         self._leave_rung()
         self.best, self.unkept = best, 0

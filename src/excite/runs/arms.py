@@ -5,26 +5,14 @@ To add an arm, add a line to `ARMS`. `poe@stated` is the arm `poe` with the L of
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
 
 from excite.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from excite.lipschitz.protocol import LipschitzEstimate
 
 POE = (
     "PoE: persistency of excitation. The theorem guarantees it at rates up to 1 over the smoothness of the loss, which "
     "recorded slopes measure; 1/L here is half the largest rate that trains reliably."
 )
 OWN = ""  # the experiment's own estimator of L
-
-
-class KnownRates(Protocol):
-    """What a run knows when an arm chooses its rate."""
-
-    def baseline(self) -> float: ...
-    def estimate(self, estimator: str) -> "LipschitzEstimate": ...
-    def best_of_grid(self, arm: str) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -43,19 +31,6 @@ class Arm:
     finds_its_rate: bool = False  # η¹ is a fifth of the baseline's rate, and training raises it from there
     control: bool = False  # the arm shows what a change other than 1/L does
 
-    def first_rate(self, known: KnownRates) -> float:
-        if self.rates is not None:
-            return known.best_of_grid(self.name)
-        if self.multiple is not None:
-            return known.estimate(self.estimator or OWN).learning_rate(self.multiple)
-        return known.baseline() / 5 if self.finds_its_rate else self.of_baseline * known.baseline()
-
-    def batch_size(self, own: int, known: KnownRates) -> int:
-        """Return the number of images per step; `own` is the experiment's."""
-        if self.same_ratio:
-            return max(1, round(own * known.baseline() / known.estimate(OWN).learning_rate(1.0)))
-        return self.size or own
-
 
 ARMS: dict[str, Arm] = {
     "baseline": Arm("baseline", "baseline", "baseline"),
@@ -63,7 +38,7 @@ ARMS: dict[str, Arm] = {
     "poe": Arm("poe", "PoE-motivated, 1/L", "1/L", multiple=1.0, estimator=OWN),
     "beyond": Arm("beyond", "beyond the bound, 1.5/L", "1.5/L", multiple=1.5, estimator=OWN),
     "largest": Arm("largest", "largest convergent, 2/L", "2/L", multiple=2.0, estimator=OWN),
-    "online": Arm("online", "rate found on the way", "the rate found on the way", finds_its_rate=True),
+    "online": Arm("online", "rate found during training", "the rate found during training", finds_its_rate=True),
     "placebo": Arm("placebo", "placebo, 1.15 times the baseline's rate", "the placebo", of_baseline=1.15, control=True),
     "batch": Arm(
         "batch", "baseline's rate, η/B of 1/L", "the η/B control", estimator=OWN, same_ratio=True, control=True

@@ -1,7 +1,6 @@
 """Build what an experiment names (data, model, objective, schedule, attacks), and check it before anything runs."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
@@ -136,10 +135,6 @@ class Parts(Named):
             seed=self.experiment.seed,
             folder=folder,
         )
-
-    def seeded(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Within the context, global random numbers such as dropout's depend on the experiment's seed alone."""
-        return drawing_from(derive_seed(self.experiment.seed), device_of(model))
 
     def losses_at(self, rate: float, draw: int = 0, steps: int | None = None) -> Iterator[float]:
         """Train from the first rate `rate` and yield the loss of each step, without end.

@@ -21,7 +21,7 @@ Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
 STANDARD = "standard"  # the objective without an attack
 LARGEST_FILE = 1_000_000  # bytes
-HOUSE = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
+GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
 
 
@@ -314,7 +314,7 @@ def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
     options = options_of(experiment, name)
     if not isinstance(options.get("method"), str):
         raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
-    given = {key: value for key, value in options.items() if key not in HOUSE and value is not None}
+    given = {key: value for key, value in options.items() if key not in GENERAL and value is not None}
     return estimator(options["method"], **given)
 
 

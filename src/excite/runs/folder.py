@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import DivergedError, InputError
 from excite.files import expected, read_json
@@ -24,21 +24,12 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-ILLUSTRATION, ESTIMATES, BEST, CERTIFICATE = "illustration.json", "estimates", "best", "certificate.json"
+ESTIMATES, BEST = "estimates", "best"
 
 
-class _HasPath(Protocol):
-    @property
-    def path(self) -> Path: ...
-
-
-def _inside(name: str) -> cached_property[Path]:
+def _inside(name: str) -> "cached_property[Path]":
     """The file or folder of this name inside a folder."""
-
-    def place(folder: _HasPath) -> Path:
-        return folder.path / name
-
-    return cached_property(place)
+    return cached_property(lambda folder: folder.path / name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +44,7 @@ class ArmFolder:
     trace_file = _inside("trace.safetensors")
     metrics_file = _inside(history.METRICS)
     checkpoint_file = _inside(history.CHECKPOINT)
-    certificate_file = _inside(CERTIFICATE)
+    certificate_file = _inside("certificate.json")
     search_file = _inside("search.json")
     moments = _inside("moments")  # the recorder's vectors, during training
     trials = _inside("search")  # the trials of a grid search, during the search
@@ -197,16 +188,12 @@ class RunFolder:
     path: Path
 
     experiment_file = _inside(EXPERIMENT)
-    illustration_file = _inside(ILLUSTRATION)
+    illustration_file = _inside("illustration.json")
     teacher = _inside("teacher")
     pseudo_labels_file = _inside("teacher/pseudo.npz")
 
     def estimate_file(self, estimator: str = OWN) -> Path:
         return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
-
-    def log_file(self, task: str) -> Path:
-        """The log of one job of a sweep."""
-        return self.path / f"{task}.log"
 
     @property
     def exists(self) -> bool:
@@ -238,8 +225,7 @@ class RunFolder:
 
     @property
     def estimate_seconds(self) -> float:
-        stored = self.estimates.get(OWN)
-        return stored.seconds if stored else 0.0
+        return self.estimates[OWN].seconds if OWN in self.estimates else 0.0
 
     @cached_property
     def illustration(self) -> Illustration | None:
@@ -302,9 +288,9 @@ def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
 
 def needed_model(run: RunFolder, arm: str) -> ArmFolder:
     """Return a trained arm with weights."""
-    if not (files := needed_arm(run, arm)).has_checkpoint:
+    if not needed_arm(run, arm).has_checkpoint:
         raise _stored_without("weights", run, arm)
-    return files
+    return run.arm(arm)
 
 
 def needed_trace(run: RunFolder, arm: str) -> "Trace":
@@ -340,34 +326,29 @@ def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
     return {name: stored.get(name, missing) for name in every_name(run.experiment)}
 
 
-@dataclass(frozen=True)
-class StoredRates:
-    """The rates that an arm's choice may depend on, read from earlier stages."""
+def first_rate(run: RunFolder, arm: Arm, baseline: float) -> float:
+    """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
+    if arm.rates is not None:
+        return run.arm(arm.name).best_of_grid
+    if arm.multiple is not None:
+        return needed_estimate(run, arm.estimator or OWN).learning_rate(arm.multiple)
+    return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
 
-    run: RunFolder
-    rate: float  # the baseline's
 
-    def baseline(self) -> float:
-        return self.rate
-
-    def estimate(self, estimator: str) -> LipschitzEstimate:
-        stored = StoredEstimate.load(self.run.estimate_file(estimator))
-        if stored.estimate is None:
-            raise InputError(stored.problem)
-        return stored.estimate
-
-    def best_of_grid(self, arm: str) -> float:
-        return self.run.arm(arm).best_of_grid
+def batch_size(run: RunFolder, arm: Arm, baseline: float, default: int) -> int:
+    """Return the images per step of an arm; `default` is the experiment's number, `baseline` the baseline's rate."""
+    if arm.same_ratio:
+        return max(1, round(default * baseline / needed_estimate(run).learning_rate(1.0)))
+    return arm.size or default
 
 
 def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
     """Return the title of every arm of the runs, by its name."""
-    arms: dict[str, list[ArmFolder]] = {}
-    for arm in (arm for run in runs for arm in run.arms):
-        arms.setdefault(arm.name, []).append(arm)
-    return {name: arm_title(several) for name, several in arms.items()}
+    arms = [arm for run in runs for arm in run.arms]
+    names = dict.fromkeys(arm.name for arm in arms)
+    return {name: arm_title([arm for arm in arms if arm.name == name]) for name in names}
 
 
 def run_folders_in(folder: Path) -> list[RunFolder]:
-    """Return the run folders at any depth."""
+    """Return all runs in `folder`, at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]

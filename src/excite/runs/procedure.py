@@ -26,12 +26,10 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import ArmFolder, RunFolder, StoredRates, needed_model
+from excite.runs.folder import RunFolder, batch_size, first_rate, needed_model
 from excite.runs.records import StoredEstimate, recorded_stage
-from excite.runs.stages.attack import attack_arm, certify
-from excite.runs.stages.estimate import estimate, leader_of, share
-from excite.runs.stages.grid_search import check_search, search
-from excite.runs.stages.illustrate import attacked_examples, shown_arms
+from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
+from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import train_arm
 from excite.trace import Trace
@@ -41,8 +39,8 @@ from excite.training.distributed import ALONE, Ranks
 class Run:
     """An experiment in its folder. A folder that holds another experiment is refused.
 
-    Each method does one stage, after the stages that it needs. `arms` are the arms that will be asked for, by default
-    the experiment's.
+    Each method does one stage, after the stages that it needs. `arms` are checked before anything runs; by default
+    they are the experiment's.
     """
 
     def __init__(
@@ -144,7 +142,7 @@ class Run:
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:
         """Train one arm, after the stages that give it its rate.
 
-        A diverged training is a result too: it is recorded, and raises DivergedError now and whenever it is asked for.
+        A diverged training is recorded as a result, and every call raises DivergedError.
         `ranks` are the processes that train together. The first of them does the earlier stages.
         """
         chosen = arm_named(arm)
@@ -154,23 +152,26 @@ class Run:
                 if self._reads_own_trace(chosen.estimator):
                     self._train(arm_named("baseline"), ranks)
                 ranks.from_first(partial(self._reliable_estimate, chosen.estimator))
-            if chosen.rates is not None:
-                ranks.from_first(partial(self.search, arm))
+            if (n_rates := chosen.rates) is not None:
+                files = self.files.arm(arm)
+                stage = partial(search, self.parts, files, n_rates, self.console)
+                ranks.from_first(partial(self._once, files.search_file, stage))
         self._train(chosen, ranks)
 
     def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
         """Do the training stage of one arm, and its certificate."""
         files = self.files.arm(arm.name)
-        ranks.together(partial(self._once, files.outcome_file), partial(self._train_now, arm, files, ranks))
-        ranks.from_first(partial(once, files.certificate_file, partial(certify, files)))
+
+        def train_now() -> None:
+            baseline, default = self.parts.schedule(0), self.parts.batch_size
+            rate = ranks.from_first(lambda: first_rate(self.files, arm, baseline))
+            size = ranks.from_first(lambda: batch_size(self.files, arm, baseline, default))
+            train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
+
+        ranks.together(partial(self._once, files.outcome_file), train_now)
+        ranks.from_first(lambda: once(files.certificate_file, lambda: certify(files)))
         if files.problem:
             raise DivergedError(files.problem)
-
-    def _train_now(self, arm: Arm, files: ArmFolder, ranks: Ranks) -> None:
-        known = StoredRates(self.files, self.parts.schedule(0))
-        rate = ranks.from_first(partial(arm.first_rate, known))
-        size = ranks.from_first(partial(arm.batch_size, self.parts.batch_size, known))
-        train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
@@ -214,12 +215,10 @@ class Run:
         """The run that estimates L for this one, if the study shares L."""
         return leader_of(self.files) if is_shared(self.experiment, estimator) else None
 
-    def estimates(self, names: Iterable[str] = ()) -> dict[str, LipschitzEstimate | str]:
-        """Estimate L by several estimators, by default all; the value is the reason if one has no estimate."""
-        own = own_name(self.experiment)
-        names = names or every_name(self.experiment)
-        estimates = {name: self._estimate(OWN if name == own else name) for name in names}
-        return {name: stored.estimate or stored.problem for name, stored in estimates.items()}
+    def estimates(self) -> None:
+        """Estimate L by every estimator; those that have no estimate store the reason."""
+        for name in every_name(self.experiment):
+            self._estimate(OWN if name == own_name(self.experiment) else name)
 
     def estimates_from_trace(self) -> None:
         """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
@@ -227,7 +226,7 @@ class Run:
             return
         for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
             try:
-                self.estimates([name])
+                self._estimate(OWN if name == own_name(self.experiment) else name)
             except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
                 self.console.say(f"There will be no L by {name}: {error}")
 
@@ -252,14 +251,6 @@ class Run:
         """Train the arm if necessary, and return its trace."""
         self.train(arm)
         return Trace.load(self.files.arm(arm).trace_file)
-
-    def search(self, arm: str) -> float:
-        """Return the best rate of an arm's grid search."""
-        files, n_rates = self.files.arm(arm), arm_named(arm).rates
-        if n_rates is None:
-            raise InputError(f"The arm {arm} has no grid of rates; name one such as grid:5.")
-        self._once(files.search_file, lambda: search(self.parts, files, n_rates, self.console))
-        return files.best_of_grid
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Evaluate a trained arm on the test images, clean and under attack."""

@@ -39,7 +39,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class StoredEstimate(Record, frozen=True):
-    """An estimate of L, or the reason why the estimator has none."""
+    """An estimate of L, or the reason why there is none."""
 
     estimate: LipschitzEstimate | None
     seconds: float

@@ -9,7 +9,8 @@ from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
-from excite.runs.folder import ArmFolder, RunFolder, StoredRates, run_folders_in
+from excite.runs.collection import collect
+from excite.runs.folder import ArmFolder, RunFolder, batch_size, first_rate
 from excite.training import history
 
 
@@ -35,15 +36,13 @@ def verify(folder: Path, *, accept: bool = False) -> Verification:
 
     Files that are not JSON or have another format cannot be accepted.
     """
-    runs = run_folders_in(folder)
-    if not runs:
-        raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
+    runs = collect([folder])
     checked = {path: _problem(path) for run in runs for path in run.files()}
     accepted = [path for path, problem in checked.items() if accept and problem and _accept(path)]
     checked |= dict.fromkeys(accepted)
     problems = [problem for problem in checked.values() if problem]
     if not problems:  # files can only be compared with each other if each of them is sound
-        problems = [str(error) for run in runs for error in _contradictions(run)]
+        problems = [problem for run in runs for problem in _contradictions(run)]
     return Verification(len(checked), tuple(problems), tuple(map(str, accepted)))
 
 
@@ -91,7 +90,7 @@ def _resealed(value: Any) -> Any:
     return sealed({key: entry for key, entry in value.items() if key != "sha256"})
 
 
-def _contradictions(run: RunFolder) -> Iterator[ExciteError]:
+def _contradictions(run: RunFolder) -> Iterator[str]:
     """Find files that contradict the experiment or each other."""
     from excite.runs.assemble import look_up
     from excite.schedules import rescale
@@ -100,32 +99,25 @@ def _contradictions(run: RunFolder) -> Iterator[ExciteError]:
         run.to_json()
         baseline, epochs = look_up(run.experiment).schedule, run.experiment.training.epochs
     except ExciteError as error:
-        yield error
+        yield str(error)
         return
+    n_test, usual_size = run.experiment.data.test_examples, run.experiment.training.batch_size
     for arm in run.arms:
         schedule = rescale(baseline, arm.rate, horizon=epochs)
         scheduled = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
         wrong = [epoch.epoch for epoch in scheduled if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
         if wrong:
-            yield CorruptFileError(f"{arm.metrics_file}: the rate of epoch {wrong[0]} differs from the schedule's.")
+            yield f"{arm.metrics_file}: the rate of epoch {wrong[0]} differs from the schedule's."
         if not arm.problem and len(arm.epochs) != epochs:
-            yield CorruptFileError(f"{arm.metrics_file} has {len(arm.epochs)} of {epochs} epochs.")
-        n_test = run.experiment.data.test_examples
+            yield f"{arm.metrics_file} has {len(arm.epochs)} of {epochs} epochs."
         if arm.evaluation and n_test and len(arm.evaluation.correct) != n_test:
-            yield CorruptFileError(f"{arm.evaluation_file} does not have the {n_test} test images of the experiment.")
-        yield from _other_choices(run, arm, baseline(0))
-
-
-def _other_choices(run: RunFolder, arm: ArmFolder, baseline: float) -> Iterator[ExciteError]:
-    """Find an arm that was trained at another rate or batch size than its definition gives."""
-    own, largest = run.experiment.training.batch_size, arm.outcome.largest_batch
-    known = StoredRates(run, baseline)
-    try:
-        rate = arm.arm.first_rate(known)
-        batch_size = arm.arm.batch_size(own if largest is None else min(own, largest), known)
-    except FileNotFoundError:  # the folder was stored without the files of earlier stages
-        return
-    if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
-        yield CorruptFileError(f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}.")
-    if (arm.outcome.batch_size or batch_size) != batch_size:
-        yield CorruptFileError(f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {batch_size}.")
+            yield f"{arm.evaluation_file} does not have the {n_test} test images of the experiment."
+        try:
+            rate = first_rate(run, arm.arm, baseline(0))
+            size = batch_size(run, arm.arm, baseline(0), min(usual_size, arm.outcome.largest_batch or usual_size))
+        except (FileNotFoundError, InputError):  # the folder was stored without the files of earlier stages
+            continue
+        if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
+            yield f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}."
+        if (arm.outcome.batch_size or size) != size:
+            yield f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {size}."

@@ -1,21 +1,77 @@
-"""Sweep over values and seeds: one run folder per combination, filled by jobs that run in parallel."""
+"""Many runs: a sweep over values and seeds, whose jobs run in parallel, and the paper's choice of a batch size.
 
+A job estimates L for one run folder, or trains and attacks one arm of it.
+"""
+
+import contextlib
 import itertools
+import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from excite.console import Speaker
-from excite.errors import InputError
-from excite.execution import UNSHARED, Shards, executor
+from excite import data
+from excite.console import Console, Speaker
+from excite.errors import DivergedError, ExciteError, InputError, InterruptedRunError
+from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
+from excite.execution import UNSHARED, Executor, Shards, executor
+from excite.files import being_made
 from excite.registry import LONGEST_NAME
+from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import check_not_a_run, seedless
-from excite.runs.experiment import Experiment, check_estimators, is_wanted, with_values
+from excite.runs.experiment import Experiment, check_estimators, estimator_of, is_shared, is_wanted, with_values
+from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.sweeps.jobs import Job, JobEnd, earlier_outcome, jobs_of, run_jobs
+from excite.runs.records import StoredEstimate
+from excite.runs.stages.rate import leader_of
+
+ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "stated"
+
+
+@dataclass(frozen=True)
+class Job:
+    folder: Path
+    task: str
+    needs: tuple["Job", ...] = field(default=(), compare=False)
+
+    @property
+    def estimator(self) -> str | None:
+        """The preset whose L it estimates; "" is the experiment's own, None if the job trains an arm."""
+        task, _, name = self.task.partition("@")
+        return name if task == ESTIMATE_L else None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files it leaves behind, in order; a training that diverged is not attacked."""
+        if self.estimator is not None:
+            return (RunFolder(self.folder).estimate_file(self.estimator),)
+        arm = RunFolder(self.folder).arm(self.task)
+        best = (arm.best.evaluation_file,) if arm.best.has_checkpoint else ()
+        return (arm.outcome_file, arm.evaluation_file, *best)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.task}.log"
+
+    def __str__(self) -> str:
+        return f"{self.folder.name} {self.task}"
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended. A training that diverged is a result; a job without a result has failed."""
+
+    status: Literal["done", "diverged", "failed"]
+    reason: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.status} in {self.seconds:.1f} s" + (f": {self.reason}" if self.reason else "")
 
 
 @dataclass(frozen=True)
@@ -44,20 +100,36 @@ class Sweep:
 
 
 def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
-    """Every combination of the experiment's `sweep` table, by the run folder it gets; `seeds` replaces its seeds."""
+    """Return every combination of the experiment's `sweep` table by its run folder; `seeds` replaces its seeds.
+
+    If L is wanted though no arm needs it, one run alone estimates it: the first with the experiment's own values, or
+    else the first.
+    """
     check_not_a_run(folder)
     values = {key: options for key, options in experiment.sweep.items() if key != "seed"}
     values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else list(range(seeds))
     if empty := [key for key, options in values.items() if not options]:
         raise InputError(f"The sweep over {', '.join(empty)} has no values: name some, or leave the key out.")
-    short = _short_names(values)
+    last_words = [key.rpartition(".")[2] for key in values]
+    names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
     runs: dict[Path, Experiment] = {}
     for chosen in itertools.product(*values.values()):
-        path = folder / _short(",".join(f"{name}-{_slug(value)}" for name, value in zip(short, chosen, strict=True)))
+        path = folder / _folder_name(zip(names, chosen, strict=True))
         if path in runs:
             raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
         runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
-    return _estimating_once(experiment, runs) if is_wanted(experiment) else runs
+    if not is_wanted(experiment):
+        return runs
+    estimating = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
+    without = {"lipschitz.wanted": False}
+    return {path: run if path == estimating else with_values(run, without) for path, run in runs.items()}
+
+
+def _folder_name(values: Iterable[tuple[str, Any]]) -> str:
+    """Return a name such as `batch_size-64,seed-0`; the end of a name that is too long becomes a hash of the whole."""
+    words = ((name, re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")) for name, value in values)
+    name = ",".join(f"{key}-{word}" for key, word in words)
+    return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
 
 
 def sweep(
@@ -99,24 +171,171 @@ def sweep(
     return Sweep(folder, outcomes)
 
 
-def _estimating_once(experiment: Experiment, runs: Mapping[Path, Experiment]) -> dict[Path, Experiment]:
-    """Let one run alone estimate an L that no arm needs: the first with the experiment's own values, or the first."""
-    chosen = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
-    without = {"lipschitz.wanted": False}
-    return {path: run if path == chosen else with_values(run, without) for path, run in runs.items()}
+def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
+    """Return one job per arm, and one for each L that is needed or wanted, after the jobs that they need.
+
+    An estimate may need the baseline's training. Where a study shares its L, one run estimates it from its own
+    baseline, and the other runs wait for it.
+    """
+
+    def estimate(folder: Path, name: str) -> Job:
+        leader = leader_of(RunFolder(folder)) if is_shared(experiment, name) else None
+        needs: tuple[Job, ...] = ()
+        if leader is not None:
+            needs = (estimate(leader.path, name),)
+        elif estimator_of(experiment, name).needs == "trace":
+            needs = (Job(folder, "baseline"),)
+        return Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L, needs)
+
+    def in_order(job: Job) -> Iterator[Job]:
+        for needed in job.needs:
+            yield from in_order(needed)
+        yield job
+
+    chosen = [arm_named(arm) for arm in arms]
+    of_arms = [
+        Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),)) for arm in chosen
+    ]
+    wanted = [estimate(folder, OWN)] if is_wanted(experiment) else []
+    needed = [earlier for job in of_arms for earlier in in_order(job) if earlier is not job]
+    needed += [earlier for job in wanted for earlier in in_order(job)]
+    return list(dict.fromkeys([*needed, *of_arms]))
 
 
-def _short_names(keys: Iterable[str]) -> list[str]:
-    """The last word of each dotted key, or all of it where two keys end alike."""
-    keys = list(keys)
-    last = [key.rpartition(".")[2] for key in keys]
-    return [word if last.count(word) == 1 else key for key, word in zip(keys, last, strict=True)]
+def earlier_outcome(job: Job) -> JobEnd | None:
+    """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
+    if all(file.exists() for file in job.files):
+        has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
+        return JobEnd("done", "earlier") if has_result else None
+    arm = RunFolder(job.folder).arm(job.task)
+    if job.estimator is None and arm.trained and arm.problem:
+        return JobEnd("diverged", arm.problem)
+    return None
 
 
-def _short(name: str) -> str:
-    """Shorten a name that is too long for a folder: its end becomes a hash of the whole."""
-    return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
+def run_jobs(
+    jobs: Iterable[Job], engine: Executor, *, device: str | None = None, shards: Shards = UNSHARED
+) -> Iterator[tuple[Job, JobEnd]]:
+    """Yield each job with its outcome as it ends; a job starts when all jobs that it needs have ended.
+
+    Jobs that another sweep in the same folder is working on start last. A job that needs a failed one fails.
+    """
+    waiting, running, ended = list(jobs), dict[Any, Job](), dict[Job, JobEnd]()
+    while waiting or running:
+        ready = [job for job in waiting if all(needed in ended for needed in job.needs)]
+        for job in sorted(ready, key=lambda job: any(being_made(file) for file in job.files)):
+            failed = next((needed for needed in job.needs if ended[needed].status == "failed"), None)
+            if failed:
+                waiting.remove(job)
+                ended[job] = JobEnd("failed", f"it needs a job that failed: {ended[failed].reason}")
+                yield job, ended[job]
+            elif len(running) < engine.n_workers:
+                waiting.remove(job)
+                running[engine.submit(perform, job, device, shards)] = job
+        for task in engine.wait(running) if running else ():
+            job = running.pop(task)
+            try:
+                ended[job] = task.result()
+            except ExciteError as error:  # its process died too often
+                ended[job] = JobEnd("failed", f"{error} The log is {job.log}.")
+            yield job, ended[job]
 
 
-def _slug(value: Any) -> str:
-    return re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")
+def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
+    """Run one job, or resume it; its attack is divided among `shards`. Progress goes to a log in the run folder.
+
+    Every error becomes an outcome, except an interrupt: the engine decides whether the job starts again.
+    """
+    started, problem = time.perf_counter(), None
+
+    def ended(status: Literal["done", "diverged", "failed"], reason: str = "") -> JobEnd:
+        return JobEnd(status, reason, time.perf_counter() - started)
+
+    with (
+        job.log.open("a", encoding="utf-8") as log,
+        contextlib.redirect_stderr(log),
+        contextlib.redirect_stdout(log),
+    ):
+        console = Console()
+        console.say(f"{job} in process {os.getpid()}")
+        try:
+            run = Run.open(job.folder, console=console, device=device)
+            if job.estimator is None:
+                problem = run.finish(job.task, shards)
+            else:
+                run.estimate(job.estimator)
+        except InterruptedRunError:
+            raise
+        except ExciteError as error:
+            console.say(f"error: {error}")
+            return ended("failed", str(error))
+        except Exception as error:  # the other jobs go on
+            console.say(traceback.format_exc())
+            return ended("failed", f"{error!r}, see {job.log}")
+    return ended("diverged", problem) if problem else ended("done")
+
+
+@dataclass(frozen=True)
+class BatchSizeChoice:
+    """For each batch size, the share of epochs at which Assumption 2 holds and the clean accuracy; and the choice."""
+
+    fractions: dict[int, float]
+    accuracies: dict[int, float]
+    threshold: float
+    chosen: int | None
+    conclusion: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"batch {size}: Assumption 2 holds in {self.fractions[size]:.0%} of the epochs, "
+            f"clean accuracy {self.accuracies[size]:.2%}"
+            for size in sorted(self.fractions)
+        ]
+        return "\n".join([*lines, self.conclusion])
+
+
+def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:
+    """Train the baseline of each run and choose a batch size; sizes that diverge are left out.
+
+    `threshold` is the clean accuracy to reach, by default the paper's.
+    """
+    if threshold is None:
+        threshold = papers_threshold(next(iter(runs.values())).experiment.data.name)
+    fractions, accuracies = {}, {}
+    for size, run in runs.items():
+        try:
+            fractions[size] = acuteness(run.trace("baseline")).fraction
+        except DivergedError as error:
+            run.console.say(f"batch {size}: {error}")
+        else:
+            accuracies[size] = run.files.arm("baseline").epochs[-1].extra["test_accuracy"]
+    if not fractions:
+        raise DivergedError("Training diverged at every batch size. Give the baseline a lower rate.")
+    try:
+        chosen = choose_batch_size(fractions, accuracies, threshold)
+    except InputError as error:
+        return BatchSizeChoice(fractions, accuracies, threshold, None, str(error))
+    most = max(fractions.values())
+    start = "with Assumption 2" if most >= 1 else f"at which Assumption 2 holds most often, in {most:.0%} of the epochs"
+    conclusion = f"Choose {chosen}: from the smallest size {start}, down to an accuracy of {threshold:.0%}."
+    return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)
+
+
+def papers_threshold(data_set: str) -> float:
+    """Return the clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
+    return 0.6 if data.find(data_set).num_classes == 100 else 0.8
+
+
+def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:
+    """Refuse batch sizes larger than an epoch, and trainings of too few epochs."""
+    images = experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
+    if (largest := max(sizes)) > images:
+        raise InputError(f"An epoch has {images:,} images, too few for batches of {largest:,}. Try at most {images}.")
+    if experiment.training.epochs < FEWEST_MOMENTS:
+        raise InputError(
+            f"Assumption 2 is evaluated from epoch to epoch, and {experiment.training.epochs} epochs are too few. "
+            f"Train at least {FEWEST_MOMENTS}."
+        )

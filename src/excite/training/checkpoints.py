@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Real
 from pathlib import Path
@@ -34,7 +34,7 @@ def weights_file(folder: Path, epoch: int, step: int = 0) -> Path:
 def save(
     weights: Path,
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     facts: dict[str, Any],
     extra: Mapping[str, Tensor] = MappingProxyType({}),
     *,
@@ -42,31 +42,22 @@ def save(
 ) -> None:
     """Write weights, optimizer, random state and `extra` to `weights`, then the JSON file that makes them valid.
 
-    The weights of the previous checkpoint stay until the new one is valid. If several processes train together, the
-    first one saves, with the `own_state` of the `others` in the order of their ranks. A name in such a state that
-    begins with `EXTRA` replaces that tensor of `extra` in its process.
+    Without an optimizer, only the weights are written. Those of the previous checkpoint stay until the new one is
+    valid. If several processes train together, the first one saves, with the `own_state` of the `others` in the order
+    of their ranks. A name in such a state that begins with `EXTRA` replaces that tensor of `extra` in its process.
     """
-    optimizer_tensors, optimizer_facts = _split_optimizer(optimizer)
-    groups = {
-        "model": model.state_dict(),
-        "optimizer": optimizer_tensors,
-        "random": state_tensors(device_of(model)),
-        "extra": extra,
+    groups: dict[str, Mapping[str, Tensor]] = {"model": model.state_dict()}
+    if optimizer is not None:
+        groups["optimizer"], optimizer_facts = _split_optimizer(optimizer)
+        groups |= {"random": state_tensors(device_of(model)), "extra": extra}
+        groups |= {f"rank{rank}": state for rank, state in enumerate(others, start=1)}
+        facts = {"optimizer": optimizer_facts} | facts
+    tensors = {  # clones, because tied weights share memory
+        f"{group}.{name}": tensor.detach().clone(memory_format=torch.contiguous_format)
+        for group, named in groups.items()
+        for name, tensor in named.items()
     }
-    groups |= {f"rank{rank}": state for rank, state in enumerate(others, start=1)}
-    tensors = {
-        f"{group}.{name}": _storable(tensor) for group, named in groups.items() for name, tensor in named.items()
-    }
-    _write(weights, tensors, {"optimizer": optimizer_facts} | facts)
-
-
-def save_model(weights: Path, model: nn.Module, facts: dict[str, Any]) -> None:
-    """Write the weights alone, for `load_model`, with `facts` about them."""
-    _write(weights, {f"model.{name}": _storable(tensor) for name, tensor in model.state_dict().items()}, facts)
-
-
-def _write(weights: Path, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
-    write_bytes(weights, safetensors.torch.save(dict(tensors)))
+    write_bytes(weights, safetensors.torch.save(tensors))
     write_json(weights.parent / CHECKPOINT, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
     _remove_other_weights(weights)
 
@@ -89,24 +80,19 @@ def restore(
     if rank == 0:
         _remove_other_weights(folder / facts["weights"])  # left by a killed process
     _load_model(model, tensors, folder)
-    of_rank = _with_prefix(tensors, f"rank{rank}." if rank else "")
+    of_rank = with_prefix(tensors, f"rank{rank}." if rank else "")
     try:
-        _join_optimizer(optimizer, _with_prefix(tensors, "optimizer."), facts["optimizer"])
-        restore_tensors(_with_prefix(of_rank, "random."), device_of(model))
+        _join_optimizer(optimizer, with_prefix(tensors, "optimizer."), facts["optimizer"])
+        restore_tensors(with_prefix(of_rank, "random."), device_of(model))
         with torch.no_grad():
-            for name, value in _with_prefix(of_rank, "buffer.").items():
+            for name, value in with_prefix(of_rank, "buffer.").items():
                 model.get_buffer(name).copy_(value)
     except _MALFORMED as error:
         raise CorruptFileError(
             f"The checkpoint in {folder} does not fit this training ({error}). Use the optimizer that it was saved "
             f"with, or delete {folder} to train again from the start."
         ) from error
-    return facts, _with_prefix(tensors, EXTRA) | _with_prefix(of_rank, EXTRA)
-
-
-def read_facts(folder: Path) -> dict[str, Any] | None:
-    """Return the facts of the checkpoint without its tensors; None without a checkpoint."""
-    return read_json(folder / CHECKPOINT) if (folder / CHECKPOINT).exists() else None
+    return facts, with_prefix(tensors, EXTRA) | with_prefix(of_rank, EXTRA)
 
 
 def own_state(model: nn.Module) -> dict[str, Tensor]:
@@ -152,7 +138,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    weights = _with_prefix(tensors, "model.")
+    weights = with_prefix(tensors, "model.")
     if broken := [name for name, tensor in weights.items() if bool(tensor.isnan().any())]:
         raise CorruptFileError(f"The checkpoint in {folder} has NaN in {broken[0]}. Delete it to train again.")
     try:
@@ -166,13 +152,11 @@ def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str,
     entries = {f"{index}.{key}": value for index, named in state["state"].items() for key, value in named.items()}
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     scalars = {name: value for name, value in entries.items() if name not in tensors}
-    groups = [{key: _number(value) for key, value in group.items()} for group in state["param_groups"]]
+    groups = [
+        {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
     return tensors, {"scalars": scalars, "param_groups": groups}
-
-
-def _number(value: Any) -> Any:
-    """A learning rate may be a tensor, which JSON does not know."""
-    return value.tolist() if isinstance(value, Tensor) else value
 
 
 def _like(value: Any, current: object) -> Any:
@@ -189,12 +173,9 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _storable(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone(memory_format=torch.contiguous_format)  # tied weights would share memory
 
 
 Identity = dict[str, Any]  # plain values by name
@@ -238,43 +219,46 @@ def options(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Identi
     return {f"optimizer.{name}": _of_groups(name, groups) for name in sorted(names)}
 
 
-def another_rate(taken: Sequence[float], now: Sequence[float]) -> tuple[Identity, Identity]:
-    """Return both rates of the first epoch, after epoch 1, whose rate has changed; empty if none has.
-
-    >>> another_rate([0.1, 0.1, 0.1], [0.1, 0.05, 0.025])
-    ({'rate of epoch 2': 0.1}, {'rate of epoch 2': 0.05})
-    """
-    for epoch, (before, after) in enumerate(zip(taken[1:], now[1:], strict=True), start=2):
-        if not math.isclose(before, after, rel_tol=1e-6):  # a rate that is a tensor is rounded
-            return {f"rate of epoch {epoch}": before}, {f"rate of epoch {epoch}": after}
-    return {}, {}
-
-
-def check_same(folder: Path, saved: Identity, now: Identity, *, reached: Identity) -> None:
-    """Refuse to resume the training in `folder` as a different one, and name the differences.
+def check_same(
+    folder: Path,
+    optimizer: Optimizer,
+    now: Identity,
+    *,
+    epochs: int,
+    rate_of: Callable[[int], float] | None,
+) -> Identity:
+    """Refuse to resume the training in `folder` as a different one, or with fewer epochs than it has begun.
 
     Values that only one side has, as with older checkpoints, are not compared. Some optimizers count steps among their
-    options, so an optimizer that is used again in the same process may also have the values `reached`.
+    options, so an optimizer that is used again in the same process may also have the values it has reached. `rate_of`
+    is the schedule; epochs that have not begun may have any rate. Returns the identity, completed by the saved values.
     """
-    different = [
-        f"{name} was {saved[name]!r}, is {value!r}"
-        for name, value in now.items()
-        if name in saved and value not in (saved[name], reached.get(name, saved[name]))
-    ]
+    if not (folder / CHECKPOINT).exists():
+        return now
+    facts = read_json(folder / CHECKPOINT)
+    with expected(folder / CHECKPOINT):
+        saved, rates = dict(facts.get("identity", {})), facts.get("rates", [])
+        begun = facts["position"]["epoch"] + (facts["position"]["step"] > 0)
+        reached = options(optimizer, facts["optimizer"]["param_groups"])
+        different = [
+            f"{name} was {saved[name]!r}, is {value!r}"
+            for name, value in now.items()
+            if name in saved and value not in (saved[name], reached.get(name, saved[name]))
+        ]
+        if rate_of:  # that of epoch 0 is in `now`; rates that are tensors are rounded
+            changed = [i for i in range(1, len(rates)) if not math.isclose(rates[i], rate_of(i), rel_tol=1e-6)]
+            different += [f"rate of epoch {i + 1} was {rates[i]!r}, is {rate_of(i)!r}" for i in changed[:1]]
     if different:
         raise InputError(
             f"{folder} holds another training: {'; '.join(different)}. Use the same settings, train in another "
             f"folder, or delete {folder} to train again from the start."
         )
-
-
-def check_length(folder: Path, epochs: int, *, begun: int) -> None:
-    """Refuse fewer epochs than the training in `folder` has begun."""
     if begun > epochs:
         raise InputError(
             f"The training in {folder} has reached epoch {begun}, more than epochs={epochs}. Pass epochs={begun} or "
             f"more, train in another folder, or delete {folder} to train again from the start."
         )
+    return now | saved
 
 
 def _of_objective(objective: Objective) -> Identity:

@@ -156,7 +156,8 @@ class Ranks:
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Within the context, batch-norm does not wait for the other processes."""
-        layers = [] if self.itself is None or self.synchronized is None else _synchronized_layers(self.synchronized)
+        modules = self.synchronized.modules() if self.synchronized is not None and self.itself is not None else ()
+        layers = [layer for layer in modules if isinstance(layer, nn.SyncBatchNorm)]
         try:
             for layer in layers:
                 layer.process_group = self.itself
@@ -219,7 +220,3 @@ def _synchronize_batch_norm(model: nn.Module, first: bool) -> dist.ProcessGroup 
     nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     itself: dist.ProcessGroup = dist.new_subgroups(group_size=1)[0]  # type: ignore[no-untyped-call]
     return itself
-
-
-def _synchronized_layers(module: nn.Module) -> list[nn.SyncBatchNorm]:
-    return [layer for layer in module.modules() if isinstance(layer, nn.SyncBatchNorm)]

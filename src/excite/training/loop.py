@@ -126,8 +126,7 @@ def train(
     check_whole("seed", seed, least=0)
     check_kind("model", model, "parameters", MODULE)
     keep_freed_memory()
-    _check_kinds(data, objective, optimizer)
-    _check_optimizer(model, optimizer)
+    _check_kinds(model, data, objective, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
     last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
     _check_fit(model, data, sum(map(len, last_batch)))
@@ -150,11 +149,11 @@ def train(
         images=int(data.epoch_images),
     )
     run = ResumableRun(
-        folder,
-        model,
-        optimizer,
-        scheduler,
-        recorder,
+        folder=folder,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        recorder=recorder,
         identity=this,
         epochs=epochs,
         batch_size=batch_size,
@@ -196,12 +195,12 @@ def train(
                     break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
-                metrics = run.finish_epoch(after_epoch, measure_again=measure_again, last=epoch + 1 == epochs)
+                metrics = run.finish_epoch(after_epoch, measure_again=measure_again)
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
             if signal_number := ranks.agreed(stop.signal_number):
-                raise run.interrupted(signal_number, over=run.position.epoch == epochs)
+                raise run.interrupted(signal_number)
     return run.training
 
 
@@ -237,7 +236,7 @@ def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
     return math.log(data.largest_label + 1) if ours else None
 
 
-def _check_kinds(data: object, objective: object, optimizer: object) -> None:
+def _check_kinds(model: nn.Module, data: object, objective: object, optimizer: Optimizer) -> None:
     if isinstance(data, Dataset):
         raise InputError(f"{data.name} is a data set with two splits; pass one of them, such as dataset.train.")
     if not hasattr(data, "order"):
@@ -253,12 +252,9 @@ def _check_kinds(data: object, objective: object, optimizer: object) -> None:
     if isinstance(optimizer, LBFGS):
         raise InputError("LBFGS evaluates the loss several times per step, which this loop does not; use SGD or Adam.")
 
-
-def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     known = {id(parameter) for parameter in model.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    n_foreign = sum(id(parameter) not in known for parameter in held)
-    if n_foreign:
+    if n_foreign := sum(id(parameter) not in known for parameter in held):
         raise InputError(
             f"{n_foreign} of the {len(held)} tensors of the optimizer do not belong to this model, as after copying "
             "the model. Make a new optimizer: torch.optim.SGD(model.parameters(), lr=…)."

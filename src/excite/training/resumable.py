@@ -4,7 +4,7 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from excite.trace import Recorder
 from excite.training import checkpoints, history
 from excite.training.checkpoints import Identity
 from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
-from excite.training.distributed import ALONE, Ranks
+from excite.training.distributed import Ranks
 from excite.training.history import EpochMetrics, TrainingHistory
 
 KEPT = 16  # losses kept of the first batches; they tell an easy first batch from a rise of the loss
@@ -39,39 +39,39 @@ class Position:
     losses: list[float] = field(default_factory=list)
 
 
+@dataclass(eq=False, kw_only=True)
 class ResumableRun:
     """A training that can be saved and resumed; without a folder it saves nothing.
 
     With several `ranks`, all processes call every method and read the folder, and the first one writes it.
     """
 
-    def __init__(
-        self,
-        folder: Path | None,
-        model: nn.Module,
-        optimizer: Optimizer,
-        scheduler: ScheduledRate,
-        recorder: Recorder | None = None,
-        *,
-        identity: Identity,
-        epochs: int,
-        batch_size: int,
-        guessing: float | None = None,
-        online: OnlineRate | None = None,
-        ranks: Ranks = ALONE,
-    ) -> None:
-        self.folder, self.model, self.optimizer, self.scheduler = folder, model, optimizer, scheduler
-        self.recorder, self.identity, self.online, self.ranks = recorder, identity, online, ranks
-        self.batch_size, self.guessing = batch_size, guessing
-        self.position = Position()
-        self.initial_loss: float | None = None
-        self.first_losses: list[float] = []
-        self.finished: list[EpochMetrics] = []
+    folder: Path | None
+    model: nn.Module
+    optimizer: Optimizer
+    scheduler: ScheduledRate
+    recorder: Recorder | None
+    identity: Identity
+    epochs: int
+    batch_size: int
+    guessing: float | None  # the loss of a network that guesses, if that is known
+    online: OnlineRate | None
+    ranks: Ranks
+    position: Position = field(default_factory=Position)
+    initial_loss: float | None = None
+    first_losses: list[float] = field(default_factory=list)
+    finished: list[EpochMetrics] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        folder, ranks = self.folder, self.ranks
         if not folder:
             self._check_start()
             return
-        self._check_same(folder, epochs)
-        saved = checkpoints.restore(folder, model, optimizer, rank=ranks.rank)
+        rate_of = None if self.online else lambda epoch: self.scheduler.rates(epoch)[0]  # an online rate changes
+        self.identity = checkpoints.check_same(
+            folder, self.optimizer, self.identity, epochs=self.epochs, rate_of=rate_of
+        )
+        saved = checkpoints.restore(folder, self.model, self.optimizer, rank=ranks.rank)
         if len(set(ranks.gather(saved[0]["weights_sha256"] if saved else None))) > 1:
             raise InputError(
                 f"The processes see different checkpoints in {folder}. Use a folder that all machines share."
@@ -84,37 +84,17 @@ class ResumableRun:
                 self.first_losses = list(facts.get("first_losses", []))  # missing from older checkpoints
             self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
             with expected(folder / history.CHECKPOINT):
-                scheduler.load_state_dict(facts["scheduler"])
+                self.scheduler.load_state_dict(facts["scheduler"])
                 if self.position.step:  # or torch warns that the scheduler steps first
-                    optimizer._opt_called = True  # type: ignore[attr-defined]
-                if recorder:
-                    recorder.restore(extra, facts["recorder"])
-                if online:
-                    names = {name.removeprefix(ONLINE): name for name in extra if name.startswith(ONLINE)}
-                    online.restore({name: extra[full] for name, full in names.items()}, facts["online"])
+                    self.optimizer._opt_called = True  # type: ignore[attr-defined]
+                if self.recorder:
+                    self.recorder.restore(extra, facts["recorder"])
+                if self.online:
+                    self.online.restore(checkpoints.with_prefix(extra, ONLINE), facts["online"])
         else:
             self._check_start()
             ranks.from_first(partial(history.rewind, folder, 0))  # left by a training whose checkpoint was deleted
             self.save()
-
-    def _check_same(self, folder: Path, epochs: int) -> None:
-        """Refuse to resume a different training, or one with fewer epochs, before anything is restored."""
-        facts = checkpoints.read_facts(folder)
-        if facts is None:
-            return
-        with expected(folder / history.CHECKPOINT):
-            saved, position = dict(facts.get("identity", {})), Position(**facts["position"])
-            reached = checkpoints.options(self.optimizer, facts["optimizer"]["param_groups"])
-            before, after = self._another_rate(facts.get("rates", []))
-            checkpoints.check_same(folder, saved | before, self.identity | after, reached=reached)
-            checkpoints.check_length(folder, epochs, begun=position.epoch + (position.step > 0))
-        self.identity = self.identity | saved
-
-    def _another_rate(self, taken: Sequence[float]) -> tuple[Identity, Identity]:
-        """Compare the schedule with the rates of the epochs that were begun; later epochs may have any rate."""
-        if self.online:  # the rates were found during training
-            return {}, {}
-        return checkpoints.another_rate(taken, [self.scheduler.rates(epoch)[0] for epoch in range(len(taken))])
 
     @property
     def rate(self) -> float:
@@ -182,9 +162,8 @@ class ResumableRun:
         measure: Callable[[nn.Module], dict[str, float]] | None = None,
         *,
         measure_again: Callable[[int], list[float]],
-        last: bool = False,
     ) -> EpochMetrics:
-        """End the epoch and record its metrics, with those of `measure(model)`; the training ends with the `last` one.
+        """End the epoch and record its metrics, with those of `measure(model)`.
 
         `measure_again(n)` returns the losses of the first n batches of the training with the current weights. It is
         called if the loss is above its initial value.
@@ -195,7 +174,7 @@ class ResumableRun:
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
         if not self.online:  # it checks that itself
-            self._check_collapse(loss, measure_again, last)
+            self._check_collapse(loss, measure_again)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
         if self.folder and self.ranks.first:
@@ -216,7 +195,7 @@ class ResumableRun:
             self.save()
             raise
 
-    def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]], last: bool) -> None:
+    def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]]) -> None:
         """Raise DivergedError if the training has collapsed in an epoch of this mean loss."""
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
         initial = self.initial_loss or loss
@@ -228,7 +207,7 @@ class ResumableRun:
             reference,
             steps=steps,
             images=steps * self.batch_size,
-            over=last,
+            over=self.position.epoch + 1 == self.epochs,
             ending=fmean(taken[len(taken) // 2 :]) if taken else None,
             what=what,
         )
@@ -249,9 +228,10 @@ class ResumableRun:
         if problem := broken_number(self.model, self.optimizer):
             raise InputError(f"Before the first step, {problem}. Start from finite weights.")
 
-    def interrupted(self, signal_number: int, *, over: bool = False) -> InterruptedRunError:
-        """Return the error that stops the training; after its last epoch it is `over`, and its caller is stopped."""
-        reached = "after the last epoch" if over else f"in epoch {self.position.epoch + 1}"
+    def interrupted(self, signal_number: int) -> InterruptedRunError:
+        """Return the error that stops the training; after its last epoch, it stops the caller."""
+        epoch = self.position.epoch
+        reached = "after the last epoch" if epoch == self.epochs else f"in epoch {epoch + 1}"
         saved = (
             f"Saved in {self.folder}: run the same command again to resume." if self.folder else "Nothing was saved."
         )

@@ -21,7 +21,7 @@ from excite.runs.assemble import assemble
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.runs.records import Illustration
-from excite.runs.stages.illustrate import attacked_examples, choose, png
+from excite.runs.stages.attack import attacked_examples, choose, png
 
 
 def test_every_arm_that_was_recorded_keeps_its_certificate(tiny: Path, tmp_path: Path) -> None:

@@ -1,21 +1,25 @@
-"""Evaluate trained models under attack: an arm of a run, or a user's own model with its weights from a file."""
+"""Attack trained models: an arm of a run, a user's own model with its weights from a file, and a few images to show."""
 
+import base64
 import hashlib
 import importlib
-import inspect
+import io
 import math
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from excite import data, models
 from excite.attacks import Attack
+from excite.attacks.protocol import AttackWarning
 from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
@@ -23,15 +27,17 @@ from excite.evaluation import Evaluation, Shards, evaluate
 from excite.excitation import FEWEST_MOMENTS, smoothness
 from excite.excitation import certify as certify_path
 from excite.execution import UNSHARED
+from excite.randomness import seeded
 from excite.runs.assemble import Parts, usable_device
-from excite.runs.folder import ArmFolder
-from excite.runs.records import Certified
+from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.records import Attacked, Certified, Example, Illustration, Prediction
 
+N_EXAMPLES = 4  # images to show
 PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
 
 
 def certify(arm: ArmFolder) -> None:
-    """Write the arm's certificate; arms that diverged or have fewer than three epochs get none."""
+    """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
         return
@@ -106,7 +112,7 @@ def attack_target(
 ) -> tuple[Evaluation, Path]:
     """Evaluate the target under `attacks`, on all its images or on `examples` of them; return the result and its file.
 
-    Every combination of attacks, options and images has a file of its own in the target's folder.
+    Every combination of attacks, options and images has its own file in the target's folder.
     """
     if examples is not None:
         target = replace(target, images=target.images.subset(examples, subset_seed))
@@ -150,16 +156,11 @@ def _from_factory(path: str) -> nn.Module:
     if not callable(factory):
         raise InputError(f"{path} is a {type(factory).__name__}. Name a function that returns a torch module.")
     try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
-        raise InputError(
-            f"{path}() fails: {error}. Name a function without arguments, such as `def mine(): return "
-            f"{factory_name}(…)`."
-        ) from error
-    try:
         built = factory()
     except Exception as error:
-        raise InputError(f"{path}() failed: {error!r}. Name a function that returns a torch module.") from error
+        raise InputError(
+            f"{path}() failed: {error!r}. Name a function without arguments that returns a torch module."
+        ) from error
     if not isinstance(built, nn.Module):
         raise InputError(f"{path}() returned a {type(built).__name__}, not a torch module.")
     return built
@@ -191,3 +192,93 @@ def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         if stripped.keys() == model.state_dict().keys():
             return stripped
     return state
+
+
+def shown_arms(run: RunFolder) -> list[ArmFolder]:
+    return [arm for arm in run.arms if not arm.problem and arm.has_checkpoint]
+
+
+def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) -> Illustration:
+    """Attack `count` test images against every arm that has weights, with the first attack of the experiment."""
+    arms = shown_arms(run)
+    if not arms:
+        raise InputError("The run folder holds no checkpoint; train an arm first.")
+    if not parts.attacks:
+        raise InputError("The experiment names no attack; name one under [attacks].")
+    name, attack = next(iter(parts.attacks.items()))
+    stage, attack = attack.stages[0]  # of a cascade, its first attack
+    numbers, chosen = choose(run, len(parts.test), count)
+    x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
+    moved, before, after = {}, {}, {}
+    for arm in arms:
+        model = arm.load_into(parts.new_model()).cpu().eval()  # on the CPU, for the same images on every machine
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
+            generator = seeded(run.experiment.seed, "page", name)
+            moved[arm.name] = attack(model, x, y, generator).detach()
+        before[arm.name], after[arm.name] = _probabilities(model, x), _probabilities(model, moved[arm.name])
+    largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
+    classes = parts.class_names
+    examples = tuple(
+        Example(
+            number=int(numbers[i]),
+            name=classes[int(y[i])],
+            picture=png(x[i]),
+            attacked=tuple(
+                Attacked(
+                    arm=arm.title,
+                    perturbation=png(0.5 + (moved[arm.name][i] - x[i]) * (0.5 / (largest or 1.0))),
+                    picture=png(moved[arm.name][i]),
+                    before=_prediction(before[arm.name][i], int(y[i]), classes),
+                    after=_prediction(after[arm.name][i], int(y[i]), classes),
+                )
+                for arm in arms
+            ),
+        )
+        for i in range(len(numbers))
+    )
+    attack_name = f"{name} ({stage})" if stage else name
+    return Illustration(attack_name, chosen, largest, examples, tuple(arm.name for arm in arms))
+
+
+def png(image: Tensor) -> str:
+    """Encode a C×H×W image with values in [0, 1] and one or three channels as a PNG data URI, with 8 bits a pixel."""
+    from PIL import Image
+
+    levels = (image.clamp(0, 1) * 255).round().to(torch.uint8)
+    pixels = levels[0] if len(levels) == 1 else levels.permute(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
+    """Choose random images that every arm classifies correctly, first those that the attack fools in some arms only.
+
+    Returns their numbers, and a description of the choice.
+    """
+    evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation]
+    evaluations = [evaluation for evaluation in evaluations if len(evaluation.correct) == total]
+    order = torch.randperm(total, generator=seeded(run.experiment.seed, "page")).numpy()
+    drawn = f"drawn at random (seed {run.experiment.seed}) from"
+    right = np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0)
+    if not evaluations or right.sum() < count:
+        return torch.as_tensor(np.sort(order[:count])), f"{drawn} {total:,}"
+    first = next(iter(run.experiment.attacks))
+    robust = np.array([np.asarray(evaluation.outcomes(first)) for evaluation in evaluations])
+    differing = right & (robust.any(axis=0) != robust.all(axis=0))
+    preferred = [*order[differing[order]], *order[(right & ~differing)[order]]][:count]
+    words = f"the {int(right.sum()):,} that every arm classifies correctly before the attack"
+    if differing.any():
+        words += f", first those that the attack fools in some arms only ({int(differing.sum()):,})"
+    return torch.as_tensor(sorted(int(number) for number in preferred)), f"{drawn} {words}"
+
+
+def _probabilities(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x).softmax(1)  # type: ignore[no-any-return]
+
+
+def _prediction(probabilities: Tensor, truth: int, classes: Sequence[str]) -> Prediction:
+    best = int(probabilities.argmax())
+    return Prediction(classes[best], float(probabilities[best]), best == truth)

@@ -1,7 +1,7 @@
 """Self-training: a teacher learns from the labelled images and labels the others; every arm then trains on both."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,6 @@ import msgspec
 import torch
 from torch import nn
 
-from excite import training
 from excite.attacks.fast_model import fast_inference
 from excite.console import Speaker
 from excite.data import Split
@@ -31,7 +30,7 @@ from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import STANDARD, Experiment, Record, Teacher
 from excite.runs.folder import RunFolder, needed_model
-from excite.runs.stages.train import epoch_accuracies
+from excite.runs.stages.train import epoch_accuracies, fit
 
 if TYPE_CHECKING:
     from excite.runs.procedure import Run
@@ -48,10 +47,25 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: 
         return parts
     if experiment.teacher is None:
         return replace(parts, pseudo_labelled=partial(_labelled_already, parts, source))
-    lesson = _Lesson(RunFolder(folder), experiment, experiment.teacher, source, console, device)
-    if not lesson.file.exists():
-        _ = lesson.parts  # a teacher that cannot be built fails here
-    return replace(parts, pseudo_labelled=lesson.labelled)
+    teacher, run = experiment.teacher, RunFolder(folder)
+
+    @cache
+    def teacher_parts() -> Parts:
+        return assemble(teacher_experiment(experiment, teacher), device=device)
+
+    def labelled() -> Split:
+        """Return the images with the teacher's labels; train the teacher first if that has not been done."""
+        unlabelled = load_unlabelled(source)
+        once(
+            run.pseudo_labels_file,
+            lambda: _teach(teacher_parts(), run, teacher, unlabelled, source=source, console=console),
+            say=console.say,
+        )
+        return PseudoLabels.load(run.pseudo_labels_file).attach(unlabelled)
+
+    if not run.pseudo_labels_file.exists():
+        teacher_parts()  # a teacher that cannot be built fails here
+    return replace(parts, pseudo_labelled=labelled)
 
 
 def unlabelled_source(experiment: Experiment) -> str | None:
@@ -102,67 +116,28 @@ def teacher_experiment(experiment: Experiment, teacher: Teacher) -> Experiment:
     )
 
 
-@dataclass(frozen=True)
-class _Lesson:
-    """Trains the teacher in the run folder and stores its labels there."""
-
-    run: RunFolder
-    experiment: Experiment
-    settings: Teacher
-    source: str
-    console: Speaker
-    device: str | None
-
-    @property
-    def file(self) -> Path:
-        return self.run.pseudo_labels_file
-
-    @cached_property
-    def parts(self) -> Parts:
-        return assemble(teacher_experiment(self.experiment, self.settings), device=self.device)
-
-    def labelled(self) -> Split:
-        """Return the images with the teacher's labels; train the teacher first if that has not been done."""
-        unlabelled = load_unlabelled(self.source)
-        once(self.file, partial(self._label, unlabelled), say=self.console.say)
-        return PseudoLabels.load(self.file).attach(unlabelled)
-
-    def _label(self, unlabelled: Unlabelled) -> None:
-        check_shape(unlabelled, self.parts.train.images.shape[1:])
-        model = self._train()
-        with self.console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
-            labelling = label_with(
-                model,
-                unlabelled,
-                source=self.source,
-                teacher={"run": self.run.path.name, "experiment": self.parts.experiment.to_json()},
-                threshold=self.settings.threshold,
-                balance=self.settings.balance,
-                on_progress=progress,
-            )
-        labelling.kept.save(self.file)
-        self.console.say(f"teacher: {labelling}")
-
-    def _train(self) -> nn.Module:
-        parts, rate = self.parts, self.parts.schedule(0)
-        settings, model = parts.experiment.training, parts.new_model()
-        with self.console.task(f"teacher: training at rate {rate:.4g}") as progress, parts.seeded(model):
-            training.train(
-                model,
-                parts.train,
-                parts.objective,
-                parts.new_optimizer(model, rate),
-                parts.schedule,
-                epochs=settings.epochs,
-                batch_size=settings.batch_size,
-                seed=parts.experiment.seed,
-                augment=parts.augment,
-                steps=settings.steps,
-                folder=self.run.teacher,
-                after_epoch=partial(epoch_accuracies, parts),
-                on_progress=progress,
-            )
-        return model
+def _teach(
+    parts: Parts, run: RunFolder, teacher: Teacher, unlabelled: Unlabelled, *, source: str, console: Speaker
+) -> None:
+    """Train the teacher in the run folder and store its labels there."""
+    check_shape(unlabelled, parts.train.images.shape[1:])
+    model, rate = parts.new_model(), parts.schedule(0)
+    with console.task(f"teacher: training at rate {rate:.4g}") as progress:
+        fit(
+            parts,
+            model,
+            parts.new_optimizer(model, rate),
+            parts.schedule,
+            folder=run.teacher,
+            after_epoch=lambda model: epoch_accuracies(parts, model),
+            on_progress=progress,
+        )
+    facts = {"run": run.path.name, "experiment": parts.experiment.to_json()}
+    keep = {"threshold": teacher.threshold, "balance": teacher.balance}
+    with console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
+        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
+    labelling.kept.save(run.pseudo_labels_file)
+    console.say(f"teacher: {labelling}")
 
 
 def _labelled_already(parts: Parts, source: str) -> Split:
@@ -184,16 +159,11 @@ def label_with_run(
     trained = needed_model(run.files, arm)
     unlabelled = load_unlabelled(source)
     check_shape(unlabelled, run.parts.test.images.shape[1:])
+    model = trained.load_into(run.parts.new_model())
+    facts = {"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()}
+    keep = {"threshold": threshold, "balance": balance}
     with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
-        labelling = label_with(
-            trained.load_into(run.parts.new_model()),
-            unlabelled,
-            source=source,
-            teacher={"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()},
-            threshold=threshold,
-            balance=balance,
-            on_progress=progress,
-        )
+        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
     labelling.kept.save(out)
     return labelling
 

@@ -3,22 +3,24 @@
 import logging
 import math
 import shutil
+from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
-from excite import training
 from excite.console import Speaker
 from excite.data import Split
 from excite.errors import DivergedError
 from excite.evaluation import Evaluation, evaluate
 from excite.lipschitz.online import OnlineRate
-from excite.randomness import device_of, undisturbed
+from excite.randomness import derive_seed, device_of, drawing_from, undisturbed
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.records import Outcome
-from excite.schedules import rescale
+from excite.schedules import Schedule, rescale
 from excite.training import checkpoints
 from excite.training.distributed import Ranks
+from excite.training.loop import train
 
 HELD_OUT_ACCURACY = "held_out_accuracy"
 
@@ -38,19 +40,13 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
     schedule = rescale(parts.schedule, rate, horizon=settings.epochs)
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
-    with console.task(title) as progress, parts.seeded(model):
+    with console.task(title) as progress:
         try:
-            training.train(
+            fit(
+                parts,
                 model,
-                parts.training_set,
-                parts.objective,
                 optimizer,
                 online.follow(schedule) if online else schedule,
-                epochs=settings.epochs,
-                batch_size=settings.batch_size,
-                seed=parts.experiment.seed,
-                augment=parts.augment,
-                steps=settings.steps,
                 folder=arm.path,
                 recorder=recorder,
                 online=online,
@@ -82,6 +78,24 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
             console.say(f"{arm.name}: {arm.epochs[-1]}")
 
     ranks.from_first(conclude)
+
+
+def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule, **options: Any) -> None:
+    """Train with the settings of the experiment; `options` of `excite.train` come on top or replace them.
+
+    Global random numbers, such as dropout's, depend on the experiment's seed alone.
+    """
+    settings, seed = parts.experiment.training, parts.experiment.seed
+    usual: dict[str, Any] = {
+        "data": parts.training_set,
+        "epochs": settings.epochs,
+        "batch_size": settings.batch_size,
+        "steps": settings.steps,
+        "augment": parts.augment,
+        "seed": seed,
+    }
+    with drawing_from(derive_seed(seed), device_of(model)):
+        train(model, objective=parts.objective, optimizer=optimizer, schedule=schedule, **(usual | options))
 
 
 def measure(parts: Parts, model: nn.Module, images: Split, *, attacked: bool = False) -> Evaluation:
@@ -123,5 +137,5 @@ def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float
     accuracy = measure(parts, model, parts.held_out, attacked=True).worst.value
     if accuracy > max((metrics.extra.get(HELD_OUT_ACCURACY, -math.inf) for metrics in finished), default=-math.inf):
         facts = {"epoch": epoch, HELD_OUT_ACCURACY: accuracy}
-        checkpoints.save_model(checkpoints.weights_file(arm.best.path, epoch), model, facts)
+        checkpoints.save(checkpoints.weights_file(arm.best.path, epoch), model, None, facts)
     return {HELD_OUT_ACCURACY: accuracy}

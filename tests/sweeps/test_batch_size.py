@@ -8,7 +8,7 @@ from excite.console import Console
 from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.procedure import Run
-from excite.runs.stages.batch_size import check_sizes, papers_threshold, try_batch_sizes
+from excite.sweeps.sweep import check_batch_sizes, papers_threshold, try_batch_sizes
 
 
 @pytest.mark.parametrize(("data_set", "threshold"), [("cifar10", 0.8), ("cifar100", 0.6), ("mnist", 0.8)])
@@ -29,7 +29,7 @@ def test_a_size_that_learns_too_little_is_not_chosen(tiny: Path, tmp_path: Path)
 
 def test_two_epochs_have_no_angle_and_are_refused_before_any_training(tiny: Path) -> None:
     with pytest.raises(InputError, match="at least 3"):
-        check_sizes(load(str(tiny), overrides=["training.epochs=2"]), [32])
+        check_batch_sizes(load(str(tiny), overrides=["training.epochs=2"]), [32])
 
 
 def test_where_every_size_diverges_that_is_said(tiny: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from excite.runs import load
 from excite.runs.assemble import Parts, assemble
 from excite.runs.procedure import Run
 from excite.runs.records import GridSearch, Trial
-from excite.runs.stages.grid_search import grid, grid_search, hold_out, shrunk, winner_of
+from excite.runs.stages.rate import grid, grid_search, hold_out, shrunk, winner_of
 from excite.schedules import step
 
 SHORT = ["lipschitz.steps=4"]

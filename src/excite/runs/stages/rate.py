@@ -1,29 +1,99 @@
-"""Find the best rate of a grid with as many steps as 1/L may cost, for the comparison that the paper makes."""
+"""Find an arm's rate: estimate L, or search a grid of rates with as many steps as 1/L may cost.
+
+L comes from what its estimator needs: the baseline's trace, short trainings, nothing, or another seed's L.
+"""
 
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import msgspec
 
-from excite import training
 from excite.console import Speaker
 from excite.data import Split
-from excite.data.batches import TrainingData, steps_per_epoch
+from excite.data.batches import steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation
+from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
+from excite.lipschitz.optimizers import described
 from excite.quantities import OnProgress
+from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
-from excite.runs.experiment import estimator_of
-from excite.runs.folder import ArmFolder
-from excite.runs.records import CLEAN_LOSS, GridSearch, Trial
-from excite.runs.stages.train import measure
+from excite.runs.collection import seedless
+from excite.runs.experiment import estimator_of, options_of
+from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.records import CLEAN_LOSS, GridSearch, StoredEstimate, Trial
+from excite.runs.stages.train import fit, measure
 from excite.schedules import Schedule, rescale
 
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
 HELD_OUT = 0.1  # share of the training images that evaluate the rates, but not more than
 MOST_HELD_OUT = 1000
+
+
+def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) -> None:
+    """Write L by the estimator `name` into the folder; if an estimator other than the run's own fails, write why."""
+    started = time.perf_counter()
+    result, problem = None, ""
+    try:
+        result = _estimate(parts, run, console, name)
+    except InputError as error:
+        if name == OWN:
+            raise
+        problem = str(error)
+    seconds, options = time.perf_counter() - started, dict(options_of(parts.experiment, name))
+    StoredEstimate(result, seconds, problem, options).save(run.estimate_file(name))
+    if name == OWN:
+        console.say(str(result))
+
+
+def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> LipschitzEstimate:
+    estimator = estimator_of(parts.experiment, name)
+    if estimator.needs == "trace":
+        return estimator(run.arm("baseline").trace())
+    if estimator.needs == "nothing":
+        return estimator(None)
+    whole = parts.whole_training
+    usual, most = estimator.usual_steps(whole), estimator.most_steps(whole)
+    method = options_of(parts.experiment, name)["method"]
+    title = f"L by {method}: short runs of {usual:,} to {most:,} steps in all (one training: {whole:,})"
+    with console.task(title) as progress:
+        return estimator(replace(short_trainings(parts, estimator, progress), say=console.say))
+
+
+def short_trainings(parts: Parts, estimator: Estimator[Any], on_progress: OnProgress) -> ShortTrainings:
+    """Return the experiment's short trainings; they report each step of the estimator's budget to `on_progress`."""
+    most, steps_taken = estimator.most_steps(parts.whole_training), count(1)
+
+    def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
+        for loss in parts.losses_at(rate, draw, steps):
+            on_progress(next(steps_taken), most)
+            yield loss
+
+    first_rate = parts.schedule(0)
+    optimizer = described(parts.new_optimizer(parts.new_model(), first_rate))
+    return ShortTrainings(losses_at, parts.whole_training, first_rate, optimizer)
+
+
+def leader_of(run: RunFolder) -> RunFolder | None:
+    """Return the run whose L this one shares: the lowest seed of the study. None if it is this run."""
+    siblings = [other for path in sorted(run.path.parent.iterdir()) if (other := RunFolder(path)).exists]
+    same_study = [other for other in siblings if seedless(other.experiment) == seedless(run.experiment)]
+    leader = min(same_study, key=lambda other: other.experiment.seed, default=run)
+    return None if leader.path.name == run.path.name else leader
+
+
+def share(leader: RunFolder, run: RunFolder, name: str) -> None:
+    """Copy the leader's L into the run's folder, with a note where it was estimated."""
+    stored = StoredEstimate.load(leader.estimate_file(name))
+    shared = stored.estimate and replace(
+        stored.estimate, basis=f"shared by the study, estimated in {leader.path.name}: {stored.estimate.basis}"
+    )
+    msgspec.structs.replace(stored, estimate=shared, seconds=0.0).save(run.estimate_file(name))
 
 
 def search(parts: Parts, arm: ArmFolder, n_rates: int, console: Speaker) -> None:
@@ -62,6 +132,7 @@ def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProg
     images = parts.mixed(labelled)
     epochs = -(-(budget // n_rates) // steps_per_epoch(images.epoch_images, parts.experiment.training.batch_size))
     steps = budget // n_rates // epochs  # per epoch
+    shorter = shrunk(parts.schedule, parts.experiment.training.epochs, epochs)
     steps_taken = count(1)
 
     def progress(*_: int) -> None:
@@ -72,9 +143,10 @@ def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProg
         trial_folder = ArmFolder(folder / str(number))
         try:
             if not trial_folder.evaluation_file.exists():
-                model = _trained(
-                    parts, rate, images, epochs=epochs, steps=steps, folder=trial_folder, progress=progress
-                )
+                model = parts.new_model()
+                schedule = rescale(shorter, rate, horizon=epochs)
+                options = {"data": images, "epochs": epochs, "steps": steps, "folder": trial_folder.path}
+                fit(parts, model, parts.new_optimizer(model, rate), schedule, on_progress=progress, **options)
                 measure(parts, model, held_out, attacked=True).save(trial_folder.evaluation_file)
             evaluation = Evaluation.load(trial_folder.evaluation_file)
             trials.append(Trial(rate, evaluation.clean.value, evaluation.worst.value, None))
@@ -93,29 +165,6 @@ def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProg
         held_out=len(held_out),
         attack=next(iter(parts.attacks), "no attack"),
     )
-
-
-def _trained(
-    parts: Parts, rate: float, images: TrainingData, *, epochs: int, steps: int, folder: ArmFolder, progress: OnProgress
-) -> nn.Module:
-    """Train at `rate` for a few epochs, with the whole schedule."""
-    settings, model = parts.experiment.training, parts.new_model()
-    with parts.seeded(model):
-        training.train(
-            model,
-            images,
-            parts.objective,
-            parts.new_optimizer(model, rate),
-            rescale(shrunk(parts.schedule, settings.epochs, epochs), rate, horizon=epochs),
-            epochs=epochs,
-            batch_size=settings.batch_size,
-            seed=parts.experiment.seed,
-            augment=parts.augment,
-            steps=steps,
-            folder=folder.path,
-            on_progress=progress,
-        )
-    return model
 
 
 def winner_of(trials: Sequence[Trial]) -> Trial:
