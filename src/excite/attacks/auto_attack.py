@@ -48,7 +48,7 @@ class Packaged(Attack):
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
         check_inputs(x, y)
         if not self.takes(x):
-            raise InputError(f"{self} needs images (N, C, H, W), for L2 at least 5 × 5 pixels; not {tuple(x.shape)}.")
+            raise InputError(f"{self} needs images of shape (N, C, H, W), for L2 at least 5 × 5; got {tuple(x.shape)}.")
         if len(x) == 0 or self.eps == 0:
             return x.clone()
         fast = fast_inference(model)
