@@ -20,7 +20,7 @@ SIGNIFICANCE = 0.05
 EDGE = 2.0  # the largest multiple of 1/L at which trainings should converge
 ESTIMATES = ["method", "L", "interval", "1/L", "2/L", "p", "trusted?"]
 EPOCHS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/η", "below", "η·L", "contraction rates"]
-UNMET = "it requires slopes of the gradient of at most 1/η = {:.3g}, but recorded slopes reach {:.3g}."
+UNMET = "it requires slopes of the gradient of at most 1/η = {:.4g}, but recorded slopes reach {:.4g}."
 
 
 @dataclass(frozen=True)
