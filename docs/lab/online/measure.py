@@ -2,7 +2,7 @@
 
 OMP_NUM_THREADS=1 python docs/lab/online/measure.py TRACES NETWORK DRAWS AS_FAR…
 
-TRACES holds the losses of trainings at fixed rates, as docs/lab/certified/collect.py writes them. Each training begins
+TRACES holds the losses of trainings at fixed rates, as docs/lab/online/fixed_rates.py writes them. Each training begins
 at a fifth of the network's starting rate. AS_FAR is the share of the best rung's way down from the initial loss below
 which a rung is rolled back.
 """
