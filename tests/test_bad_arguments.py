@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "clipping to -1": (lambda: look(model, clip_grad_norm=-1.0), "clip_grad_norm"),
     "clipping to 0": (lambda: look(model, clip_grad_norm=0), "clip_grad_norm"),
     "seconds=nan": (lambda: look(model, seconds=math.nan), "seconds"),
-    "losses that are none": (lambda: search([math.nan] * 500), "first loss"),
+    "losses that are NaN": (lambda: search([math.nan] * 500), "first loss"),
     # factories
     "a frozen model": (lambda: look(model().requires_grad_(False)), "gradient"),
     "a factory of frozen models": (lambda: look(lambda: model().requires_grad_(False)), "gradient"),

@@ -181,7 +181,7 @@ def heat_map(
     initial_shapes: Sequence[float] = PAPER_SHAPES,
     seed: int = 0,
 ) -> HeatMap:
-    """Algorithm 1 for every (M, N) and initial shape, each with draws of its own."""
+    """Algorithm 1 for every (M, N) and initial shape, each with its own draws."""
     rows = []
     for m in n_maxima:
         depths = range(len(initial_shapes))

@@ -55,7 +55,7 @@ class DoseResponse:
         return self.rate_for(0.5, quantile)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The threshold lies in here with this probability."""
+        """The interval that contains the threshold with probability `level`."""
         return self.threshold((1 - level) / 2), self.threshold((1 + level) / 2)
 
     def rate_for(self, share: float, quantile: float = 0.5, *, longer: float = 1.0, rising: bool = False) -> float:
@@ -65,8 +65,8 @@ class DoseResponse:
         falling; one that rose is assumed to rise no further, unless `rising`.
         """
         positions, weights = self._posterior
-        offsets = DRIFTS * math.log(longer) if rising else self._offsets(longer)
-        ends = positions[:, None, None] + offsets - math.log(share / (1 - share)) * SLOPES[:, None]
+        ends = positions[:, None, None] + _offsets(longer, rising=rising)
+        ends = ends - math.log(share / (1 - share)) * SLOPES[:, None]
         order = np.argsort(ends, axis=None)
         masses = weights.ravel()[order]
         return self._rate(float(np.interp(quantile, np.cumsum(masses) - masses / 2, ends.ravel()[order])))
@@ -74,7 +74,7 @@ class DoseResponse:
     def survival(self, rates: Sequence[float], *, longer: float = 1.0) -> list[float]:
         """P(converges) at each rate, averaged over the posterior; trainings are `longer` times as long as the runs."""
         positions, weights = self._posterior
-        ends = positions[:, None, None] + self._offsets(longer)
+        ends = positions[:, None, None] + _offsets(longer)
         logs = [math.log(rate / self.start) for rate in rates]
         return [float((weights * expit((ends - log) / SLOPES[:, None])).sum()) for log in logs]
 
@@ -86,10 +86,6 @@ class DoseResponse:
 
     def _rate(self, position: float) -> float:
         return self.start * math.exp(position)
-
-    def _offsets(self, longer: float) -> Array:
-        offsets: Array = np.minimum(DRIFTS, 0.0) * math.log(longer)
-        return offsets
 
     @cached_property
     def _posterior(self) -> tuple[Array, Array]:
@@ -120,6 +116,12 @@ class DoseResponse:
         spectrum = spectrum * np.fft.rfft(weights.sum(2), size, axis=0)
         average: Array = np.fft.irfft(spectrum.sum(1), size)[len(positions) - 1 : 2 * len(positions) - 1]
         return average
+
+
+def _offsets(longer: float, *, rising: bool = False) -> Array:
+    """How far the log threshold moves, for each drift, if runs become `longer` times as long."""
+    offsets: Array = (DRIFTS if rising else np.minimum(DRIFTS, 0.0)) * math.log(longer)
+    return offsets
 
 
 def _verdict(z: Array) -> Array:

@@ -21,17 +21,17 @@ LossesAt = Callable[[float, int, int], Iterable[float]]
 
 RELIABLE = 0.95  # the share of trainings that converge at η*
 CERTAINTY = 0.95  # that 2/L is no more than η*
-RUNS = 24  # of the first length that the first budget pays for; later ones are longer
+RUNS = 24  # runs of the first length that the budget pays for; later runs are longer
 FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
 SHORTEST = 20  # steps; a run shorter than this is refused
 FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
-USUALLY_LONGER = 8.0  # times: how much longer than the runs a training is, if nobody says
+USUALLY_LONGER = 8.0  # times: assumed length of a training over that of the runs, if `whole` is not given
 NARROW = 1.5  # a factor: once their threshold is known this well, no more runs of this length are needed
 IDENTIFIED = 2.0  # a factor: above it their threshold is not known
 KNOWN = 3.0  # a factor: above it η* is not known
 LONGER = 4  # times: how much longer runs become, to see whether their threshold drifts with the length
-WORTHWHILE = 1.5  # times: runs that would become longer by less stay as they are
-LARGEST_PART = 4  # of a training: runs do not become longer than one over this because of a drift
+WORTHWHILE = 1.5  # times: runs keep their length if they could become longer by less than this
+LARGEST_PART = 4  # to measure the drift, runs become at most a quarter of a training long
 LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
 LEAST, LEVEL = 0.1, 1.25  # it fell by more than LEAST, and by less than LEVEL times as much as in shorter runs
 FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
@@ -159,7 +159,7 @@ def find_edge(
 
 
 def _ignore(_message: str) -> None:
-    """Nobody wants to be told."""
+    """Discard the message."""
 
 
 def _check(budget: int, limit: int, steps: int | None, start: float) -> int:
@@ -201,7 +201,8 @@ class _Search:
     spent: int = 0
 
     def __post_init__(self) -> None:
-        self.modest = max(self.budget, min(self.limit, FEWEST_IN_ALL))  # steps to spend on an L that is only careful
+        # Once L is identified, steps that all runs together may take to find a larger 2/L.
+        self.drift_limit = max(self.budget, min(self.limit, FEWEST_IN_ALL))
         self._judge()
 
     def _judge(self) -> None:
@@ -217,7 +218,7 @@ class _Search:
             self.draws += 1
             self.spent += len(self.runs[-1].losses)
             self._judge()
-            if self._is_within(NARROW) and not self.doubts and not self._may_be_careful:
+            if self._is_within(NARROW) and not self.doubts and not self._may_be_too_careful:
                 return
             rate = self._next_rate()
 
@@ -225,7 +226,7 @@ class _Search:
         """Whether there are steps left for a run; as long as L is not identified, the budget grows up to the limit."""
         if self.spent + self.steps <= self.budget:
             return True
-        if self.spent + self.steps > self.limit or not (self.doubts or self._may_be_careful):
+        if self.spent + self.steps > self.limit or not (self.doubts or self._may_be_too_careful):
             return False
         reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "2/L may still be too small"
         self.budget = min(2 * max(self.budget, self.spent), self.limit)
@@ -243,7 +244,7 @@ class _Search:
         self._judge()
 
     @property
-    def _may_be_careful(self) -> bool:
+    def _may_be_too_careful(self) -> bool:
         """Whether η* may be much larger than these runs say, and longer runs are affordable."""
         (low, _), longer = self.star, self.times_longer
         high = self.curve.rate_for(RELIABLE, CERTAINTY, longer=longer, rising=True)
@@ -253,7 +254,7 @@ class _Search:
     def _steps_for_drift(self) -> int:
         """The length of runs that would show whether the threshold drifts."""
         longest = self.longest // LARGEST_PART if self.whole else self.longest
-        return min(LONGER * self.steps, (self.modest - self.spent) // FEWEST_RUNS, longest)
+        return min(LONGER * self.steps, (self.drift_limit - self.spent) // FEWEST_RUNS, longest)
 
     @property
     def times_longer(self) -> float:
@@ -300,7 +301,7 @@ class _Search:
         yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
         if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
             return lowest / LEAP
-        if yardstick and self._may_be_careful and self._is_within(IDENTIFIED):
+        if yardstick and self._may_be_too_careful and self._is_within(IDENTIFIED):
             self._lengthen(self._steps_for_drift, keep=True)
             return yardstick.best.rate / 2  # in longer runs, lower rates do better; the others are judged by this one
         return self.curve.most_informative_rate()
