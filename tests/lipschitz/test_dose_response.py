@@ -89,15 +89,11 @@ def test_trainings_longer_than_the_runs_may_have_a_lower_threshold(known_curve: 
     assert curve.survival([0.6], longer=8)[0] < curve.survival([0.6])[0]
 
 
-@pytest.mark.parametrize("drift", [-0.3, 0.2])
-def test_runs_of_two_lengths_show_the_drift(drift: float) -> None:
-    rates = np.geomspace(0.3, 3, 40)
-    lengths = [60] * 40 + [240] * 40
-    verdicts = [bool(rate < (length / 240) ** drift) for rate, length in zip([*rates, *rates], lengths, strict=True)]
-    curve = DoseResponse(1.0, [*rates, *rates], verdicts, lengths)
-    assert curve.threshold() == pytest.approx(1.0, rel=0.1)
-    assert curve.rate_for(0.5, longer=4, rising=True) == pytest.approx(4**drift, rel=0.1)
-    assert curve.rate_for(0.5, longer=4) == pytest.approx(4 ** min(drift, 0), rel=0.1)
+def test_a_narrow_prior_starts_near_the_threshold_of_shorter_runs_and_can_leave_it() -> None:
+    near, wide = DoseResponse(1.0, reach=0.5), DoseResponse(1.0)
+    assert near.threshold(0.95) < wide.threshold(0.95)
+    rates = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert DoseResponse(1.0, rates, [True] * 4 + [False] * 2, reach=0.5).threshold() == pytest.approx(4.5, rel=0.1)
 
 
 def test_after_many_runs_the_curve_goes_on_beyond_all_likely_thresholds() -> None:

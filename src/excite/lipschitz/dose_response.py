@@ -22,8 +22,8 @@ REACH = 14.0  # the threshold is sought within this many e-folds of the start, a
 SPACING = 0.03  # of the thresholds on the grid, in e-folds
 SLOPES = np.geomspace(0.02, 0.6, 10)  # e-folds between 50% and 73%
 USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within this factor
-DECAY = 2.0  # prior of the threshold: it halves with every factor 4 = e^(2 ln 2) away from the start
-DRIFT = 0.2  # prior: standard deviation of d log threshold / d log length
+UNKNOWN = 2.0  # e-folds: prior of the threshold, which halves with every factor 4 = e^(2 ln 2) away from the start
+DRIFT = 0.2  # standard deviation of d log threshold / d log length
 DRIFTS = np.linspace(-0.64, 0.64, 17)
 MISJUDGED = 0.01  # of verdicts, whatever the rate
 NEGLIGIBLE = 1e-12
@@ -33,11 +33,12 @@ NEGLIGIBLE = 1e-12
 class DoseResponse:
     """P(converges | η) = 1 / (1 + (η / threshold)^(1/slope)), given the runs so far.
 
-    The threshold is that of runs of `length` steps. In runs k times as long it is k^drift times as large.
+    The prior is weak: the threshold is where the search starts, give or take factors of 4, and from 50% to 90% it is a
+    factor 1.25 (in two cases of three 1.16 to 1.4). One verdict in a hundred may be wrong at any rate. Psychometrics
+    measures a threshold of hearing this way.
 
-    The prior is weak: the threshold is where the search starts, give or take factors of 4; from 50% to 90% it is a
-    factor 1.25 (in two cases of three 1.16 to 1.4); and the drift is 0 with a standard deviation of 0.25. One verdict
-    in a hundred may be wrong at any rate. Psychometrics measures a threshold of hearing this way.
+    In trainings k times as long as the runs, the threshold is k^drift times as large; the drift is 0 with a standard
+    deviation of 0.2.
 
     >>> heard = DoseResponse(start=0.1, rates=(0.1, 0.4, 1.6, 0.8, 0.6), survived=(True, True, False, False, True))
     >>> round(heard.threshold(), 1)
@@ -47,8 +48,7 @@ class DoseResponse:
     start: float
     rates: Sequence[float] = ()
     survived: Sequence[bool] = ()
-    lengths: Sequence[int] = ()  # steps of each run; by default all are equally long
-    length: int | None = None  # no run is longer; by default the longest
+    reach: float = UNKNOWN  # e-folds around the start in which the prior expects the threshold
 
     def threshold(self, quantile: float = 0.5) -> float:
         """The rate at which half of all runs of this length converge, at a quantile of its posterior."""
@@ -61,20 +61,17 @@ class DoseResponse:
     def rate_for(self, share: float, quantile: float = 0.5, *, longer: float = 1.0, rising: bool = False) -> float:
         """The rate at which this share of trainings converges, at a quantile of its posterior.
 
-        The trainings are `longer` times as long as `length`. A threshold that fell as runs became longer goes on
-        falling; one that rose is assumed to rise no further, unless `rising`.
+        The trainings are `longer` times as long as the runs. Their threshold may be lower, and with `rising` higher.
         """
-        positions, weights = self._posterior
-        ends = positions[:, None, None] + _offsets(longer, rising=rising)
-        ends = ends - math.log(share / (1 - share)) * SLOPES[:, None]
+        positions, weights = self._drifting(longer, rising=rising)
+        ends = positions - math.log(share / (1 - share)) * SLOPES[:, None]
         order = np.argsort(ends, axis=None)
         masses = weights.ravel()[order]
         return self._rate(float(np.interp(quantile, np.cumsum(masses) - masses / 2, ends.ravel()[order])))
 
     def survival(self, rates: Sequence[float], *, longer: float = 1.0) -> list[float]:
         """P(converges) at each rate, averaged over the posterior; trainings are `longer` times as long as the runs."""
-        positions, weights = self._posterior
-        ends = positions[:, None, None] + _offsets(longer)
+        ends, weights = self._drifting(longer)
         logs = [math.log(rate / self.start) for rate in rates]
         return [float((weights * expit((ends - log) / SLOPES[:, None])).sum()) for log in logs]
 
@@ -89,23 +86,24 @@ class DoseResponse:
 
     @cached_property
     def _posterior(self) -> tuple[Array, Array]:
-        """Log thresholds over the start, and their weights with each slope and drift, where not negligible."""
-        positions = np.arange(-REACH, REACH + SPACING / 2, SPACING)[:, None, None]
-        logs = -np.abs(positions) / DECAY - 0.5 * (np.log(SLOPES / USUAL_SLOPE) / np.log(SLOPE_FACTOR))[:, None] ** 2
-        longest = self.length or max(self.lengths, default=1)
-        lengths = self.lengths or [longest] * len(self.rates)
-        # The longest runs first: they do not depend on the drift, and leave few thresholds to consider.
-        for length in sorted({longest, *lengths}, reverse=True):
-            ends = positions + (DRIFTS * math.log(length / longest) if length < longest else 0.0)
-            for rate, survived, steps in zip(self.rates, self.survived, lengths, strict=True):
-                if steps == length:
-                    p = _verdict((ends - math.log(rate / self.start)) / SLOPES[:, None])
-                    logs = logs + np.log(p if survived else 1 - p)
-            (likely,) = np.nonzero(logs.max((1, 2)) > logs.max() + math.log(NEGLIGIBLE))
-            window = slice(likely[0], likely[-1] + 1)
-            positions, logs = positions[window], logs[window]
-        weights = np.exp(logs - logs.max()) * np.exp(-0.5 * (DRIFTS / DRIFT) ** 2)
-        return positions.ravel(), weights / weights.sum()
+        """Log thresholds over the start, and their weights with each slope, where not negligible."""
+        positions = np.arange(-REACH, REACH + SPACING / 2, SPACING)
+        logs = -np.abs(positions)[:, None] / self.reach
+        logs = logs - 0.5 * (np.log(SLOPES / USUAL_SLOPE) / np.log(SLOPE_FACTOR)) ** 2
+        for rate, survived in zip(self.rates, self.survived, strict=True):
+            p = _verdict((positions[:, None] - math.log(rate / self.start)) / SLOPES)
+            logs = logs + np.log(p if survived else 1 - p)
+        (likely,) = np.nonzero(logs.max(1) > logs.max() + math.log(NEGLIGIBLE))
+        window = slice(likely[0], likely[-1] + 1)
+        weights = np.exp(logs[window] - logs.max())
+        return positions[window], weights / weights.sum()
+
+    def _drifting(self, longer: float, *, rising: bool = False) -> tuple[Array, Array]:
+        """Log thresholds of trainings `longer` times as long, and their weights, by threshold, slope and drift."""
+        positions, weights = self._posterior
+        offsets = (DRIFTS if rising else np.minimum(DRIFTS, 0.0)) * math.log(longer)
+        likely = np.exp(-0.5 * (DRIFTS / DRIFT) ** 2)
+        return positions[:, None, None] + offsets, weights[:, :, None] * likely / likely.sum()
 
     def _average(self, curve: Callable[[Array], Array]) -> Array:
         """A curve of (log threshold − log rate) / slope, averaged over the posterior, with a rate at every position."""
@@ -113,15 +111,9 @@ class DoseResponse:
         distances = SPACING * np.arange(1 - len(positions), len(positions))
         size = 3 * len(positions)
         spectrum = np.fft.rfft(curve(-distances[:, None] / SLOPES), size, axis=0)
-        spectrum = spectrum * np.fft.rfft(weights.sum(2), size, axis=0)
+        spectrum = spectrum * np.fft.rfft(weights, size, axis=0)
         average: Array = np.fft.irfft(spectrum.sum(1), size)[len(positions) - 1 : 2 * len(positions) - 1]
         return average
-
-
-def _offsets(longer: float, *, rising: bool = False) -> Array:
-    """How far the log threshold moves, for each drift, if runs become `longer` times as long."""
-    offsets: Array = (DRIFTS if rising else np.minimum(DRIFTS, 0.0)) * math.log(longer)
-    return offsets
 
 
 def _verdict(z: Array) -> Array:

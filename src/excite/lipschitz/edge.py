@@ -9,7 +9,7 @@ import numpy as np
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.brief_run import BriefRun, Yardstick, converged, train_briefly
-from excite.lipschitz.dose_response import DoseResponse
+from excite.lipschitz.dose_response import UNKNOWN, DoseResponse
 from excite.lipschitz.optimizers import described, is_adaptive
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
 from excite.quantities import check_number, check_whole
@@ -26,12 +26,12 @@ FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the 
 SHORTEST = 20  # steps; a run shorter than this is refused
 FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
 USUALLY_LONGER = 8.0  # times: assumed length of a training over that of the runs, if `whole` is not given
-NARROW = 1.5  # a factor: once their threshold is known this well, no more runs of this length are needed
-IDENTIFIED = 2.0  # a factor: above it their threshold is not known
-KNOWN = 3.0  # a factor: above it η* is not known
-LONGER = 4  # times: how much longer runs become, to see whether their threshold drifts with the length
+IDENTIFIED = 2.0  # a factor: if the threshold of the runs is not known this well, L is not identified
+NARROW = 1.5  # a factor: the search ends once the threshold is known this well
+LONGER = 4  # times: how much longer runs become, because the threshold drifts with the length
 WORTHWHILE = 1.5  # times: runs keep their length if they could become longer by less than this
-LARGEST_PART = 4  # to measure the drift, runs become at most a quarter of a training long
+LARGEST_PART = 4  # runs become at most a quarter of a training long for that
+NEARBY = 0.5  # e-folds in which the threshold of longer runs is expected
 LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
 LEAST, LEVEL = 0.1, 1.25  # it fell by more than LEAST, and by less than LEVEL times as much as in shorter runs
 FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
@@ -105,20 +105,19 @@ def find_edge(
 
     1. Train briefly at the rate that is most informative about the curve. The first run uses `start`.
     2. Judge all runs so far by the best of them (`excite.lipschitz.brief_run.converged`).
-    3. Once the threshold is known within a factor 2, make runs 4 times as long, up to a quarter of a training: the
-       threshold often drifts with the length of the runs, so the drift is estimated as well.
-    4. Stop when the threshold is known within a factor 1.5 and η* within a factor 3, or the budget is spent.
-    5. If that does not identify L, continue with more runs, up to the limit. If it does, but η* may be more than 3
-       times as large, continue up to 5,000 steps.
+    3. Once the threshold is known within a factor 2, start again near it with runs 4 times as long, up to a quarter of
+       a training: the threshold often drifts with the length of the runs.
+    4. Stop when runs cannot become longer and the threshold is known within a factor 1.5, or when the budget is spent.
+       The budget of an identified L is at least 5,000 steps, if the limit allows.
+    5. If that does not identify L, continue with more runs, up to the limit.
 
     Runs also become twice as long, up to a whole training, while none of them has learned enough or luck decides.
 
     The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
-    covers the luck of the runs and the drift from runs to whole trainings (docs/lab/certified). A threshold that fell
-    as runs became longer is assumed to go on falling, and one that rose to rise no further.
+    covers the luck of the runs and a threshold that falls on the way from runs to whole trainings (docs/lab/certified).
 
-    L is identified if the threshold of the runs is known within a factor 2 and η* within a factor 3, some run failed,
-    no run failed far below a rate at which another converged, and the best run's loss fell by 30% or has levelled off.
+    L is identified if the threshold of the runs is known within a factor 2, some run failed, no run failed far below a
+    rate at which another converged, and the best run's loss fell by 30% or has levelled off.
     This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness
     constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum
     β (`largest_stable_rate`).
@@ -201,14 +200,14 @@ class _Search:
     spent: int = 0
 
     def __post_init__(self) -> None:
-        # Once L is identified, steps that all runs together may take to find a larger 2/L.
-        self.drift_limit = max(self.budget, min(self.limit, FEWEST_IN_ALL))
+        # Once L is identified, steps that all runs together may take to know it better.
+        self.improve_limit = max(self.budget, min(self.limit, FEWEST_IN_ALL))
+        self.center, self.reach = self.start, UNKNOWN
         self._judge()
 
     def _judge(self) -> None:
         self.verdicts = converged(self.runs)
-        rates, lengths = [run.rate for run in self.runs], [run.steps for run in self.runs]
-        self.curve = DoseResponse(self.start, rates, self.verdicts, lengths, self.steps)
+        self.curve = DoseResponse(self.center, [run.rate for run in self.runs], self.verdicts, self.reach)
 
     def run(self) -> None:
         rate = self.start
@@ -218,7 +217,7 @@ class _Search:
             self.draws += 1
             self.spent += len(self.runs[-1].losses)
             self._judge()
-            if self._is_within(NARROW) and not self.doubts and not self._may_be_too_careful:
+            if not self.doubts and not self._improvable:
                 return
             rate = self._next_rate()
 
@@ -226,51 +225,46 @@ class _Search:
         """Whether there are steps left for a run; as long as L is not identified, the budget grows up to the limit."""
         if self.spent + self.steps <= self.budget:
             return True
-        if self.spent + self.steps > self.limit or not (self.doubts or self._may_be_too_careful):
+        if self.spent + self.steps > (self.limit if self.doubts else self.improve_limit):
             return False
-        reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "2/L may still be too small"
+        reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "L can be known better"
         self.budget = min(2 * max(self.budget, self.spent), self.limit)
         self.say(f"{reason}; the short runs may now take {self.budget:,} steps.")
         return True
 
-    def _lengthen(self, steps: int, *, keep: bool) -> None:
-        """Make runs longer, if the limit allows; earlier ones no longer count, unless `keep`, or if they blew up."""
+    def _lengthen(self, steps: int) -> None:
+        """Make runs longer, if the limit allows; earlier ones no longer count, unless they blew up."""
         if steps <= self.steps:
             return
         self.say(f"Runs of {self.steps:,} steps say too little about longer ones; they now take {steps:,} steps.")
         yardstick = Yardstick.of(self.runs)
         self.share_before = yardstick.share if yardstick else 0.0
-        self.steps, self.runs = steps, [run for run in self.runs if keep or run.blew_up]
+        self.steps, self.runs = steps, [run for run in self.runs if run.blew_up]
         self._judge()
 
     @property
-    def _may_be_too_careful(self) -> bool:
-        """Whether η* may be much larger than these runs say, and longer runs are affordable."""
-        (low, _), longer = self.star, self.times_longer
-        high = self.curve.rate_for(RELIABLE, CERTAINTY, longer=longer, rising=True)
-        return high > KNOWN * low and self._steps_for_drift >= WORTHWHILE * self.steps
+    def _improvable(self) -> bool:
+        """Whether more runs, or longer ones, would make 2/L more reliable."""
+        return not self._is_within(NARROW) or self._may_be_longer
 
     @property
-    def _steps_for_drift(self) -> int:
-        """The length of runs that would show whether the threshold drifts."""
+    def _may_be_longer(self) -> bool:
+        return self._next_length >= WORTHWHILE * self.steps
+
+    @property
+    def _next_length(self) -> int:
         longest = self.longest // LARGEST_PART if self.whole else self.longest
-        return min(LONGER * self.steps, (self.drift_limit - self.spent) // FEWEST_RUNS, longest)
-
-    @property
-    def times_longer(self) -> float:
-        """How much longer a whole training is than the longest runs."""
-        return max(self.whole / self.steps, 1.0) if self.whole else USUALLY_LONGER
-
-    @property
-    def star(self) -> tuple[float, float]:
-        """The lower and the upper bound of η*, each with a certainty of 95%."""
-        low = self.curve.rate_for(RELIABLE, 1 - CERTAINTY, longer=self.times_longer)
-        return low, self.curve.rate_for(RELIABLE, CERTAINTY, longer=self.times_longer)
+        return min(LONGER * self.steps, (self.improve_limit - self.spent) // FEWEST_RUNS, longest)
 
     def _is_within(self, factor: float) -> bool:
         """Whether the threshold of runs of this length is known within a factor."""
         low, high = self.curve.interval()
         return high <= factor * low
+
+    @property
+    def times_longer(self) -> float:
+        """How much longer a whole training is than the longest runs."""
+        return max(self.whole / self.steps, 1.0) if self.whole else USUALLY_LONGER
 
     @property
     def _learned(self) -> bool:
@@ -295,14 +289,15 @@ class _Search:
     def _next_rate(self) -> float:
         """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
         if (not self._learned and self._untried is None) or self._contradictory:
-            self._lengthen(min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest), keep=False)
+            self._lengthen(min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest))
         if not self._learned:
             return self._untried or self.curve.most_informative_rate()
         yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
         if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
             return lowest / LEAP
-        if yardstick and self._may_be_too_careful and self._is_within(IDENTIFIED):
-            self._lengthen(self._steps_for_drift, keep=True)
+        if yardstick and self._may_be_longer and not self.doubts:
+            self.center, self.reach = self.curve.threshold(), NEARBY
+            self._lengthen(self._next_length)
             return yardstick.best.rate / 2  # in longer runs, lower rates do better; the others are judged by this one
         return self.curve.most_informative_rate()
 
@@ -328,9 +323,6 @@ class _Search:
         if not self._is_within(IDENTIFIED):
             low, high = self.curve.interval()
             found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
-        low, high = self.star
-        if high > KNOWN * low:
-            found.append(f"the runs are too short: 2/L may be anywhere from {low:.3g} to {high:.3g}")
         if self._contradictory:
             found.append("runs failed at lower rates than others converged at, so the runs are too short")
         if all(self.verdicts):
@@ -344,7 +336,8 @@ class _Search:
                 f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
                 "rate, or raise the budget (in an experiment lipschitz.limit)."
             )
-        curve, doubts, (star, _) = self.curve, self.doubts, self.star
+        curve, doubts = self.curve, self.doubts
+        star = curve.rate_for(RELIABLE, 1 - CERTAINTY, longer=self.times_longer)
         highest = curve.rate_for(RELIABLE, CERTAINTY, longer=self.times_longer, rising=True)
         if all(curve.survived):  # no rate was seen to fail
             star, highest = min(star, max(curve.rates)), math.inf
