@@ -36,8 +36,8 @@ def test_a_run_needs_nine_tenths_of_the_best_way_down() -> None:
     assert converged([run(0.2, 1.3), run(0.8, 1.39), run(0.8, 1.41)]) == [True, True, False]
 
 
-def test_lower_rates_need_less_and_below_half_only_a_loss_that_has_not_risen() -> None:
-    slower = [run(0.3, 1.77), run(0.3, 1.82), run(0.1, 2.3), run(0.1, 2.4)]  # 0.9 · 0.75² = 0.51 of the way
+def test_lower_rates_need_less_and_very_low_rates_only_a_loss_that_has_not_risen() -> None:
+    slower = [run(0.3, 1.77), run(0.3, 1.82), run(0.05, 2.3), run(0.05, 2.4)]  # 0.95 · 0.75² − 0.05 = 0.48
     assert converged([run(0.4, 1.3), *slower])[1:] == [True, False, True, False]
 
 

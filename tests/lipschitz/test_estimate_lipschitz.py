@@ -185,7 +185,7 @@ def test_the_edge_of_short_trainings_keeps_its_budget_and_says_what_it_holds_for
         return [2.5 * (1 - rate * 5.0) ** (2 * step) for step in range(steps)]
 
     found = estimate_lipschitz(ShortTrainings(losses_at, 10_000, 0.1, "SGD"), "edge", budget=0.2)
-    assert 5.0 < found.constant < 20.0
+    assert 5.0 < found.constant < 25.0  # an upper bound of 5, from runs much shorter than a training
     assert found.details["optimizer"] == "SGD"
     assert found.details["budget"] == 2000
     assert found.details["spent"] <= 5000  # more than the budget, to see whether the threshold drifts

@@ -10,8 +10,7 @@ from typing import Any
 from excite.errors import InputError
 
 AS_FAR = 0.9  # of the way down that the best run has come: the same as for whole trainings
-SLOWER = 0.5  # times the best run's rate: below it a run only needs a loss that has not risen
-RISEN = 0.05  # of the best run's way down (before there is one: of the initial loss)
+RISEN = 0.05  # of the best run's way down (before there is one: of the initial loss): the noise of very slow runs
 BLOWN_UP = 100.0  # times the initial loss, or the best run's way down
 
 
@@ -73,8 +72,7 @@ class Yardstick:
         return self.way_down / abs(self.initial) if self.initial else math.inf
 
     def converged(self, run: BriefRun) -> bool:
-        relative = run.rate / self.best.rate
-        needed = AS_FAR * min(relative, 1.0) ** 2 if relative >= SLOWER else -RISEN
+        needed = (AS_FAR + RISEN) * min(run.rate / self.best.rate, 1.0) ** 2 - RISEN
         return self.initial - run.final >= needed * self.way_down - self.best.noise
 
 
@@ -83,7 +81,7 @@ def converged(runs: Sequence[BriefRun]) -> list[bool]:
 
     A run converges if its loss, averaged over its last quarter, has fallen at least 0.9 times as far as the best run's,
     minus one standard error of such an average. Lower rates progress more slowly: at k times the best run's rate,
-    k < 1, the loss only needs to fall 0.9 k² times as far, and below k = 1/2 it only must not rise.
+    k < 1, the loss only needs to fall 0.95 k² − 0.05 times as far.
 
     >>> runs = [BriefRun(rate, (2.3, loss), 2) for rate, loss in [(0.1, 2.25), (0.4, 1.3), (0.8, 1.35), (1.6, 2.2)]]
     >>> converged(runs)

@@ -33,10 +33,9 @@ WORTHWHILE = 1.5  # times: runs keep their length if they could become longer by
 LARGEST_PART = 4  # runs become at most a quarter of a training long for that
 NEARBY = 0.5  # e-folds in which the threshold of longer runs is expected
 LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
-LEAST, LEVEL = 0.1, 1.25  # it fell by more than LEAST, and by less than LEVEL times as much as in shorter runs
+LEVEL = 1.25  # times: it fell by less than this times as much as in shorter runs
 FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
 LEAP = 4.0  # a factor: how far away to look for better rates
-CONTRADICTION = 1.5  # a factor: how far below a rate that converged another one must not fail
 PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
 
 
@@ -111,13 +110,13 @@ def find_edge(
        The budget of an identified L is at least 5,000 steps, if the limit allows.
     5. If that does not identify L, continue with more runs, up to the limit.
 
-    Runs also become twice as long, up to a whole training, while none of them has learned enough or luck decides.
+    Runs also become twice as long, up to a whole training, while none of them has learned enough.
 
     The estimate is the 95% upper bound of L, so that 2/L is a rate at which at least 95% of trainings converge. It
     covers the luck of the runs and a threshold that falls on the way from runs to whole trainings (docs/lab/certified).
 
-    L is identified if the threshold of the runs is known within a factor 2, some run failed, no run failed far below a
-    rate at which another converged, and the best run's loss fell by 30% or has levelled off.
+    L is identified if the threshold of the runs is known within a factor 2, some run failed, and the best run's loss
+    fell by 30% or has levelled off.
     This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness
     constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum
     β (`largest_stable_rate`).
@@ -274,21 +273,12 @@ class _Search:
         """
         yardstick = Yardstick.of(self.runs)
         share = yardstick.share if yardstick else 0.0
-        levelled_off = LEAST < share < LEVEL * self.share_before
+        levelled_off = 0 < share < LEVEL * self.share_before
         return share >= LEARNED or levelled_off or (share > 0 and self.steps == self.whole)
-
-    @property
-    def _contradictory(self) -> bool:
-        """Whether a run failed well below a rate at which another converged: luck decides, because runs are short."""
-        verdicts = [
-            (run.rate, well) for run, well in zip(self.runs, self.verdicts, strict=True) if run.steps == self.steps
-        ]
-        lowest_failed = min((rate for rate, well in verdicts if not well), default=math.inf)
-        return any(well and rate > CONTRADICTION * lowest_failed for rate, well in verdicts)
 
     def _next_rate(self) -> float:
         """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
-        if (not self._learned and self._untried is None) or self._contradictory:
+        if not self._learned and self._untried is None:
             self._lengthen(min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest))
         if not self._learned:
             return self._untried or self.curve.most_informative_rate()
@@ -323,8 +313,6 @@ class _Search:
         if not self._is_within(IDENTIFIED):
             low, high = self.curve.interval()
             found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
-        if self._contradictory:
-            found.append("runs failed at lower rates than others converged at, so the runs are too short")
         if all(self.verdicts):
             found.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
         return found
