@@ -137,8 +137,8 @@ class Loop:
 
 ROWS: dict[str, Loop] = {
     "plain SGD, momentum, weight decay": Loop(),
-    "gradient accumulation": Loop("accumulated", accumulate=2),
-    "gradient clipping": Loop("scaled", clip=0.05),
+    "gradient accumulation": Loop("other gradient", accumulate=2),
+    "gradient clipping": Loop("other gradient", clip=0.05),
     "clipping that does not bite": Loop(clip=1e6),
     "several parameter groups": Loop(optimizer=in_groups),
     "AdamW": Loop("optimizer", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
@@ -172,7 +172,7 @@ ROWS: dict[str, Loop] = {
         batch=lambda step: ((vectors(step)[0], vectors(step)[1]), vectors(step)[1]),
         loss=lambda model, x, y: binary_cross_entropy_with_logits(model(*x)[:, 0], (y > 0).float()),
     ),
-    "after_step before step": Loop("early", early=True),
+    "after_step before step": Loop("other gradient", early=True),
 }
 
 
@@ -315,7 +315,7 @@ def test_lbfgs_can_be_recorded_on_a_probe() -> None:
 
 
 CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
-    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "backward"),
+    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "without calling backward"),
     "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "float"),
     "a closure that returns nothing": (lambda _: None, "NoneType"),
     "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), "16"),
@@ -323,7 +323,7 @@ CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
         lambda model: checkpointed(model, *vectors(0), reentrant=True),
         "use_reentrant=False",
     ),
-    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "no_grad"),
+    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "gradient"),
 }
 
 

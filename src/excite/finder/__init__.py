@@ -32,7 +32,7 @@ from excite.quantities import OnProgress, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import check_choice
 from excite.rescaling import shape_of
-from excite.trace.misuse import check_optimizer, trainable
+from excite.trace.recorder import held_by, trainable
 
 __all__ = ["find_learning_rate"]
 
@@ -216,7 +216,7 @@ class _ShortRuns:
             model.train()
         device = device_of(model)
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
-        check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
+        held_by(optimizer, list(model.parameters()))  # refuses the optimizer of another model
         batches = endless(self.loader, self.seed, draw)
         peaks = [float(group["lr"]) for group in optimizer.param_groups]
         for taken in itertools.count():

@@ -22,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from excite.errors import CorruptFileError
+from excite.errors import CorruptFileError, InputError
 from excite.files import atomic, sha256
-from excite.trace.misuse import check_visible
 
 Storage = Literal["auto", "exact", "sketch"]
 Floats = NDArray[np.float64]
@@ -98,10 +97,10 @@ class CountSketch:
 Projection = Whole | CountSketch  # adds tensors, one per parameter, into a vector
 
 
-def projection_of(parameters: Sequence[Tensor], storage: Storage, entries: int, seed: int) -> Projection:
+def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> Projection:
     size = sum(parameter.numel() for parameter in parameters)
     if storage == "sketch" or (storage == "auto" and size > EXACT_LIMIT):
-        return CountSketch(parameters, entries=entries, seed=seed)
+        return CountSketch(parameters, seed=seed)
     return Whole(parameters)
 
 
@@ -147,6 +146,23 @@ def project_gradient(
         for handle in handles:
             handle.remove()
     return total
+
+
+def check_visible(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    """Raise InputError if reentrant checkpoints hid gradients of the loss from `torch.autograd.grad`."""
+    pending = [loss.grad_fn] if any(gradient is None for gradient in gradients) else []
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise InputError(
+                "The model uses activation checkpointing with use_reentrant=True, which hides gradients from all "
+                "but backward(). Use use_reentrant=False; the gradients are the same."
+            )
+        seen.add(node)
+        pending.extend(parent for parent, _ in node.next_functions)
 
 
 class Moments:
