@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from excite.errors import InputError
-from excite.excitation import certificate
+from excite.excitation import certificate, certify_descent
 
 
 def dense(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Tensor:
@@ -96,16 +97,6 @@ def test_a_diverged_step_and_unequal_sizes_are_refused() -> None:
         certificate(torch.ones(3), torch.ones(2), torch.zeros(2))
 
 
-def test_vectors_longer_than_a_chunk_work() -> None:
-    generator = torch.Generator().manual_seed(0)
-    theta_star = torch.randn(2**20 + 5, generator=generator)
-    theta = theta_star + torch.randn(2**20 + 5, generator=generator)
-    theta_next = theta - 0.3 * (theta - theta_star) - 0.01 * torch.randn(2**20 + 5, generator=generator)
-    found = certificate(theta, theta_next, theta_star)
-    assert found.holds
-    assert found.residual <= 1e-8
-
-
 class TestRemarks:
     """Remarks 1 to 3 of the paper, and the counterexample to its conjecture, on ½ Σ λᵢ θᵢ²."""
 
@@ -114,14 +105,6 @@ class TestRemarks:
 
     def descend(self, rate: float, theta: Tensor) -> Tensor:
         return theta - rate * self.eigenvalues * theta
-
-    @pytest.mark.parametrize("multiple", [0.1, 0.5, 0.99])
-    def test_below_one_over_l_every_step_is_certified(self, multiple: float) -> None:
-        theta, goal = torch.ones(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        for _ in range(30):
-            after = self.descend(multiple / self.largest, theta)
-            assert certificate(theta, after, goal).holds
-            theta = after
 
     def test_remark_1_one_over_l_is_sufficient_not_necessary(self) -> None:
         theta = torch.tensor([0.1, 1.0, 1.0], dtype=torch.float64)
@@ -148,3 +131,49 @@ class TestRemarks:
         theta, goal = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
         found = certificate(theta, theta - multiple / self.largest * self.largest * theta, goal)
         assert found.span.angle == "obtuse"
+
+
+CURVATURES = torch.tensor([4.0, 1.0, 0.1], dtype=torch.float64)
+LARGEST = 4.0  # L
+
+
+def quadratic(theta: Tensor) -> Tensor:
+    return CURVATURES * theta
+
+
+@pytest.mark.parametrize("multiple", [0.1, 0.5, 0.99])
+def test_below_one_over_l_every_step_is_certified(multiple: float) -> None:
+    descent = certify_descent(quadratic, torch.ones(3), rate=multiple / LARGEST, steps=60, goal=torch.zeros(3))
+    assert descent.certified.all()
+    assert descent.residuals.max() < 1e-12
+    assert (np.diff(descent.distances) < 0).all()
+    assert "60 of 60 steps" in str(descent)
+
+
+@pytest.mark.parametrize("multiple", [1.2, 1.5, 1.9, 2.0])
+def test_above_one_over_l_steps_are_certified_if_other_directions_outweigh_the_overshoot(multiple: float) -> None:
+    rate = multiple / LARGEST
+    descent = certify_descent(quadratic, torch.ones(3), rate=rate, steps=40, goal=torch.zeros(3))
+    shares = rate * CURVATURES
+    for k in range(40):
+        theta = (1 - shares) ** k
+        product = float((shares * (1 - shares) * theta**2).sum())  # uᵀq
+        assert descent.certified[k] == (product > 0)
+    assert not descent.certified.all()
+
+
+@pytest.mark.parametrize(("multiple", "certified"), [(0.9, 1.0), (1.1, 0.0), (1.5, 0.0), (2.0, 0.0)])
+def test_in_one_dimension_no_step_above_one_over_l_is_certified(multiple: float, certified: float) -> None:
+    descent = certify_descent(lambda theta: 4 * theta, torch.ones(1), rate=multiple / 4, steps=20, goal=torch.zeros(1))
+    assert descent.certified.mean() == certified
+
+
+def test_default_goal_is_one_step_further() -> None:
+    assert certify_descent(quadratic, torch.ones(3), rate=0.25 / LARGEST, steps=20).certified.all()
+
+
+def test_refuses_a_diverging_descent_and_a_wrong_rate() -> None:
+    with pytest.raises(InputError, match="diverge"):
+        certify_descent(quadratic, torch.ones(3), rate=1e9, steps=200)  # overflows
+    with pytest.raises(InputError, match="rate"):
+        certify_descent(quadratic, torch.ones(3), rate=math.nan, steps=5)
