@@ -61,13 +61,6 @@ def rescaled(multiple: Any, **options: Any) -> object:
     return excite.rescale_scheduler(torch.optim.lr_scheduler.StepLR(sgd(), 1), estimate, multiple, **options)
 
 
-class Odd(torch.optim.SGD):
-    """Takes no rate."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, lr=0.1)
-
-
 CASES: dict[str, tuple[Callable[[], object], str]] = {
     # a radius that is none
     "pgd eps=2": (lambda: attacks.create("pgd", eps=2, step=0.1), "pixels lie in"),
@@ -146,10 +139,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "train with SGD",
     ),
     "an optimizer's name": (lambda: look(model, optimizer="sgd"), "optimizer"),
-    "an optimizer of other arguments": (
-        lambda: look(net := model(), optimizer=Odd(net.parameters())),
-        "Odd",
-    ),
     # another kind of thing
     "a trace that is none": (lambda: excite.acuteness(3), "pass a Trace"),  # type: ignore[arg-type]
     "no trace": (lambda: excite.estimate_lipschitz(None), "needs"),

@@ -101,8 +101,8 @@ def warm_up(optimizer: Optimizer) -> LRScheduler:
 
 
 REFUSED: dict[str, tuple[Build, str]] = {
-    "OneCycleLR": (lambda optimizer: of_torch.OneCycleLR(optimizer, 1.0, 10), "CosineAnnealingLR"),
-    "CyclicLR": (lambda optimizer: of_torch.CyclicLR(optimizer, 0.1, 1.0), "max_lr="),
+    "OneCycleLR": (lambda optimizer: of_torch.OneCycleLR(optimizer, 1.0, 10), "largest rate"),
+    "CyclicLR": (lambda optimizer: of_torch.CyclicLR(optimizer, 0.1, 1.0), "warm-up"),
     "ReduceLROnPlateau": (of_torch.ReduceLROnPlateau, "lr=estimate"),
     "SequentialLR with a warm-up": (warm_up, "warm-up"),
     "LinearLR, rising": (of_torch.LinearLR, "warm-up"),

@@ -99,7 +99,7 @@ def test_train_mode_is_told_and_doubts_no_figure() -> None:
 def test_without_autoattack_the_row_has_no_robust_accuracy() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     evaluation = evaluate(model, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.long), "pgd", eps=0.0)
-    row = leaderboard_row(evaluation, dataset="cifar10", eps=0.5, autoattack=None, footnote=None)
+    row = leaderboard_row(evaluation, dataset="cifar10", eps=0.5, autoattack=None)
     assert (row["eps"], row["autoattack_acc"]) == ("0.5", None)
     assert row["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
 

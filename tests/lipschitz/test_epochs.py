@@ -5,7 +5,7 @@ import pytest
 
 from excite.errors import InputError
 from excite.lipschitz.algorithm_1 import Protocol
-from excite.lipschitz.epochs import Epochs, secants
+from excite.lipschitz.epochs import Epochs, Local, secants
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 
@@ -62,3 +62,16 @@ def test_an_epoch_that_diverged_has_no_slopes(protocol: Protocol) -> None:
     trace = Trace(distances, 4 * distances, steps=np.arange(8), squared_input_gradient_distances=distances)
     epochs = Epochs(protocol=protocol, n_maxima=5, n_points=8, initial_shapes=(1.0,), bootstraps=0)
     assert epochs(trace).constant > 0
+
+
+def test_by_default_blocks_are_small_shares_of_the_slopes() -> None:
+    assert Local().points(Recording(10, slopes=1000)) == (50, 70, 100, 140, 200)
+    assert Local().points(Recording(10, slopes=3)) == (2,)
+
+
+def test_too_few_slopes_are_refused_before_anything_trains() -> None:
+    with pytest.raises(InputError, match="The run will record no local slopes"):
+        Local().check(Recording(10))
+    with pytest.raises(InputError, match="will record 40 local slopes; N=100 needs 50"):
+        Local(n_points=100).check(Recording(10, slopes=40))
+    Local(n_points=80).check(Recording(10, slopes=40))
