@@ -156,9 +156,10 @@ def _future(scheduler: LRScheduler, steps: int) -> Iterator[list[float]]:
         for step in range(1, steps):
             try:
                 scheduler.step()
+                rates = _rates(scheduler)
             except NO_RATE as error:
                 raise InputError(
                     f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before that, "
                     f"pass horizon={step}."
                 ) from error
-            yield _rates(scheduler)
+            yield rates

@@ -26,21 +26,6 @@ def test_near_equal_moments_keep_their_distance(seed: int, closeness: float) -> 
         assert np.sqrt(moments.squared[0, i + 1]) == pytest.approx(float(a.double().norm()), rel=1e-12)
 
 
-def test_vectors_beyond_the_limit_go_to_disk_and_give_the_same_distances() -> None:
-    vectors = torch.randn(6, 300, generator=torch.Generator().manual_seed(0))
-    memory, disk = Moments("a", vectors[0]), Moments("b", vectors[0], memory_limit=3 * vectors[0].nbytes)
-    for vector in vectors[1:]:
-        memory.append(vector)
-        disk.append(vector)
-    assert np.array_equal(memory.squared, disk.squared)
-    assert len(disk) == 5
-    restored = Moments("b", vectors[0], memory_limit=0)
-    restored.restore(*disk.state())
-    restored.append(vectors[1])
-    memory.append(vectors[1])
-    assert np.array_equal(memory.squared, restored.squared)
-
-
 def test_long_vectors_are_summed_in_chunks() -> None:
     a = np.arange(2**20 + 3, dtype=np.float32)
     assert (

@@ -107,8 +107,8 @@ class LipschitzEstimate:
             axes.axvline(self.learning_rate(multiple), color="black", ls=style, lw=1, label=f"{multiple}/L")
         if "curve" in self.details:
             axes.plot(*zip(*self.details["curve"], strict=True), color=CURVE, lw=1.5, label="P(training converges)")
-            verdicts = self.details.get("converged", self.details.get("ended_well"))  # the latter in earlier versions
-            runs = list(zip(self.details["rates"], verdicts, strict=True))
+            verdicts = "converged" if "converged" in self.details else "ended_well"  # the latter in earlier versions
+            runs = list(zip(self.details["rates"], self.details[verdicts], strict=True))
             for converged, color, label in ((True, CONVERGED, "converged"), (False, FAILED, "did not converge")):
                 rates = [rate for rate, verdict in runs if verdict is converged]
                 axes.plot(rates, [float(converged)] * len(rates), "o", color=color, ms=5, alpha=0.8, label=label)

@@ -49,7 +49,7 @@ class Recorder:
         curvature_every: measure the curvature on the probe at every n-th moment; 0 means never.
         curvature_iterations: largest number of Lanczos iterations per curvature.
         seed: for sampled steps, sketches and random parts of the loss.
-        folder: store exact vectors in files there, which keeps checkpoints small.
+        folder: store vectors in files there instead of in memory, which also keeps checkpoints small.
 
     >>> model, loader = nn.Linear(2, 2), [(torch.eye(2), torch.tensor([0, 1]))] * 4
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
