@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra, silent
+from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
 from excite.lipschitz import LipschitzEstimate
+from excite.rescaling import first_rate
 from excite.trace import Recorder
 
 with extra("lightning"):
@@ -76,7 +77,8 @@ class PoECallback(FindsRateBefore, Callback):
         optimizer = _only_optimizer("PoECallback", trainer, pl_module)
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if self.estimate is None:
-            check_no_warm_up(schedulers)
+            for scheduler in schedulers:
+                first_rate(scheduler)  # refuses a warm-up before time is spent on a search
             self.estimate = self._find(trainer, pl_module, optimizer)
             _set_attribute(pl_module, self._set_rates(optimizer, schedulers))
         _log(trainer, estimate_values(self.estimate))

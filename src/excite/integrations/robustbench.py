@@ -237,25 +237,18 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
 
 def _write_arm_row(folder: Path, parts: Parts, evaluation: Evaluation, model_name: str) -> None:
     """Write the row of an arm for its standard AutoAttack, otherwise for its first attack with a radius and a norm."""
-    bounded = {
-        name: attack
-        for name, attack in parts.attacks.items()
-        if attack.eps is not None and attack.norm in THREAT_MODELS
-    }
-    if not bounded:
-        return
-    name = max(bounded, key=lambda name: _is_standard(bounded[name]))
-    attack, experiment = bounded[name], parts.experiment
-    assert attack.eps is not None and attack.norm is not None  # noqa: S101, PT018
-    row = leaderboard_row(
-        evaluation,
-        dataset=experiment.data.name,
-        eps=attack.eps,
-        autoattack=evaluation.robust[name].value if _is_standard(attack) else None,
-        additional_data=experiment.data.unlabelled is not None,
-        architecture=experiment.model.name,
-    )
-    _write_row(folder, row, THREAT_MODELS[attack.norm], model_name)
+    for name, attack in sorted(parts.attacks.items(), key=lambda item: not _is_standard(item[1])):
+        if attack.eps is not None and attack.norm in THREAT_MODELS:
+            row = leaderboard_row(
+                evaluation,
+                dataset=parts.experiment.data.name,
+                eps=attack.eps,
+                autoattack=evaluation.robust[name].value if _is_standard(attack) else None,
+                additional_data=parts.experiment.data.unlabelled is not None,
+                architecture=parts.experiment.model.name,
+            )
+            _write_row(folder, row, THREAT_MODELS[attack.norm], model_name)
+            return
 
 
 def _is_standard(attack: Attack) -> bool:
