@@ -125,7 +125,7 @@ def test_rounding_is_no_rise() -> None:
     [lambda epoch: 0.1 * (1 - epoch / 20), lambda epoch: (1 - epoch / 20) ** 0.9, lambda epoch: ([0.1] * 21)[epoch]],
     ids=["negative", "complex", "a table"],
 )
-def test_a_baseline_that_ends_is_looked_at_to_its_end_only(past_its_end: Schedule) -> None:
+def test_horizon_limits_the_check(past_its_end: Schedule) -> None:
     with pytest.raises(InputError, match="horizon=21"):
         rescale(past_its_end, 0.5)
     assert rescale(past_its_end, 0.5, horizon=21)(0) == 0.5
@@ -160,7 +160,7 @@ def test_rates_that_are_not_positive_and_finite_are_refused(build: Callable[[flo
 
 
 @pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf])
-def test_a_baseline_that_breaks_down_later_is_refused(bad: float) -> None:
+def test_refuses_a_baseline_with_invalid_later_rates(bad: float) -> None:
     with pytest.raises(InputError, match="at epoch 3"):
         rescale(lambda epoch: bad if epoch == 3 else 0.1, 0.1)
 
@@ -193,20 +193,20 @@ def test_attach_sets_the_first_rate_at_once() -> None:
     assert scheduler.get_last_lr() == [0.2]
 
 
-def test_parameter_groups_keep_their_ratio_to_the_leader() -> None:
+def test_parameter_groups_keep_their_ratio() -> None:
     schedule = step(0.4, milestones=(1,), factor=0.5)
     optimizer = sgd(0.2, 0.4, 0.02, 0.0)
     rates = run(optimizer, attach(optimizer, schedule), 2)
     assert rates == [pytest.approx([0.2, 0.4, 0.02, 0.0]), pytest.approx([0.1, 0.2, 0.01, 0.0])]
 
 
-def test_a_schedule_that_starts_at_a_groups_rate_is_that_groups() -> None:
+def test_schedule_applies_to_the_group_with_its_first_rate() -> None:
     optimizer = sgd(0.01, 0.1)
     rates = run(optimizer, attach(optimizer, step(0.1, milestones=(1,), factor=0.5)), 2)
     assert rates == [pytest.approx([0.01, 0.1]), pytest.approx([0.005, 0.05])]
 
 
-def test_a_schedule_that_may_mean_either_group_is_refused_and_nothing_is_changed() -> None:
+def test_refuses_an_ambiguous_schedule_without_changes() -> None:
     optimizer = sgd(0.01, 0.1)
     with pytest.raises(InputError, match="ratio"):
         attach(optimizer, constant(0.4))
@@ -249,7 +249,7 @@ def test_wrong_schedules_are_refused(
         call(*arguments, **options)
 
 
-def test_a_schedule_that_breaks_down_is_refused_when_it_does() -> None:
+def test_refuses_an_invalid_rate_when_it_occurs() -> None:
     optimizer = sgd()
     scheduler = attach(optimizer, lambda epoch: 0.1 if epoch < 3 else math.nan)
     run(optimizer, scheduler, 2)

@@ -33,7 +33,7 @@ def test_certificates_and_slopes_are_those_of_the_vectors(trace_of: TraceOf, wal
     np.testing.assert_allclose(found.inverse_rates, 10.0)
 
 
-def test_a_sketch_certifies_only_what_it_can_tell(wander: Wander) -> None:
+def test_sketch_certifies_only_clear_angles(wander: Wander) -> None:
     exact, sketched = certify(wander("exact")), certify(wander("sketch"))
     assert 0 < sketched.certified.sum() < sketched.angles.holds.sum()
     assert exact.certified[sketched.certified].all()
@@ -55,14 +55,14 @@ def test_on_a_quadratic_the_proof_s_slope_is_below_the_largest_eigenvalue(trace_
 @pytest.mark.parametrize(
     ("exponent", "diverges", "squares"), [(0.0, True, False), (0.75, True, True), (1.5, False, True)]
 )
-def test_step_sizes_are_classed_by_their_decay(exponent: float, diverges: bool, squares: bool) -> None:
+def test_step_size_decay_decides_both_sums(exponent: float, diverges: bool, squares: bool) -> None:
     found = step_size_decay(0.3 * np.arange(1.0, 165.0) ** -exponent)
     assert found.exponent == pytest.approx(exponent)
     assert found.sum_diverges == diverges
     assert found.squares_converge == squares
 
 
-def test_rates_that_rise_do_not_decay() -> None:
+def test_rising_rates_are_reported() -> None:
     assert "rise like k^0.5" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** 0.5))
     assert "decay like k^-0.5" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** -0.5))
 
@@ -73,12 +73,12 @@ def test_two_moments_are_not_enough(trace_of: TraceOf) -> None:
 
 
 @pytest.mark.parametrize("given", [0.0, -1.0, np.nan, np.inf])
-def test_a_negative_or_non_finite_l_is_refused(trace_of: TraceOf, walk: Floats, given: float) -> None:
+def test_refuses_a_non_positive_or_non_finite_l(trace_of: TraceOf, walk: Floats, given: float) -> None:
     with pytest.raises(InputError, match="L is"):
         certify(trace_of(walk, walk, np.ones(len(walk))), given)
 
 
-def test_without_learning_rates_nothing_is_said_of_their_decay(trace_of: TraceOf, walk: Floats) -> None:
+def test_no_step_size_decay_without_learning_rates(trace_of: TraceOf, walk: Floats) -> None:
     found = certify(trace_of(walk, walk, np.full(len(walk), np.nan)))
     assert found.step_sizes is None
     assert not found.satisfied.any()
@@ -90,7 +90,7 @@ def test_a_trace_needs_no_learning_rates_at_all(trace_of: TraceOf, walk: Floats)
     assert np.isnan(found.inverse_rates).all()
 
 
-def test_a_step_s_rate_is_the_one_that_is_noted_where_it_ends() -> None:
+def test_rate_of_a_step_is_recorded_at_its_end() -> None:
     """At a moment the recorder notes the rate of the step before it."""
     model = torch.nn.Linear(1, 1, bias=False)
     probe = torch.ones(1, 1), torch.zeros(1, 1)
@@ -152,7 +152,7 @@ def test_assumption_1_counts_the_slopes_above_l(trace_of: TraceOf) -> None:
     assert "violated" in str(certify(trace, 1.0))
 
 
-def test_a_path_that_bounces_is_not_excited_and_says_so(trace_of: TraceOf) -> None:
+def test_bouncing_path_is_not_excited_everywhere(trace_of: TraceOf) -> None:
     points = np.array([[(-1.0) ** k, 0.1 * k] for k in range(8)])
     found = certify(trace_of(points, points, np.full(8, 0.1)))
     assert found.excitation is None or not found.excitation.everywhere

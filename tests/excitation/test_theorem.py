@@ -25,7 +25,7 @@ def dense(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Tensor:
 
 @settings(max_examples=200)
 @given(st.integers(0, 100_000), st.integers(1, 30), st.floats(1e-4, 1e4))
-def test_it_holds_exactly_if_the_step_is_acute_and_reproduces_it(seed: int, d: int, size: float) -> None:
+def test_certificate_holds_if_and_only_if_the_step_is_acute(seed: int, d: int, size: float) -> None:
     generator = torch.Generator().manual_seed(seed)
     theta_star, q, u = torch.randn(3, d, generator=generator, dtype=torch.float64)
     u = size * u
@@ -43,7 +43,7 @@ def test_it_holds_exactly_if_the_step_is_acute_and_reproduces_it(seed: int, d: i
         )
 
 
-def test_it_is_the_operator_of_the_dense_formula() -> None:
+def test_operator_equals_the_dense_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         theta, theta_next, theta_star, v = torch.randn(4, 6, generator=generator, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_it_is_the_operator_of_the_dense_formula() -> None:
 
 
 @pytest.mark.parametrize("angle", [1e-3, 1e-6, 1e-9, 1e-12])
-def test_nearly_right_and_nearly_zero_angles_keep_their_precision(angle: float) -> None:
+def test_precision_at_nearly_right_and_nearly_zero_angles(angle: float) -> None:
     for turn in (math.pi / 2 - angle, angle):
         u = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
         q = torch.tensor([math.cos(turn), math.sin(turn), 0.0], dtype=torch.float64)
@@ -68,7 +68,7 @@ def test_nearly_right_and_nearly_zero_angles_keep_their_precision(angle: float) 
         assert found.residual <= 1e-8
 
 
-def test_equality_and_violation_say_so() -> None:
+def test_right_and_obtuse_angles_are_not_certified() -> None:
     zero = torch.zeros(2)
     right = certificate(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 1.0]), zero)
     assert not right.holds
@@ -85,12 +85,12 @@ def test_equality_and_violation_say_so() -> None:
 
 
 @pytest.mark.parametrize("theta_next", [[1.0, 1.0], [0.0, 0.0]])
-def test_standing_still_and_arriving_exactly_are_equalities(theta_next: list[float]) -> None:
+def test_zero_step_and_exact_arrival_count_as_right_angles(theta_next: list[float]) -> None:
     found = certificate(torch.ones(2), torch.tensor(theta_next), torch.zeros(2))
     assert found.span.angle == "right"
 
 
-def test_a_diverged_step_and_unequal_sizes_are_refused() -> None:
+def test_refuses_non_finite_values_and_unequal_sizes() -> None:
     with pytest.raises(InputError, match="non-finite"):
         certificate(torch.tensor([math.nan, 1.0]), torch.ones(2), torch.zeros(2))
     with pytest.raises(InputError, match="entries"):

@@ -90,7 +90,7 @@ def test_copies_gradients_that_the_step_overwrites(by_closure: bool) -> None:
     assert norms[True] == pytest.approx(norms[False], rel=1e-5)
 
 
-def test_watching_keeps_no_parameter_alive() -> None:
+def test_hooks_do_not_leak_parameters() -> None:
     model = nn.Linear(3, 2)
     passes = BackwardPasses(list(model.parameters()))
     model(torch.ones(2, 3)).sum().backward()

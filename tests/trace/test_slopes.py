@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_watched_is_refused_with_the_cure(name: str) -> None:
+def test_refuses_unsuitable_optimizers(name: str) -> None:
     optimizer, keyword = REFUSED[name]
     model = classifier()
     with pytest.raises(InputError, match=keyword):
@@ -337,7 +337,7 @@ def backwards(loss: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CLOSURES)
-def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) -> None:
+def test_refuses_a_wrong_closure_and_keeps_the_gradients(name: str) -> None:
     wrong, keyword = CLOSURES[name]
     model = classifier()
     optimizer = sgd(model)
@@ -353,6 +353,6 @@ def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) ->
     assert all(torch.equal(a, b) for a, b in zip(weights(model), values, strict=True))
 
 
-def test_the_table_of_the_docs_has_these_rows_and_no_others() -> None:
+def test_docs_table_has_these_rows() -> None:
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert [line.split("|")[1].strip() for line in lines[1:]] == [*ROWS, *REFUSED, *CLOSURES]

@@ -108,7 +108,7 @@ class Recorder:
             raise InputError(
                 'Epoch means are computed from optimizer steps. Pass the optimizer, or use gradient="probe".'
             )
-        if probe is not None and [isinstance(part, Tensor) for part in probe] != [True, True]:
+        if isinstance(probe, Tensor) or (probe and [isinstance(part, Tensor) for part in probe] != [True, True]):
             raise InputError("A probe is (x, y): a tensor of examples and a tensor of their targets.")
         self._probe = probe and Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
         if gradient == "probe" or input_gradients or curvature_every:
