@@ -61,13 +61,6 @@ def rescaled(multiple: Any, **options: Any) -> object:
     return excite.rescale_scheduler(torch.optim.lr_scheduler.StepLR(sgd(), 1), estimate, multiple, **options)
 
 
-class Odd(torch.optim.SGD):
-    """Takes no rate."""
-
-    def __init__(self, params: Any) -> None:
-        super().__init__(params, lr=0.1)
-
-
 CASES: dict[str, tuple[Callable[[], object], str]] = {
     # a radius that is none
     "pgd eps=2": (lambda: attacks.create("pgd", eps=2, step=0.1), "pixels lie in"),
@@ -133,7 +126,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a frozen model": (lambda: look(model().requires_grad_(False)), "gradient"),
     "a factory of frozen models": (lambda: look(lambda: model().requires_grad_(False)), "gradient"),
     "a model of no weights": (lambda: look(nn.Flatten()), "requires a gradient"),
-    "a lazy model": (lambda: look(nn.Sequential(nn.Flatten(), nn.LazyLinear(3))), "batch"),
     "a factory of no model": (lambda: look(lambda: 3), "model"),
     # schedules and groups
     "a schedule that fits no group": (lambda: steps([0.01, 0.1], schedules.constant(0.4)), "0.4"),
@@ -147,10 +139,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "train with SGD",
     ),
     "an optimizer's name": (lambda: look(model, optimizer="sgd"), "optimizer"),
-    "an optimizer of other arguments": (
-        lambda: look(net := model(), optimizer=Odd(net.parameters())),
-        "Odd",
-    ),
     # another kind of thing
     "a trace that is none": (lambda: excite.acuteness(3), "pass a Trace"),  # type: ignore[arg-type]
     "no trace": (lambda: excite.estimate_lipschitz(None), "needs"),
@@ -173,7 +161,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a probe without targets": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=X), r"is \(x, y\)"),  # type: ignore[arg-type]
     "a loader for a probe": (lambda: excite.Recorder(net := model(), sgd_of(net), probe=BATCHES), r"is \(x, y\)"),  # type: ignore[arg-type]
-    "a recorder of a lazy model": (lambda: excite.Recorder(net := nn.LazyLinear(3), sgd_of(net)), "batch"),
     "multiple=-1": (lambda: rescaled(-1), "multiple is -1; it must be a finite number above 0"),
     "multiple=0": (lambda: rescaled(0), "multiple is 0; it must be a finite number above 0"),
     "multiple=nan": (lambda: rescaled(math.nan), "multiple is nan; it must be a finite number above 0"),
@@ -221,7 +208,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 @pytest.mark.parametrize("case", CASES)
 def test_a_bad_argument_is_refused_with_the_cure(case: str) -> None:
     call, cure = CASES[case]

@@ -9,7 +9,7 @@ from excite.quantities import duration, number
 @pytest.mark.parametrize(
     ("text", "value"), [("8/255", 8 / 255), (" 1 / 2 ", 0.5), ("0.031", 0.031), ("1e-3", 1e-3), ("0.1/255", 0.1 / 255)]
 )
-def test_numbers_as_people_write_them(text: str, value: float) -> None:
+def test_number_parses_fractions(text: str, value: float) -> None:
     assert number(text) == value
 
 
@@ -39,5 +39,5 @@ def test_text_that_is_not_a_number_is_refused(text: str) -> None:
         (4 * 365.25 * 86400, "4 years"),
     ],
 )
-def test_durations_are_read_at_a_glance(seconds: float, text: str) -> None:
+def test_duration(seconds: float, text: str) -> None:
     assert duration(seconds) == text

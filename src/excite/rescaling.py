@@ -3,13 +3,13 @@
 import copy
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from excite.errors import InputError, UnidentifiedError
 from excite.lipschitz.protocol import LipschitzEstimate
@@ -72,7 +72,13 @@ def check_reliable(estimate: LipschitzEstimate, *, allow_unidentified: bool) -> 
 
 def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
     """Return γ¹, the largest first rate of the groups; raise InputError if the scheduler cannot be rescaled."""
-    _check_type(scheduler)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise InputError(
+            "ReduceLROnPlateau chooses its rates during training, so it cannot be rescaled. Because it only lowers the "
+            "rate, build its optimizer with lr=estimate.learning_rate() instead."
+        )
+    if isinstance(scheduler, ScheduledRate):
+        raise InputError("Rescale a schedule of excite before you attach it: schedules.rescale(schedule, 1/L).")
     kind = type(scheduler).__name__
     steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
@@ -87,8 +93,8 @@ def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
         if max(rates) > first * (1 + ROUNDING):
             ends = f" If training ends before that, pass horizon={step}." if step > 1 else ""
             raise InputError(
-                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Remove "
-                f"the warm-up, or build a schedule whose largest rate is estimate.learning_rate().{ends}"
+                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Use a "
+                f"schedule without warm-up, or build one whose largest rate is estimate.learning_rate().{ends}"
             )
         if any(
             not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)
@@ -113,21 +119,6 @@ def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
     if not max(rates) > 0:
         raise InputError(f"All rates of this {type(scheduler).__name__} are 0 in the first {steps} steps.")
     return [rate / max(rates) for rate in rates]
-
-
-def _check_type(scheduler: LRScheduler) -> None:
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise InputError(
-            "ReduceLROnPlateau chooses its rates during training, so it cannot be rescaled. Because it only lowers the "
-            "rate, build its optimizer with lr=estimate.learning_rate() instead."
-        )
-    if isinstance(scheduler, OneCycleLR | CyclicLR):
-        raise InputError(
-            f"{type(scheduler).__name__} starts below its largest rate, so it cannot be rescaled. Use a schedule that "
-            "only decreases, such as CosineAnnealingLR, or build this one with max_lr=estimate.learning_rate()."
-        )
-    if isinstance(scheduler, ScheduledRate):
-        raise InputError("Rescale a schedule of excite before you attach it: schedules.rescale(schedule, 1/L).")
 
 
 def _rates(scheduler: LRScheduler) -> list[float]:
@@ -157,17 +148,18 @@ def _copy(scheduler: Scheduler) -> Scheduler:
     return copy.deepcopy(scheduler, {id(scheduler.optimizer): torch.optim.SGD(groups)})
 
 
-def _future(scheduler: LRScheduler, steps: int) -> list[list[float]]:
-    rates = [_rates(scheduler)]
+def _future(scheduler: LRScheduler, steps: int) -> Iterator[list[float]]:
+    """The rates of all groups at each step."""
+    yield _rates(scheduler)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the copy's optimizer takes no steps
         for step in range(1, steps):
             try:
                 scheduler.step()
-                rates.append(_rates(scheduler))
+                rates = _rates(scheduler)
             except NO_RATE as error:
                 raise InputError(
                     f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before that, "
                     f"pass horizon={step}."
                 ) from error
-    return rates
+            yield rates

@@ -41,13 +41,11 @@ def step(rate: float, *, milestones: Iterable[int], factor: float = 0.1) -> Sche
     """
     check_positive("rate", rate)
     check_positive("factor", factor)
-    if not isinstance(milestones, Iterable):
-        raise InputError(f"milestones is {milestones!r}; it must be a sequence of epochs, such as (50, 100).")
     reached = tuple(milestones)
     for milestone in reached:
-        check_whole("Each of milestones", milestone)
-    if reached != tuple(sorted(set(reached))) or any(milestone < 1 for milestone in reached):
-        raise InputError(f"milestones is {reached}; they must be at least 1 and increasing.")
+        check_whole("Each of milestones", milestone, least=1)
+    if reached != tuple(sorted(set(reached))):
+        raise InputError(f"milestones is {reached}; they must be increasing.")
     return lambda epoch: rate * factor ** sum(milestone <= epoch for milestone in reached)
 
 
@@ -115,45 +113,36 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     return lambda epoch: first * (schedule(epoch) / baseline_first)
 
 
-def attach(optimizer: Optimizer, schedule: Schedule, *, leader: int | None = None) -> "ScheduledRate":
+def attach(optimizer: Optimizer, schedule: Schedule) -> "ScheduledRate":
     """Let `schedule` set the learning rate of `optimizer`; call `.step()` of the result after each epoch.
 
-    If parameter groups have different rates, the schedule applies to group number `leader`, and the other groups keep
-    their ratio to it. By default, `leader` is the group whose rate is the schedule's first rate; if no group has it,
-    InputError is raised.
+    If parameter groups have different rates, the schedule applies to the group whose rate is the schedule's first rate,
+    and the other groups keep their ratio to it. InputError is raised if no group has it.
     """
     _check_schedule(schedule)
     rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     for number, rate in enumerate(rates):
         if not (math.isfinite(rate) and rate >= 0):
             raise InputError(f"lr of parameter group {number} is {rate}; it must be finite and not negative.")
-    leader = _leader(rates, _checked_rate(schedule(0), 0)) if leader is None else leader
-    check_whole("leader", leader, least=0)
-    if leader >= len(rates):
-        raise InputError(f"leader is {leader}, but the optimizer has {len(rates)} parameter groups, counted from 0.")
-    check_positive(f"lr of parameter group {leader}", rates[leader])
-    return ScheduledRate(optimizer, schedule, leader)
-
-
-def _leader(rates: list[float], first: float) -> int:
-    """Return the number of the group to which a schedule that starts at `first` applies."""
-    different = sorted(set(rates) - {0.0})
-    if len(different) <= 1:
-        return next((number for number, rate in enumerate(rates) if rate), 0)
-    starting = [number for number, rate in enumerate(rates) if math.isclose(rate, first, rel_tol=1e-9)]
-    if starting:
-        return starting[0]
-    raise InputError(
-        f"The parameter groups have different rates ({', '.join(f'{rate:g}' for rate in rates)}), and none is "
-        f"{first:g}, the first rate of the schedule. Pass the number of the group to which the schedule applies, such "
-        "as leader=0; the others keep their ratio to it."
-    )
+    first = _checked_rate(schedule(0), 0)
+    trained = [number for number, rate in enumerate(rates) if rate > 0]
+    if not trained:
+        raise InputError("lr of every parameter group is 0; at least one must be positive.")
+    if len({rates[number] for number in trained}) > 1:
+        trained = [number for number in trained if math.isclose(rates[number], first, rel_tol=1e-9)]
+    if not trained:
+        raise InputError(
+            f"The parameter groups have different rates ({', '.join(f'{rate:g}' for rate in rates)}), and none is "
+            f"{first:g}, the first rate of the schedule. Create the optimizer with lr={first:g} for the group to which "
+            "the schedule applies; the others keep their ratio to it."
+        )
+    return ScheduledRate(optimizer, schedule, leader=trained[0])
 
 
 class ScheduledRate(LRScheduler):
     """A torch scheduler for a `Schedule`. Its state_dict has plain values only; loading it sets the rates."""
 
-    def __init__(self, optimizer: Optimizer, schedule: Schedule, leader: int = 0) -> None:
+    def __init__(self, optimizer: Optimizer, schedule: Schedule, leader: int) -> None:
         self.schedule, self.leader = schedule, leader
         super().__init__(optimizer)
 

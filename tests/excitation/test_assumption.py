@@ -16,14 +16,14 @@ TraceOf = Callable[[Floats, Floats, Floats], Trace]
 Wander = Callable[[Literal["exact", "sketch"]], Trace]
 
 
-def test_it_is_the_inequality_on_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
+def test_products_equal_those_of_the_vectors(trace_of: TraceOf, walk: Floats) -> None:
     found = acuteness(trace_of(walk, walk, np.full(len(walk), 0.1)))
     expected = [float((walk[k] - walk[k + 1]) @ (walk[k + 1] - walk[-1])) for k in range(len(walk) - 2)]
     np.testing.assert_allclose(found.products, expected, rtol=1e-9, atol=1e-12)
     assert found.fraction == np.mean(np.array(expected) >= 0)
 
 
-def test_straight_lines_hold_always_and_returns_never(trace_of: TraceOf) -> None:
+def test_straight_path_is_acute_and_a_return_is_not(trace_of: TraceOf) -> None:
     line = np.arange(5.0)[:, None] * np.ones(3)
     assert acuteness(trace_of(line, line, np.ones(5))).fraction == 1
     back = np.array([[0.0], [1.0], [2.0], [3.0], [-1.0]])
@@ -37,7 +37,7 @@ def test_two_moments_are_not_enough(trace_of: TraceOf) -> None:
         acuteness(trace_of(np.eye(2), np.eye(2), np.ones(2)))
 
 
-def test_a_sketch_says_at_which_steps_it_does_not_know_the_sign(wander: Wander) -> None:
+def test_sketch_marks_undecided_steps(wander: Wander) -> None:
     exact, sketched = acuteness(wander("exact")), acuteness(wander("sketch"))
     assert not exact.undecided.any()
     assert "sketch" not in str(exact)
@@ -50,21 +50,21 @@ def test_a_sketch_says_at_which_steps_it_does_not_know_the_sign(wander: Wander) 
     assert f"At {sketched.undecided.sum()} of them" in str(sketched)
 
 
-def test_the_heuristic_goes_down_from_the_smallest_batch_that_always_holds() -> None:
+def test_choose_batch_size_goes_down_from_the_smallest_always_acute_size() -> None:
     fractions = {64: 0.4, 256: 0.8, 1000: 1.0, 5000: 1.0}
     assert choose_batch_size(fractions, {64: 0.9, 256: 0.85, 1000: 0.7, 5000: 0.6}, 0.8) == 256
     assert choose_batch_size(fractions, {64: 0.9, 256: 0.85, 1000: 0.81, 5000: 0.6}, 0.8) == 1000
     assert choose_batch_size({64: 0.4, 256: 0.8}, {64: 0.9, 256: 0.85}, 0.8) == 256
 
 
-def test_the_heuristic_says_when_nothing_fits() -> None:
+def test_choose_batch_size_raises_if_no_size_is_accurate_enough() -> None:
     with pytest.raises(InputError, match="1000"):
         choose_batch_size({64: 0.4, 1000: 1.0}, {64: 0.3, 1000: 0.2}, 0.8)
     with pytest.raises(InputError, match="batch sizes"):
         choose_batch_size({64: 0.4}, {128: 0.3}, 0.8)
 
 
-def test_a_run_that_diverged_is_refused(trace_of: TraceOf, walk: Floats) -> None:
+def test_refuses_a_diverged_run(trace_of: TraceOf, walk: Floats) -> None:
     walk[-1] = np.nan
     with pytest.raises(InputError, match="diverge"):
         acuteness(trace_of(walk, walk, np.ones(len(walk))))

@@ -19,7 +19,7 @@ def test_a_constant_multiple_of_the_identity() -> None:
     assert 0 < found.guaranteed_rate <= found.rate
 
 
-def test_directions_in_turn_excite_over_a_whole_turn_only() -> None:
+def test_alternating_directions_excite_over_whole_turns_only() -> None:
     signal = torch.eye(2).repeat(8, 1)  # Φ is (1, 0), (0, 1), (1, 0), …
     assert not gramian(signal, window=1).persistently_exciting
     found = gramian(signal, window=2)
@@ -65,22 +65,22 @@ def test_errors_shrink_at_least_at_the_stated_rates(seed: int, d: int, p: int, w
 
 
 @pytest.mark.parametrize("window", [0.5, 11])
-def test_a_window_that_does_not_fit_is_refused(window: float) -> None:
+def test_refuses_a_window_that_is_too_long_or_no_multiple(window: float) -> None:
     with pytest.raises(InputError, match="window"):
         gramian(torch.ones(10, 2), window=window)
 
 
 @pytest.mark.parametrize("given", [{"window": 0}, {"window": torch.nan}, {"window": 2, "step": 0}])
-def test_a_time_that_is_not_positive_is_refused(given: dict[str, float]) -> None:
+def test_refuses_a_non_positive_window(given: dict[str, float]) -> None:
     with pytest.raises(InputError, match="above 0"):
         gramian(torch.ones(10, 2), **given)
 
 
-def test_a_step_of_no_time_is_refused() -> None:
+def test_refuses_a_step_of_zero() -> None:
     with pytest.raises(InputError, match="step"):
         simulate(torch.ones(10, 2), torch.ones(2), step=0)
 
 
-def test_a_signal_of_the_wrong_kind_is_refused() -> None:
+def test_refuses_a_signal_of_the_wrong_shape() -> None:
     with pytest.raises(InputError, match="signal"):
         gramian(torch.full((4, 2), torch.nan), window=1)

@@ -40,7 +40,7 @@ class DrawsForItsLayers(nn.Module):
         self.scale[0].data.fill_(1.0)
 
 
-def test_fresh_weights_are_as_those_of_a_new_model() -> None:
+def test_fresh_weights_equal_those_of_a_new_model() -> None:
     torch.manual_seed(0)
     attention = nn.MultiheadAttention(8, 2)
     make_fresh(attention)
@@ -67,7 +67,7 @@ def test_frozen_weights_are_kept_within_a_layer_too() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_weights_that_nothing_draws_are_refused() -> None:
+def test_refuses_weights_without_reset_parameters() -> None:
     normed = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3)))
     with pytest.raises(InputError, match="weight_g"):
         make_fresh(normed)
@@ -121,7 +121,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("weights", ["fresh", "present"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_everything_is_as_before_bit_for_bit(weights: Any, fails: bool) -> None:
+def test_restores_everything_bit_for_bit(weights: Any, fails: bool) -> None:
     torch.manual_seed(0)
     model = Everything().train()
     model.layers[1].eval()
@@ -173,7 +173,7 @@ class Head(nn.Module):
 
 
 @pytest.mark.parametrize("builds", [False, True])
-def test_a_loss_with_weights_of_its_own_is_as_before_too(builds: bool) -> None:
+def test_restores_a_loss_with_weights(builds: bool) -> None:
     torch.manual_seed(0)
     body, head = nn.Linear(DIMENSIONS, 4), Head()
     optimizer = SGD([*body.parameters(), *head.parameters()], lr=0.1, momentum=0.9)
@@ -187,7 +187,7 @@ def test_a_loss_with_weights_of_its_own_is_as_before_too(builds: bool) -> None:
     assert same(photograph(head, optimizer, torch.Generator().manual_seed(0)), before)
 
 
-def test_the_accelerator_s_generator_is_as_before_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restores_the_generator_of_the_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     states: list[Any] = [torch.zeros(1)]
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("cuda"))

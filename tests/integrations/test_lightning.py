@@ -330,11 +330,6 @@ class Steeper(Module):
         return {"loss": 10 * super().training_step(batch, batch_idx)["loss"]}
 
 
-def test_a_name_that_is_not_there_is_refused() -> None:
-    with pytest.raises(InputError, match="attr_name"):
-        fit(Module(), PoECallback(attr_name="rate", find=FIND), epochs=1)
-
-
 def ordered(examples: int = 96) -> DataLoader[Any]:
     inputs = torch.randn(examples, 8, generator=torch.Generator().manual_seed(0))
     return DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16)

@@ -70,7 +70,7 @@ def test_the_first_examples_as_robustbench_takes_them(halves: Dataset) -> None:
     assert quiet_benchmark(Halves(), 4, halves, eps=0.0) == (1.0, 1.0)
 
 
-def test_robustbench_own_enums_are_understood(halves: Dataset) -> None:
+def test_accepts_the_enums_of_robustbench(halves: Dataset) -> None:
     class ThreatModel(Enum):
         L2 = "L2"
 
@@ -87,7 +87,7 @@ def test_the_record_on_disk(halves: Dataset, tmp_path: Path, monkeypatch: pytest
     assert record["number_forward_passes"] == 1
 
 
-def test_train_mode_is_told_and_doubts_no_figure() -> None:
+def test_train_mode_is_reported_but_not_distrusted() -> None:
     model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 2))
     found = evaluate(model, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.long), "pgd", eps=0.0)
     assert "train mode" in str(found)
@@ -99,12 +99,12 @@ def test_train_mode_is_told_and_doubts_no_figure() -> None:
 def test_without_autoattack_the_row_has_no_robust_accuracy() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
     evaluation = evaluate(model, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.long), "pgd", eps=0.0)
-    row = leaderboard_row(evaluation, dataset="cifar10", eps=0.5, autoattack=None, footnote=None)
+    row = leaderboard_row(evaluation, dataset="cifar10", eps=0.5, autoattack=None)
     assert (row["eps"], row["autoattack_acc"]) == ("0.5", None)
     assert row["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
 
 
-def test_distrust_is_said_in_autoattacks_words(halves: Dataset) -> None:
+def test_warnings_have_the_names_of_autoattack(halves: Dataset) -> None:
     class Probabilities(Halves):
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images).softmax(1)
@@ -218,7 +218,7 @@ AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
         (AUTOATTACK | {"members": ["apgd-ce"]}, False),
     ],
 )
-def test_only_the_leaderboards_autoattack_is_called_so(
+def test_only_standard_autoattack_fills_autoattack_acc(
     run: RunFolder, tmp_path: Path, options: dict[str, object], standard: bool
 ) -> None:
     copy = with_attacks(run, tmp_path / "run", {"PGD": run.experiment.attacks["PGD"], "A": options})
@@ -229,9 +229,7 @@ def test_only_the_leaderboards_autoattack_is_called_so(
     assert row.parent.name == ("L2" if standard and options.get("norm") == "l2" else "Linf")
 
 
-def test_an_attack_that_does_not_say_its_ball_gets_no_row(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_row_for_an_attack_without_radius(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ATTACKS, "blind", lambda: as_attack(lambda _model, x, _y: x))
     copy = with_attacks(run, tmp_path / "run", {"A": {"kind": "blind"}})
     folder = export(copy, "baseline", tmp_path / "model")

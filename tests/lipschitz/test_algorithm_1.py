@@ -201,7 +201,7 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
         ({"statistic": "location"}, "statistic.*endpoint, scale"),
     ],
 )
-def test_impossible_settings_are_refused(options: dict[str, Any], message: str) -> None:
+def test_refuses_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         estimate(**options)
 
@@ -223,7 +223,7 @@ def test_a_pair_passes_with_p_values_on_both_sides_of_alpha() -> None:
     assert cells.best(1, 1) == 1
 
 
-def test_one_trace_gives_one_l_whichever_grid_it_stands_in() -> None:
+def test_a_cell_does_not_depend_on_the_rest_of_the_grid() -> None:
     trace_distances = distances(5, 60)
     whole = heat_map(secant_maxima(trace_distances), n_maxima=(25, 55), n_points=(20, 40), initial_shapes=(1.0, 5.0))
     part = heat_map(secant_maxima(trace_distances), n_maxima=(55,), n_points=(20,), initial_shapes=(1.0, 5.0))

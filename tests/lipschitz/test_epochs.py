@@ -5,7 +5,7 @@ import pytest
 
 from excite.errors import InputError
 from excite.lipschitz.algorithm_1 import Protocol
-from excite.lipschitz.epochs import Epochs, secants
+from excite.lipschitz.epochs import Epochs, Local, secants
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 
@@ -37,28 +37,39 @@ def test_by_default_n_is_the_papers_in_proportion_to_the_epochs() -> None:
         (Epochs(protocol="authors"), Recording(20), r"will record no gradients .* Set record\.input_gradients = true"),
     ],
 )
-def test_a_run_that_cannot_be_estimated_from_is_refused_before_it_trains(
-    estimator: Epochs, recording: Recording, message: str
-) -> None:
+def test_refuses_insufficient_recordings(estimator: Epochs, recording: Recording, message: str) -> None:
     with pytest.raises(InputError, match=message):
         estimator.check(recording)
 
 
-def test_a_protocol_that_nobody_had_is_refused() -> None:
+def test_refuses_an_unknown_protocol() -> None:
     with pytest.raises(InputError, match=r"protocol.*paper, authors"):
         Epochs(protocol="author")  # type: ignore[arg-type]
 
 
-def test_a_run_that_can_be_is_not() -> None:
+def test_accepts_sufficient_recordings() -> None:
     Epochs(n_points=20).check(Recording(20))
     Epochs(protocol="authors").check(Recording(20, input_gradients=True))
 
 
 @pytest.mark.parametrize("protocol", ["paper", "authors"])
-def test_an_epoch_that_diverged_has_no_slopes(protocol: Protocol) -> None:
+def test_ignores_a_diverged_epoch(protocol: Protocol) -> None:
     points = np.random.default_rng(0).normal(size=(9, 3))
     points[-1] = np.nan
     distances = ((points[:, None] - points) ** 2).sum(-1)
     trace = Trace(distances, 4 * distances, steps=np.arange(8), squared_input_gradient_distances=distances)
     epochs = Epochs(protocol=protocol, n_maxima=5, n_points=8, initial_shapes=(1.0,), bootstraps=0)
     assert epochs(trace).constant > 0
+
+
+def test_by_default_blocks_are_small_shares_of_the_slopes() -> None:
+    assert Local().points(Recording(10, slopes=1000)) == (50, 70, 100, 140, 200)
+    assert Local().points(Recording(10, slopes=3)) == (2,)
+
+
+def test_too_few_slopes_are_refused_before_anything_trains() -> None:
+    with pytest.raises(InputError, match="The run will record no local slopes"):
+        Local().check(Recording(10))
+    with pytest.raises(InputError, match="will record 40 local slopes; N=100 needs 50"):
+        Local(n_points=100).check(Recording(10, slopes=40))
+    Local(n_points=80).check(Recording(10, slopes=40))

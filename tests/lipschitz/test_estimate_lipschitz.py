@@ -194,7 +194,7 @@ def test_the_edge_of_short_trainings_keeps_its_budget_and_says_what_it_holds_for
     assert ESTIMATORS["edge"](steps=40, limit=0.01).most_steps(10_000) == 400  # type: ignore[call-arg]
 
 
-def test_what_the_recorder_objected_to_is_part_of_the_conclusion(trace: Trace) -> None:
+def test_recorder_problems_are_part_of_the_basis(trace: Trace) -> None:
     odd = replace(trace, facts=trace.facts | {"problems": ["The step used 0.1 times the gradient."]})
     plain, warned = (estimate_lipschitz(recorded, "curvature") for recorded in (trace, odd))
     assert warned.constant == plain.constant

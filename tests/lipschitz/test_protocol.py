@@ -3,9 +3,11 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from excite.errors import InputError
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
@@ -60,7 +62,7 @@ def test_an_upper_bound_says_first_at_which_rates_to_train() -> None:
     assert "Train at" not in str(replace(CERTIFIED, identified=False))
 
 
-def test_an_l_is_reliable_if_it_is_identified_or_somebody_stated_it() -> None:
+def test_reliable_means_identified_or_stated() -> None:
     assert CERTIFIED.reliable
     assert not replace(CERTIFIED, identified=False).reliable
     assert replace(CERTIFIED, identified=False, method="stated").reliable
@@ -78,6 +80,33 @@ def test_an_estimate_of_an_earlier_version_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("constant", [0.0, -1.0, math.nan, math.inf])
-def test_a_constant_that_gives_no_rate_is_refused(constant: float) -> None:
+def test_refuses_a_non_positive_constant(constant: float) -> None:
     with pytest.raises(InputError, match="positive and finite"):
         LipschitzEstimate(constant, (0, 1), "edge", True, "")
+
+
+EDGE = LipschitzEstimate(
+    4.0,
+    (3.0, 5.0),
+    "edge",
+    True,
+    "a test",
+    details={"rates": [0.1, 0.4, 0.8], "converged": [True, True, False], "curve": [(0.1, 0.99), (0.5, 0.5), (1, 0.1)]},
+)
+
+
+def test_plot_marks_rates_and_runs(tmp_path: Path) -> None:
+    axes = EDGE.plot()
+    lines = {line.get_label(): np.asarray(line.get_xdata()).tolist() for line in axes.lines}
+    assert lines["1/L"] == [0.25, 0.25]
+    assert lines["2/L"] == [0.5, 0.5]
+    assert (lines["converged"], lines["did not converge"]) == ([0.1, 0.4], [0.8])
+    assert isinstance(axes.figure, Figure)
+    axes.figure.savefig(tmp_path / "edge.png")
+    assert (tmp_path / "edge.png").stat().st_size > 1000
+
+
+def test_plot_on_given_axes() -> None:
+    axes = LipschitzEstimate(4.0, (0.0, 5.0), "stated", True, "a test").plot()
+    assert LipschitzEstimate(2.0, (1.0, 5.0), "stated", True, "a test").plot(axes) is axes
+    assert [line.get_label() for line in axes.lines] == ["1/L", "2/L"] * 2

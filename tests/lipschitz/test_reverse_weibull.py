@@ -196,14 +196,14 @@ def check(sample: Floats) -> None:
 @settings(max_examples=200)
 @given(awkward_samples())
 @example(np.array([5e-324, 5e-324, 0.0, 0.0]))
-def test_awkward_samples_raise_nothing_and_warn_of_nothing(sample: Floats) -> None:
+def test_degenerate_samples_raise_no_errors_or_warnings(sample: Floats) -> None:
     check(sample)
 
 
 @pytest.mark.slow
 @settings(max_examples=10_000)
 @given(awkward_samples())
-def test_ten_thousand_awkward_samples_raise_nothing_and_warn_of_nothing(sample: Floats) -> None:
+def test_ten_thousand_degenerate_samples_raise_no_errors_or_warnings(sample: Floats) -> None:
     check(sample)
 
 
@@ -216,14 +216,14 @@ def test_the_papers_optimizer_finds_the_parameters_of_a_sampled_law() -> None:
     assert found.p_value > 0.05
 
 
-def test_without_an_endpoint_the_answer_is_the_start_s() -> None:
+def test_without_an_endpoint_the_result_depends_on_the_start() -> None:
     maxima = np.random.default_rng(0).gumbel(size=200)
     scales = [stopping_point(maxima, start).scale for start in (5.0, 20.0, 100.0)]
     assert max(scales) > 2 * min(scales)
     assert json.dumps(stopping_point(maxima, 5.0).to_json(), allow_nan=False)
 
 
-def test_a_start_from_which_it_stops_nowhere_is_no_crash() -> None:
+def test_optimizer_without_a_stopping_point() -> None:
     stopped = stopping_point(np.random.default_rng(0).gumbel(size=40), 0.004)
     assert not stopped.finite
     assert stopped.p_value == 0

@@ -9,7 +9,7 @@ from excite.lipschitz import estimate_lipschitz
 from excite.lipschitz.stated import Stated
 
 
-def test_it_is_the_number_that_was_given() -> None:
+def test_stated_returns_the_given_number() -> None:
     found = estimate_lipschitz(None, "stated", constant=3.526, source="the paper's Table 1")
     assert (found.constant, found.interval) == (3.526, (3.526, 3.526))
     assert found.learning_rate(2) == pytest.approx(2 / 3.526)
@@ -18,6 +18,6 @@ def test_it_is_the_number_that_was_given() -> None:
 
 
 @pytest.mark.parametrize("constant", [0.0, -1.0, math.nan, math.inf])
-def test_a_number_that_gives_no_rate_is_refused(constant: float) -> None:
+def test_refuses_a_non_positive_number(constant: float) -> None:
     with pytest.raises(InputError, match="positive and finite"):
         Stated(constant)

@@ -33,7 +33,7 @@ def value_only(output: Tensor, _: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_quadratic_gives_its_largest_eigenvalue_back(sign: int, dtype: torch.dtype) -> None:
+def test_curvature_of_a_quadratic_is_its_largest_eigenvalue(sign: int, dtype: torch.dtype) -> None:
     root = torch.randn(60, 60, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     matrix = sign * root @ root.T
     largest = float(torch.linalg.eigvalsh(matrix).abs().max())
@@ -52,13 +52,13 @@ class Checkpointed(nn.Sequential):
         return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)  # type: ignore[no-any-return]
 
 
-def test_layers_whose_gradients_are_hidden_are_refused() -> None:
+def test_refuses_reentrant_checkpoints() -> None:
     model = nn.Sequential(Checkpointed(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2))
     with pytest.raises(InputError, match="use_reentrant=False"):
         largest_curvature(model, Probe(torch.randn(5, 3), torch.zeros(5, dtype=torch.long)))
 
 
-def test_the_curvature_in_some_parameters_is_that_of_their_block() -> None:
+def test_curvature_in_some_parameters_is_that_of_their_hessian_block() -> None:
     class TwoBlocks(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -114,7 +114,7 @@ def test_batch_norm_uses_batch_statistics_of_the_batch_size_and_keeps_the_runnin
     assert one_batch.value != pytest.approx(expected, rel=1e-3)
 
 
-def test_per_example_losses_soft_labels_and_objectives_mean_the_same() -> None:
+def test_per_example_losses_soft_labels_and_objectives_agree() -> None:
     model = normalised_network()
     x, y = torch.randn(16, 3).double(), torch.randint(0, 3, (16,))
 
@@ -137,7 +137,7 @@ def test_per_example_losses_soft_labels_and_objectives_mean_the_same() -> None:
     assert values == pytest.approx([values[0]] * 4, rel=1e-9)
 
 
-def test_an_adversarial_objective_works_too() -> None:
+def test_adversarial_objective() -> None:
     model = normalised_network()
     x, y = torch.randn(16, 3).double(), torch.randint(0, 3, (16,))
 
@@ -159,7 +159,7 @@ def test_ten_seeds_agree_within_five_percent_on_a_network() -> None:
     assert max(values) / min(values) < 1.05
 
 
-def test_a_broken_loss_gives_nan_and_a_linear_one_zero() -> None:
+def test_non_finite_loss_gives_nan_and_linear_loss_gives_zero() -> None:
     model = nn.Linear(2, 1)
     probe = Probe(torch.ones(3, 2), torch.zeros(3), loss=lambda output, _: output)
     assert largest_curvature(model, probe).value == 0
@@ -169,13 +169,13 @@ def test_a_broken_loss_gives_nan_and_a_linear_one_zero() -> None:
     assert torch.tensor(largest_curvature(model, squared).value).isnan()
 
 
-def test_a_probe_that_does_not_fit_is_refused() -> None:
+def test_refuses_mismatched_examples_and_targets() -> None:
     with pytest.raises(InputError, match="batch_size"):
         Probe(torch.zeros(3, 2), torch.zeros(4))
 
 
 @pytest.mark.parametrize(("examples", "sizes"), [(200, [100, 100]), (256, [128, 128]), (300, [150, 150]), (9, [9])])
-def test_every_example_counts_alike(examples: int, sizes: list[int]) -> None:
+def test_all_examples_have_the_same_weight(examples: int, sizes: list[int]) -> None:
     torch.manual_seed(0)
     model, x, y = nn.Linear(4, 3), torch.randn(examples, 4), torch.randint(0, 3, (examples,))
     x[-examples // 3 :] *= 10

@@ -39,7 +39,7 @@ def probe() -> tuple[Tensor, Tensor]:
     return torch.randn(32, 5, generator=generator), torch.randint(0, 4, (32,), generator=generator)
 
 
-def test_of_several_processes_one_keeps_the_trace() -> None:
+def test_only_one_process_has_the_trace() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorder = Recorder(model, optimizer, slopes_per_epoch=1)
@@ -148,7 +148,7 @@ def test_a_run_with_a_recorder_is_bit_identical_to_one_without(gradient: Any, in
     assert len(recorder.trace.curvatures) == EPOCHS // 2
 
 
-def test_distances_equal_those_of_vectors_gathered_by_hand() -> None:
+def test_distances_equal_those_of_stored_vectors() -> None:
     gradients, parameters = [], []
 
     def make(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recorder:
@@ -172,7 +172,7 @@ def test_distances_equal_those_of_vectors_gathered_by_hand() -> None:
     assert trace.learning_rates.tolist() == [0.1] * 4
 
 
-def test_a_local_slope_is_the_secant_of_the_step_s_own_loss_with_its_own_dropout_masks() -> None:
+def test_local_slope_is_the_secant_of_the_loss_of_the_step_with_its_dropout_masks() -> None:
     expected = []
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -253,7 +253,7 @@ def test_moments_of_single_steps_need_a_probe(gradient: Any) -> None:
 
 @pytest.mark.parametrize("where", ["in the checkpoint", "in a folder", "sketched"])
 @pytest.mark.parametrize("cut", [STEPS - 1, 2 * STEPS, 2 * STEPS + 2])
-def test_an_interrupted_run_leaves_the_same_trace_bit_for_bit(tmp_path: Path, where: str, cut: int) -> None:
+def test_resumed_run_has_the_same_trace_bit_for_bit(tmp_path: Path, where: str, cut: int) -> None:
     def make(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recorder:
         return Recorder(
             model,
@@ -276,7 +276,7 @@ def test_an_interrupted_run_leaves_the_same_trace_bit_for_bit(tmp_path: Path, wh
         assert np.array_equal(value, arrays(resumed.trace)[name]), name
 
 
-def test_a_folder_keeps_the_vectors_out_of_the_state_and_notices_damage(tmp_path: Path) -> None:
+def test_folder_holds_the_vectors_and_damage_is_detected(tmp_path: Path) -> None:
     states: list[Any] = []
 
     def make(model: nn.Module, optimizer: torch.optim.Optimizer) -> Recorder:
@@ -290,7 +290,7 @@ def test_a_folder_keeps_the_vectors_out_of_the_state_and_notices_damage(tmp_path
         run(make, states=states)
 
 
-def test_a_state_of_other_settings_is_refused() -> None:
+def test_refuses_a_state_with_other_settings() -> None:
     states: list[Any] = []
     run(lambda m, o: Recorder(m, o, storage="exact"), states=states)
     with pytest.raises(InputError, match="settings"):
@@ -316,7 +316,7 @@ def test_auto_keeps_small_models_whole_and_sketches_large_ones() -> None:
 
 
 @pytest.mark.parametrize("how", ["unfrozen", "added to the optimizer"])
-def test_layers_that_begin_to_move_unwatched_are_said(how: str) -> None:
+def test_warns_about_layers_unfrozen_later(how: str) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     model[0].requires_grad_(how != "unfrozen")
     optimizer = torch.optim.SGD(model.parameters() if how == "unfrozen" else model[1].parameters(), lr=0.1)
@@ -340,7 +340,7 @@ def test_layers_that_begin_to_move_unwatched_are_said(how: str) -> None:
     assert recorder.trace.facts["problems"] == list(recorder.problems)
 
 
-def test_a_closed_recorder_watches_no_more() -> None:
+def test_close_stops_recording() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     recorder = Recorder(model, optimizer)
@@ -352,7 +352,7 @@ def test_a_closed_recorder_watches_no_more() -> None:
         recorder.record()
 
 
-def test_input_gradients_carry_the_released_code_s_extra_division() -> None:
+def test_input_gradients_are_those_of_the_released_code() -> None:
     model, (x, y) = network().eval(), probe()
     recorder = Recorder(model, probe=(x, y), gradient="probe", input_gradients=True, batch_size=32)
     recorder.record()

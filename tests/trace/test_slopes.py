@@ -137,8 +137,8 @@ class Loop:
 
 ROWS: dict[str, Loop] = {
     "plain SGD, momentum, weight decay": Loop(),
-    "gradient accumulation": Loop("accumulated", accumulate=2),
-    "gradient clipping": Loop("scaled", clip=0.05),
+    "gradient accumulation": Loop("other gradient", accumulate=2),
+    "gradient clipping": Loop("other gradient", clip=0.05),
     "clipping that does not bite": Loop(clip=1e6),
     "several parameter groups": Loop(optimizer=in_groups),
     "AdamW": Loop("optimizer", optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2)),
@@ -172,7 +172,7 @@ ROWS: dict[str, Loop] = {
         batch=lambda step: ((vectors(step)[0], vectors(step)[1]), vectors(step)[1]),
         loss=lambda model, x, y: binary_cross_entropy_with_logits(model(*x)[:, 0], (y > 0).float()),
     ),
-    "after_step before step": Loop("early", early=True),
+    "after_step before step": Loop("other gradient", early=True),
 }
 
 
@@ -266,7 +266,7 @@ REFUSED: dict[str, tuple[Callable[[nn.Module], torch.optim.Optimizer], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_watched_is_refused_with_the_cure(name: str) -> None:
+def test_refuses_unsuitable_optimizers(name: str) -> None:
     optimizer, keyword = REFUSED[name]
     model = classifier()
     with pytest.raises(InputError, match=keyword):
@@ -315,7 +315,7 @@ def test_lbfgs_can_be_recorded_on_a_probe() -> None:
 
 
 CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
-    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "backward"),
+    "backward() in the closure": (lambda model: backwards(plain_loss(model, *vectors(0))), "without calling backward"),
     "a closure that returns a number": (lambda model: plain_loss(model, *vectors(0)).item(), "float"),
     "a closure that returns nothing": (lambda _: None, "NoneType"),
     "a closure that returns losses per example": (lambda model: model(vectors(0)[0]).sum(1), "16"),
@@ -323,7 +323,7 @@ CLOSURES: dict[str, tuple[Callable[[nn.Module], Any], str]] = {
         lambda model: checkpointed(model, *vectors(0), reentrant=True),
         "use_reentrant=False",
     ),
-    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "no_grad"),
+    "a detached loss": (lambda model: model(vectors(0)[0]).sum().detach(), "gradient"),
 }
 
 
@@ -337,7 +337,7 @@ def backwards(loss: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CLOSURES)
-def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) -> None:
+def test_refuses_a_wrong_closure_and_keeps_the_gradients(name: str) -> None:
     wrong, keyword = CLOSURES[name]
     model = classifier()
     optimizer = sgd(model)
@@ -353,6 +353,6 @@ def test_a_wrong_closure_is_refused_and_leaves_the_gradients_alone(name: str) ->
     assert all(torch.equal(a, b) for a, b in zip(weights(model), values, strict=True))
 
 
-def test_the_table_of_the_docs_has_these_rows_and_no_others() -> None:
+def test_docs_table_has_these_rows() -> None:
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert [line.split("|")[1].strip() for line in lines[1:]] == [*ROWS, *REFUSED, *CLOSURES]

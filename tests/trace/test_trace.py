@@ -28,7 +28,7 @@ def example(moments: int = 5) -> Trace:
 
 
 @pytest.mark.parametrize("inputs", [{}, {"squared_input_gradient_distances": np.eye(6)}])
-def test_a_trace_survives_the_disk(tmp_path: Path, inputs: dict[str, Any]) -> None:
+def test_save_and_load(tmp_path: Path, inputs: dict[str, Any]) -> None:
     trace = replace(example(), **inputs)
     trace.save(tmp_path / "run.trace")
     loaded = Trace.load(tmp_path / "run.trace")
@@ -40,7 +40,7 @@ def test_a_trace_survives_the_disk(tmp_path: Path, inputs: dict[str, Any]) -> No
     assert "5 moments, 7 local slopes" in str(loaded)
 
 
-def test_the_paper_s_longest_run_takes_kilobytes(tmp_path: Path) -> None:
+def test_the_longest_run_of_the_paper_takes_kilobytes(tmp_path: Path) -> None:
     example(164).save(str(tmp_path / "run.trace"))
     assert (tmp_path / "run.trace").stat().st_size < 600_000
 
@@ -51,7 +51,7 @@ def test_gradient_norms_are_distances_from_zero() -> None:
 
 
 @pytest.mark.parametrize("position", [-1, -100, 200])
-def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
+def test_detects_a_flipped_byte(tmp_path: Path, position: int) -> None:
     path = tmp_path / "run.trace"
     example().save(path)
     contents = bytearray(path.read_bytes())
@@ -61,7 +61,7 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, position: int) -> None:
         Trace.load(path)
 
 
-def test_a_cut_or_missing_or_foreign_file_is_named(tmp_path: Path) -> None:
+def test_errors_name_a_truncated_missing_or_foreign_file(tmp_path: Path) -> None:
     path = tmp_path / "run.trace"
     with pytest.raises(CorruptFileError, match="no trace"):
         Trace.load(path)

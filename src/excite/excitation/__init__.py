@@ -1,19 +1,17 @@
 """Is training persistently excited? Definition (`gramian`), theorem (`certificate`) and assumption (`acuteness`)."""
 
 from excite.excitation.along_path import (
-    CertifiedDescent,
     Excitation,
     PathCertificate,
     Smoothness,
     StepSizes,
     certify,
-    certify_descent,
     smoothness,
     step_size_decay,
 )
 from excite.excitation.assumption import FEWEST_MOMENTS, Acuteness, acuteness, choose_batch_size
 from excite.excitation.definition import Gramian, gramian, simulate
-from excite.excitation.theorem import Certificate, Span, certificate
+from excite.excitation.theorem import Certificate, CertifiedDescent, Span, certificate, certify_descent
 
 __all__ = [
     "FEWEST_MOMENTS",

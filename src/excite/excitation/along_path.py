@@ -1,17 +1,14 @@
-"""The theorem along a whole path: both assumptions and the certificate at each step of a run or of gradient descent."""
+"""The theorem along a recorded run: both assumptions and the certificate at each step."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from excite.errors import InputError
 from excite.excitation.assumption import Acuteness, acuteness, step_products
-from excite.excitation.theorem import Span, certificate, certify_span
+from excite.excitation.theorem import Span, certify_span
 from excite.lipschitz.epochs import secants
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
@@ -72,14 +69,13 @@ class Excitation:
     """Definition 1 for the certified steps: μ₂ I ≥ ∫ΦΦᵀ ≥ μ₁ I over windows of T₀; a step is the unit of time.
 
     ΦΦᵀ is constant and symmetric within a step, so Lemma 1 is exact: errors shrink by e^{−λ}, where λ is its smallest
-    eigenvalue. `rate` is that of the slowest certified step, `mean_rate` the mean over all certified steps. ΦΦᵀ exists
-    only at certified steps, so the whole path is persistently excited only if all steps are certified (`everywhere`).
+    eigenvalue. That is at least μ₁, and `mean_rate` on average over the certified steps. ΦΦᵀ exists only at certified
+    steps, so the whole path is persistently excited only if all steps are certified (`everywhere`).
     """
 
     smallest: float  # μ₁ in the paper
     largest: float  # μ₂ in the paper
     window: float  # T₀ in the paper
-    rate: float
     mean_rate: float
     everywhere: bool
 
@@ -87,7 +83,7 @@ class Excitation:
         where = "Persistently excited at every step" if self.everywhere else "Persistently excited at certified steps"
         return (
             f"{where}: {self.largest:.3g} I ≥ ∫ΦΦᵀ ≥ {self.smallest:.3g} I over windows of {self.window:g} step; "
-            f"errors shrink at least like e^(−{self.rate:.3g} k), on average like e^(−{self.mean_rate:.3g} k)."
+            f"errors shrink at least like e^(−{self.smallest:.3g} k), on average like e^(−{self.mean_rate:.3g} k)."
         )
 
 
@@ -188,7 +184,7 @@ def excitation(spans: tuple[Span, ...]) -> Excitation | None:
     slow = [min(span.rates) for span in certified]
     largest = max(max(span.rates) for span in certified)
     everywhere = len(certified) == len(spans)
-    return Excitation(min(slow), largest, 1.0, rate=min(slow), mean_rate=sum(slow) / len(slow), everywhere=everywhere)
+    return Excitation(min(slow), largest, 1.0, mean_rate=sum(slow) / len(slow), everywhere=everywhere)
 
 
 def step_size_decay(rates: Floats) -> StepSizes:
@@ -204,94 +200,3 @@ def step_size_decay(rates: Floats) -> StepSizes:
     centered = logs - logs.mean()
     exponent = -float(centered @ np.log(rates[start:])) / float(centered @ centered)
     return StepSizes(0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent)
-
-
-@dataclass(frozen=True, eq=False)
-class CertifiedDescent:
-    """Gradient descent at a constant rate, one entry per step.
-
-    `distances` are ‖θᵏ − θ*‖, `slopes` are ‖∇l(θᵏ)‖/‖θᵏ − θ*‖, `cosines` are those of Assumption 2. `rates` are the two
-    contraction rates of the certificate (NaN if the step is not certified), `residuals` its relative error at θᵏ⁺¹.
-    """
-
-    rate: float
-    distances: Floats
-    slopes: Floats
-    cosines: Floats
-    certified: NDArray[np.bool_]
-    rates: Floats
-    residuals: Floats
-
-    @property
-    def fraction(self) -> float:
-        """Share of steps that are certified."""
-        return float(self.certified.mean())
-
-    def __str__(self) -> str:
-        failures = np.flatnonzero(~self.certified)
-        first = f"the first failure is step {failures[0] + 1}" if len(failures) else "all steps"
-        residual = np.nanmax(self.residuals) if self.certified.any() else math.nan
-        return (
-            f"Gradient descent at {self.rate:.3g}: {int(self.certified.sum())} of {len(self.certified)} steps are "
-            f"certified ({first}), with residuals up to {residual:.1e}; ‖θ − θ*‖ goes from {self.distances[0]:.3g} to "
-            f"{self.distances[-1]:.3g}."
-        )
-
-
-def certify_descent(
-    gradient: Callable[[Tensor], Tensor],
-    start: Tensor,
-    *,
-    rate: float,
-    steps: int,
-    goal: Tensor | None = None,
-    beyond: int = 1,
-) -> CertifiedDescent:
-    """Run gradient descent θᵏ⁺¹ = θᵏ − η ∇l(θᵏ) from `start` and certify each of `steps` steps.
-
-    This is what the theorem is about. On a quadratic, a rate below 1/L does not overshoot θ* along any eigenvector.
-    Above 1/L it overshoots along the sharpest one, and the certificate holds as long as the other directions outweigh
-    that. At 2/L the iterates oscillate forever.
-
-    Args:
-        gradient: the full-batch gradient ∇l at a vector of parameters.
-        start: the initial parameters.
-        rate: the learning rate η.
-        steps: number of steps to certify.
-        goal: θ*, if known; by default the point reached after `beyond` further steps.
-        beyond: number of further steps, at least 1, because a step that ends at θ* cannot be certified.
-
-    >>> curvatures = torch.tensor([4.0, 1.0])  # L = 4
-    >>> quadratic = lambda theta: curvatures * theta
-    >>> for multiple in (1, 2):
-    ...     descent = certify_descent(quadratic, torch.ones(2), rate=multiple / 4, steps=20, goal=torch.zeros(2))
-    ...     print(multiple, int(descent.certified.sum()))
-    1 20
-    2 0
-    """
-    if steps < 1 or not (math.isfinite(rate) and rate > 0) or beyond < 1:
-        raise InputError(
-            f"rate must be positive, steps and beyond at least 1; got rate={rate}, steps={steps}, beyond={beyond}."
-        )
-    path, gradients = [start.detach().to(torch.float64)], []
-    for _ in range(steps + (beyond if goal is None else 0)):
-        slope = gradient(path[-1]).detach()
-        gradients.append(float(slope.norm()))
-        path.append(path[-1] - rate * slope)
-        if not path[-1].isfinite().all():
-            raise InputError(
-                f"Gradient descent at rate={rate:.3g} diverged after {len(gradients)} steps; pass a smaller rate."
-            )
-    end = path[-1] if goal is None else goal.detach().to(torch.float64)
-    certificates = [certificate(path[k], path[k + 1], end) for k in range(steps)]
-    distances = np.array([float((theta - end).norm()) for theta in path[: steps + 1]])
-    slopes = np.divide(gradients[:steps], distances[:steps], out=np.full(steps, np.inf), where=distances[:steps] > 0)
-    return CertifiedDescent(
-        rate=rate,
-        distances=distances,
-        slopes=slopes,
-        cosines=np.array([each.span.cosine for each in certificates]),
-        certified=np.array([each.holds for each in certificates]),
-        rates=np.array([sorted(each.rates) for each in certificates]),
-        residuals=np.array([each.residual for each in certificates]),
-    )

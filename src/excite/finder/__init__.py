@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import inspect
 import itertools
 import sys
 import time
@@ -32,7 +31,7 @@ from excite.quantities import OnProgress, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all
 from excite.registry import check_choice
 from excite.rescaling import shape_of
-from excite.trace.misuse import check_optimizer, trainable
+from excite.trace.recorder import held_by, trainable
 
 __all__ = ["find_learning_rate"]
 
@@ -121,8 +120,6 @@ def find_learning_rate(
         )
     if (scheduler is None) != (scheduler_steps is None):
         raise InputError("Pass both scheduler and scheduler_steps, or neither.")
-    if progress and on_progress is not None:
-        raise InputError("Pass either progress=True or on_progress, not both.")
     schedule: Sequence[float] = (1.0,)
     if scheduler is not None and scheduler_steps is not None:
         schedule = shape_of(scheduler, scheduler_steps)
@@ -216,7 +213,7 @@ class _ShortRuns:
             model.train()
         device = device_of(model)
         optimizer = new_optimizer(self.optimizer, list(model.parameters()), rate)
-        check_optimizer(optimizer, list(model.parameters()), watches_steps=False)
+        held_by(optimizer, list(model.parameters()))  # refuses the optimizer of another model
         batches = endless(self.loader, self.seed, draw)
         peaks = [float(group["lr"]) for group in optimizer.param_groups]
         for taken in itertools.count():
@@ -240,35 +237,18 @@ class _ShortRuns:
         return int(seconds * per_second)
 
     def _descend(self, model: nn.Module, batches: Sequence[Any], optimizer: Optimizer) -> float:
-        def closure() -> float:
-            optimizer.zero_grad()
-            mean = 0.0
-            for batch in batches:
-                loss = self._loss(model, batch) / len(batches)
-                loss.backward()  # type: ignore[no-untyped-call]
-                mean += loss.item()
-            if self.clip_grad_norm is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
-            return mean
-
-        if _needs_closure(optimizer):
-            return float(optimizer.step(closure))
-        mean = closure()
+        """Take one step on the mean loss of the batches, and return it."""
+        optimizer.zero_grad()
+        mean = 0.0
+        for batch in batches:
+            loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
+            loss = loss / len(batches)
+            loss.backward()  # type: ignore[no-untyped-call]
+            mean += loss.item()
+        if self.clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), self.clip_grad_norm)
         optimizer.step()
         return mean
-
-    def _loss(self, model: nn.Module, batch: Any) -> Tensor:
-        loss = self.step(model, batch) if self.step else batch_loss(model, batch, self.loss_fn)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"type {type(loss).__name__}"
-            raise InputError(f"The loss of a batch must be a scalar tensor, but it has {got}. Return its mean.")
-        return loss
-
-
-def _needs_closure(optimizer: Optimizer) -> bool:
-    """Whether `step` requires a closure, as that of LBFGS does; some optimizers do not accept one."""
-    parameters = inspect.signature(optimizer.step).parameters.values()
-    return any(parameter.default is parameter.empty for parameter in parameters)
 
 
 def _progress(progress: bool | None, on_progress: OnProgress | None) -> contextlib.AbstractContextManager[OnProgress]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from excite.errors import InputError
+from excite.quantities import check_positive
 from excite.randomness import accelerator, derive_seed, device_of, kept_buffers, put_back, undisturbed
 
 LossFunction = Callable[[Any, Any], Tensor]
@@ -18,7 +19,6 @@ NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 STEP_CURE = "pass step=lambda model, batch: …, a function that returns the loss."
-OPTIMIZER_CURE = "pass a function, for example optimizer=lambda params, lr: torch.optim.AdamW(params, lr)."
 
 
 @contextlib.contextmanager
@@ -184,28 +184,19 @@ def new_optimizer(wanted: Optimizer | NewOptimizer, parameters: Sequence[nn.Para
     The parameter groups of such an optimizer keep their options and the ratios of their rates.
     """
     if isinstance(wanted, Optimizer):
-        name = type(wanted).__name__
         largest = max(map(_initial_rate, wanted.param_groups))
-        if not largest > 0:
-            raise InputError(f"The largest learning rate of this {name} is {largest}; it must be above 0.")
+        check_positive("The optimizer's largest learning rate", largest)
         groups = [
             {key: value for key, value in group.items() if key != "initial_lr"}
             | {"lr": _initial_rate(group) * (rate / largest)}
             for group in wanted.param_groups
         ]
-        try:
-            return type(wanted)(groups, lr=rate)  # type: ignore[call-arg]
-        except TypeError as error:
-            raise InputError(
-                f"A new {name} cannot be created from parameter groups and lr ({error}); pass a function that creates "
-                f"one: optimizer=lambda params, lr: {name}(params, …)."
-            ) from error
+        return type(wanted)(groups, lr=rate)  # type: ignore[call-arg]
     if not callable(wanted):
-        raise InputError(f"optimizer is {wanted!r}, which is not an optimizer; {OPTIMIZER_CURE}")
-    created = wanted(list(parameters), rate)
-    if not isinstance(created, Optimizer):
-        raise InputError(f"optimizer returned a {type(created).__name__}, not an Optimizer; {OPTIMIZER_CURE}")
-    return created
+        raise InputError(
+            f"optimizer is {wanted!r}; pass an optimizer, or optimizer=lambda params, lr: AdamW(params, lr)."
+        )
+    return wanted(list(parameters), rate)
 
 
 def _initial_rate(group: dict[str, Any]) -> float:

@@ -133,7 +133,8 @@ class FindsRateDuring:
     ) -> None:
         """Start the search, or continue a `saved` one."""
         if saved is None:
-            check_no_warm_up(schedulers)
+            for scheduler in schedulers:
+                first_rate(scheduler)  # refuses a warm-up
             scale_rates(optimizer, schedulers, self.start)
         self.online = OnlineRate(
             model, optimizer, steps=steps, multiple=self.multiple, rung=self.rung, schedulers=schedulers
@@ -171,9 +172,3 @@ def silent(owner: object, *methods: str) -> Iterator[None]:
     finally:
         for name in methods:
             object.__delattr__(owner, name)
-
-
-def check_no_warm_up(schedulers: Sequence[LRScheduler]) -> None:
-    """Refuse schedulers that cannot be rescaled, before time is spent on a search."""
-    for scheduler in schedulers:
-        first_rate(scheduler)

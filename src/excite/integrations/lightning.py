@@ -15,8 +15,9 @@ from torch.utils.data import DataLoader
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra, silent
+from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
 from excite.lipschitz import LipschitzEstimate
+from excite.rescaling import first_rate
 from excite.trace import Recorder
 
 with extra("lightning"):
@@ -41,8 +42,6 @@ class PoECallback(FindsRateBefore, Callback):
 
     Args:
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate.
-        update_attr: set the module's `lr` or `learning_rate`.
-        attr_name: name of that attribute, if it is another one.
         record: record the training; costs a forward and a backward pass at `slopes_per_epoch` steps of each epoch.
         slopes_per_epoch: number of local slopes per epoch; 0 is used if gradients are clipped or accumulated.
         find: options of `find_learning_rate`, for example {"budget": 1000, "weights": "present"}.
@@ -62,15 +61,13 @@ class PoECallback(FindsRateBefore, Callback):
         self,
         multiple: float = 1.0,
         *,
-        update_attr: bool = True,
-        attr_name: str = "",
         record: bool = True,
         slopes_per_epoch: int = 8,
         find: dict[str, Any] | None = None,
         allow_unidentified: bool = False,
     ) -> None:
         super().__init__(multiple, record=record, find=find, allow_unidentified=allow_unidentified)
-        self.update_attr, self.attr_name, self.slopes_per_epoch = update_attr, attr_name, slopes_per_epoch
+        self.slopes_per_epoch = slopes_per_epoch
 
     def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -80,11 +77,10 @@ class PoECallback(FindsRateBefore, Callback):
         optimizer = _only_optimizer("PoECallback", trainer, pl_module)
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if self.estimate is None:
-            check_no_warm_up(schedulers)
+            for scheduler in schedulers:
+                first_rate(scheduler)  # refuses a warm-up before time is spent on a search
             self.estimate = self._find(trainer, pl_module, optimizer)
-            rate = self._set_rates(optimizer, schedulers)
-            if self.update_attr:
-                _set_attribute(pl_module, self.attr_name, rate)
+            _set_attribute(pl_module, self._set_rates(optimizer, schedulers))
         _log(trainer, estimate_values(self.estimate))
         if self.record and trainer.world_size == 1:
             unchanged = trainer.accumulate_grad_batches == 1 and not trainer.gradient_clip_val
@@ -283,14 +279,13 @@ def _copied(state: Any) -> Any:
     return state
 
 
-def _set_attribute(pl_module: LightningModule, name: str, rate: float) -> None:
-    for candidate in (name,) if name else ("lr", "learning_rate"):
-        for holder in (pl_module, getattr(pl_module, "hparams", None)):
-            if holder is not None and hasattr(holder, candidate):
-                setattr(holder, candidate, rate)
+def _set_attribute(pl_module: LightningModule, rate: float) -> None:
+    """Set the first of `lr` and `learning_rate` that the module or its hparams have."""
+    for name in ("lr", "learning_rate"):
+        for holder in (pl_module, pl_module.hparams):
+            if hasattr(holder, name):
+                setattr(holder, name, rate)
                 return
-    if name:
-        raise InputError(f'Neither the module nor its hparams have an attribute "{name}"; leave out attr_name.')
 
 
 def _log(trainer: Trainer, values: dict[str, float]) -> None:

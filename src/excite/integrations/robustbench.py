@@ -48,9 +48,6 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     device: torch.device | str | None = None,
     batch_size: int = 32,
     eps: float | str | None = None,
-    *,
-    version: str = "standard",
-    journal: Path | None = None,
 ) -> tuple[float, float]:
     """Clean accuracy and accuracy under AutoAttack, with the arguments and the return value of `robustbench.benchmark`.
 
@@ -68,8 +65,6 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
         device: where to compute; by default the model's device.
         batch_size: larger batches are faster on a GPU.
         eps: radius of the ball, for example 8/255.
-        version: "standard", "plus" or "rand", as in AutoAttack.
-        journal: file from which an interrupted benchmark continues.
 
     Returns:
         (clean accuracy, robust accuracy), both between 0 and 1.
@@ -94,22 +89,14 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     images, labels = dataset.test.images[:n_examples], dataset.test.labels[:n_examples]
     if device is not None:
         model.to(device)
-    attack = attacks.create("autoattack", eps=eps, norm=NORMS[threat_model], version=version)
-    evaluation = evaluate(
-        model, images.float() / 255, labels, {"AutoAttack": attack}, batch_size=batch_size, journal=journal
-    )
+    attack = attacks.create("autoattack", eps=eps, norm=NORMS[threat_model])
+    evaluation = evaluate(model, images.float() / 255, labels, {"AutoAttack": attack}, batch_size=batch_size)
     for flag in evaluation.flags:
         known = f" (AutoAttack: {AUTOATTACK_FLAGS[flag.name]})" if flag.name in AUTOATTACK_FLAGS else ""
         warnings.warn(AttackWarning(f"{flag}{known}"), stacklevel=2)
     robust = evaluation.robust["AutoAttack"].value
     if to_disk:
-        row = leaderboard_row(
-            evaluation,
-            dataset=dataset.name,
-            eps=eps,
-            autoattack=robust if version == "standard" else None,
-            footnote=f"on the first {len(labels)} test images" if len(labels) < len(dataset.test) else None,
-        )
+        row = leaderboard_row(evaluation, dataset=dataset.name, eps=eps, autoattack=robust)
         _write_row(Path("model_info"), row, threat_model, str(model_name))
     return evaluation.clean.value, robust
 
@@ -120,7 +107,6 @@ def leaderboard_row(
     dataset: str,
     eps: float,
     autoattack: float | None,
-    footnote: str | None,
     additional_data: bool | None = None,
     architecture: str | None = None,
 ) -> dict[str, Any]:
@@ -128,6 +114,7 @@ def leaderboard_row(
 
     `autoattack` is the accuracy under standard AutoAttack, None if it was not run.
     """
+    n_images = len(evaluation.correct)
     return {
         "link": None,
         "name": None,
@@ -141,7 +128,7 @@ def leaderboard_row(
         "clean_acc": f"{100 * evaluation.clean.value:.2f}",
         "reported": None,
         "autoattack_acc": None if autoattack is None else f"{100 * autoattack:.2f}",
-        "footnote": footnote,
+        "footnote": f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
         "unreliable": evaluation.distrusted,
     }
 
@@ -250,26 +237,18 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
 
 def _write_arm_row(folder: Path, parts: Parts, evaluation: Evaluation, model_name: str) -> None:
     """Write the row of an arm for its standard AutoAttack, otherwise for its first attack with a radius and a norm."""
-    bounded = {
-        name: attack
-        for name, attack in parts.attacks.items()
-        if attack.eps is not None and attack.norm in THREAT_MODELS
-    }
-    if not bounded:
-        return
-    name = max(bounded, key=lambda name: _is_standard(bounded[name]))
-    attack, experiment, n_images = bounded[name], parts.experiment, len(evaluation.correct)
-    assert attack.eps is not None and attack.norm is not None  # noqa: S101, PT018
-    row = leaderboard_row(
-        evaluation,
-        dataset=experiment.data.name,
-        eps=attack.eps,
-        autoattack=evaluation.robust[name].value if _is_standard(attack) else None,
-        footnote=f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
-        additional_data=experiment.data.unlabelled is not None,
-        architecture=experiment.model.name,
-    )
-    _write_row(folder, row, THREAT_MODELS[attack.norm], model_name)
+    for name, attack in sorted(parts.attacks.items(), key=lambda item: not _is_standard(item[1])):
+        if attack.eps is not None and attack.norm in THREAT_MODELS:
+            row = leaderboard_row(
+                evaluation,
+                dataset=parts.experiment.data.name,
+                eps=attack.eps,
+                autoattack=evaluation.robust[name].value if _is_standard(attack) else None,
+                additional_data=parts.experiment.data.unlabelled is not None,
+                architecture=parts.experiment.model.name,
+            )
+            _write_row(folder, row, THREAT_MODELS[attack.norm], model_name)
+            return
 
 
 def _is_standard(attack: Attack) -> bool:

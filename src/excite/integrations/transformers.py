@@ -11,7 +11,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, FindsRateDuring, check_no_warm_up, estimate_values, extra, silent
+from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
+from excite.rescaling import first_rate
 from excite.trace import Recorder
 
 with extra("transformers"):
@@ -88,7 +89,7 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
                 "pass learning_rate=estimate.learning_rate() to TrainingArguments."
             )
         else:
-            check_no_warm_up([scheduler])
+            first_rate(scheduler)  # refuses a warm-up before time is spent on a search
             options = {
                 "clip_grad_norm": args.max_grad_norm or None,
                 "accumulate": args.gradient_accumulation_steps,

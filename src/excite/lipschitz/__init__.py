@@ -7,8 +7,7 @@ from excite.errors import InputError
 from excite.lazy import lazily
 from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
-from excite.lipschitz.epochs import Epochs
-from excite.lipschitz.local import Local
+from excite.lipschitz.epochs import Epochs, Local
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
 from excite.registry import build

@@ -1,13 +1,11 @@
 """Algorithm 1: the largest possible slope, from the maxima of randomly drawn blocks of slopes.
 
 M times, N points are drawn and paired, and the largest of the N/2 slopes is kept. A reverse Weibull is fitted to the M
-maxima. `statistic="endpoint"` takes its upper endpoint: by the Fisher-Tippett-Gnedenko theorem, block maxima of a
-bounded slope follow this distribution, and its endpoint is the bound. `statistic="scale"` takes the scale, as in the
-paper's text. The scale is the distance from the bound to the bulk of the maxima; it equals the bound only if that is
-near 0.
+maxima. `statistic="endpoint"` takes its upper endpoint, which bounds the slopes (Fisher-Tippett-Gnedenko theorem).
+`statistic="scale"` takes the scale, as in the paper's text: the distance from the bound to the bulk of the maxima.
 
-The M maxima come from the slopes of one run, so they are not independent. The interval treats them as independent and
-is too narrow if M·N/2 is much larger than the number of slopes.
+The maxima come from the slopes of one run. The interval treats them as independent, so it is too narrow if M·N/2 is
+much larger than the number of slopes.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""L by Algorithm 1 as in the paper's text: secants between randomly paired epochs of the baseline.
+"""L by Algorithm 1, from secants between randomly paired epochs as in the paper's text, or from single steps.
 
-`protocol="authors"` follows the released code instead: gradients with respect to the pixels, slopes that combine
-gradients and parameters of different epochs, and the endpoint at which the optimizer happens to stop.
+`Epochs(protocol="authors")` follows the released code instead: gradients with respect to the pixels, slopes that
+combine gradients and parameters of different epochs, and the endpoint at which the optimizer happens to stop.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.lipschitz.algorithm_1 import Algorithm1, Protocol, ratios, secant_maxima, unmatched_maxima
+from excite.lipschitz.algorithm_1 import Algorithm1, Protocol, local_maxima, ratios, secant_maxima, unmatched_maxima
 from excite.lipschitz.protocol import LipschitzEstimate, Recording
 from excite.registry import check_choice
 from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
 PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
+BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # block sizes of `Local` as shares of all slopes; small, so that blocks differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +82,38 @@ class Epochs(Algorithm1):
 def secants(trace: Trace) -> NDArray[np.float64]:
     """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 if the parameters did not move."""
     return ratios(trace.gradient_distances, trace.parameter_distances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Algorithm1):
+    """‖g_B(θᵏ⁺¹) − g_B(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖ at sampled steps, secants of the loss of one batch; N/2 per block."""
+
+    title: ClassVar[str] = "local (Algorithm 1, single steps)"
+    about: ClassVar[str] = "Algorithm 1 on the slopes of single steps, each for the loss of one batch."
+
+    def points(self, recording: Recording) -> Sequence[int]:
+        blocks = {max(1, int(share * recording.slopes)) for share in BLOCKS}
+        return self.chosen_points or tuple(2 * block for block in sorted(blocks))  # two points per slope
+
+    def check(self, recording: Recording) -> None:
+        if recording.slopes == 0:
+            raise InputError(
+                f"{recording.says} no local slopes. Call recorder.after_step(closure) after each step; if you did, the "
+                "steps were too small to change the gradient: record at a larger learning rate."
+            )
+        largest = max(self.points(recording))
+        if largest > 2 * recording.slopes:
+            raise InputError(
+                f"{recording.says} {recording.slopes} local slopes; N={largest} needs {largest // 2}. "
+                f"Record more slopes or pass n_points={2 * recording.slopes} or less."
+            )
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        recording = Recording.of(evidence)
+        self.check(recording)
+        return self.estimate(
+            local_maxima(evidence.slopes),
+            method="local",
+            largest_slope=float(evidence.slopes.max()),
+            n_points=self.points(recording),
+        )

@@ -4,8 +4,6 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from excite.errors import InputError
-
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
@@ -19,33 +17,16 @@ def largest_stable_rate(
     weight_decay: float = 0.0,
     preconditioner: float = 1.0,
 ) -> float:
-    """The rate below which steps on ½ λ θ² shrink θ, for torch's SGD and what is built like it.
+    """The largest rate at which torch's SGD is stable on ½ λ θ², where λ is the `curvature`.
 
     With v ← β v + (1 − τ) λ θ and θ ← θ − η v, the characteristic polynomial z² − (1 + β − η (1 − τ) λ) z + β has its
     roots inside the unit circle while η (1 − τ) λ < 2 (1 + β); Nesterov's step, θ ← θ − η (λ θ + β v), while
-    η λ < 2 (1 + β) / (1 + 2 β). So
-
-        SGD 2/λ,   heavy ball 2 (1 + β)/λ,   Nesterov 2 (1 + β) / ((1 + 2 β) λ).
-
-    - Weight decay in the gradient (`weight_decay` of SGD) turns λ into λ + w. Decoupled, θ ← (1 − η w) θ − η v, it does
-      the same without momentum; with it, the edge lies between those of λ + w and of λ, which agree for small w.
-    - Adam averages, v ← β₁ v + (1 − β₁) g (so τ = β₁), and divides by P = √v̂ + ε: with P held fixed the edge is
-      2 (1 + β₁) / (1 − β₁) · P/λ, 38 P/λ for β₁ = 0.9. P follows the gradients, which is why Adam hardly ever blows
-      up: past its edge it stops improving. Use `momentum=β₁, dampening=β₁, preconditioner=P`.
-
-    Args:
-        curvature: λ, the largest one of the loss.
-        preconditioner: P, what the step is divided by.
+    η λ < 2 (1 + β) / (1 + 2 β). Weight decay w replaces λ by λ + w. For Adam with a fixed preconditioner P = √v̂ + ε,
+    pass `momentum=β₁, dampening=β₁, preconditioner=P`: the edge is 2 (1 + β₁) / (1 − β₁) · P/λ.
 
     >>> largest_stable_rate(4.0), largest_stable_rate(4.0, momentum=0.5)
     (0.5, 0.75)
     """
-    if not (curvature > 0 and 0 <= momentum < 1 and 0 <= dampening < 1 and weight_decay >= 0 and preconditioner > 0):
-        raise InputError(
-            "Curvature and preconditioner must be positive, momentum and dampening in [0, 1), weight decay at least 0."
-        )
-    if nesterov and dampening:
-        raise InputError("Nesterov's momentum takes no dampening; leave it out.")
     edge = 2 * (1 + momentum) / (1 + 2 * momentum if nesterov else 1 - dampening)
     return edge * preconditioner / (curvature + weight_decay)
 
@@ -60,7 +41,7 @@ def is_adaptive(name: str) -> bool:
 
 
 def described(optimizer: "Optimizer | str") -> str:
-    """Its name and what was set on it, the rate left out.
+    """The optimizer's name and its options that differ from their defaults, without the rate.
 
     >>> import torch
     >>> described(torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9, nesterov=True))

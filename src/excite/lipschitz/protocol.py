@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Needs = Literal["trace", "short trainings", "nothing"]
 
+CONVERGED, FAILED, CURVE = "#2a7f62", "#b5403a", "#6b6f76"  # colors of the plot
+
 
 @dataclass(frozen=True)
 class LipschitzEstimate:
@@ -51,7 +53,7 @@ class LipschitzEstimate:
 
     @property
     def reliable(self) -> bool:
-        """Whether to train at it: the data determine L, or somebody stated it."""
+        """Whether to train at it: L is identified or stated."""
         return self.identified or self.method == "stated"
 
     def learning_rate(self, multiple: float = 1.0) -> float:
@@ -60,7 +62,7 @@ class LipschitzEstimate:
         return multiple / self.constant
 
     def overlaps(self, other: "LipschitzEstimate") -> bool:
-        """Whether there is an L that both intervals hold."""
+        """Whether the two intervals overlap."""
         return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
 
     def __str__(self) -> str:
@@ -90,10 +92,30 @@ class LipschitzEstimate:
         )
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """1/L, 2/L and the runs behind them over the learning rate; needs a display only if you show it."""
-        from excite.lipschitz.plotting import plot_estimate
+        """Draw 1/L, 2/L, the interval and the short runs over the learning rate, on `axes` or on new ones."""
+        if axes is None:
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
 
-        return plot_estimate(self, axes)
+            figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+            FigureCanvasAgg(figure)  # needs no display
+            axes = figure.subplots()
+        low, high = self.interval
+        if low > 0:
+            axes.axvspan(2 / high, 2 / low, color=CURVE, alpha=0.15, lw=0, label="interval of 2/L")
+        for multiple, style in ((1, "--"), (2, "-")):
+            axes.axvline(self.learning_rate(multiple), color="black", ls=style, lw=1, label=f"{multiple}/L")
+        if "curve" in self.details:
+            axes.plot(*zip(*self.details["curve"], strict=True), color=CURVE, lw=1.5, label="P(training converges)")
+            verdicts = "converged" if "converged" in self.details else "ended_well"  # the latter in earlier versions
+            runs = list(zip(self.details["rates"], self.details[verdicts], strict=True))
+            for converged, color, label in ((True, CONVERGED, "converged"), (False, FAILED, "did not converge")):
+                rates = [rate for rate, verdict in runs if verdict is converged]
+                axes.plot(rates, [float(converged)] * len(rates), "o", color=color, ms=5, alpha=0.8, label=label)
+            axes.set(ylabel="P(training converges)", ylim=(-0.08, 1.08))
+        axes.set(xscale="log", xlabel="learning rate", title=f"L = {self.constant:.3g} by {self.method}")
+        axes.legend(fontsize="small", frameon=False)
+        return axes
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"interval": list(self.interval)}
@@ -122,7 +144,7 @@ class ShortTrainings:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a run records, known before it trains, or what a trace holds: how much there is to estimate from."""
+    """How much a run will record, or a trace holds."""
 
     moments: int  # ends of epochs
     input_gradients: bool = False
@@ -141,7 +163,7 @@ Evidence_contra = TypeVar("Evidence_contra", bound=Trace | ShortTrainings | None
 
 
 class Estimator(ABC, Generic[Evidence_contra]):
-    """Its dataclass fields are its options. What others need to know about it is here, so that nobody asks its name."""
+    """Base of all estimators; the dataclass fields of a subclass are its options."""
 
     title: ClassVar[str]  # in tables and legends
     about: ClassVar[str]  # one sentence
@@ -152,12 +174,12 @@ class Estimator(ABC, Generic[Evidence_contra]):
         """L from the evidence that `needs` names."""
 
     def check(self, recording: Recording) -> None:
-        """Raise an InputError with its cure where a run that records this cannot be estimated from."""
+        """Raise InputError if this recording is not enough for an estimate."""
 
     def most_steps(self, whole: int) -> int:  # noqa: ARG002
-        """How many training steps it takes at most beyond the baseline's, where a whole training takes `whole`."""
+        """Largest number of training steps it takes besides the baseline; `whole` is the length of a training."""
         return 0
 
     def usual_steps(self, whole: int) -> int:
-        """How many it takes if they are enough."""
+        """Number of steps if its budget suffices."""
         return self.most_steps(whole)

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,6 @@ class ReverseWeibullFit:
     ks_p_value: float | None = None
     bootstrap_p_value: float | None = None
     return_level: float | None = None
-
-    def __str__(self) -> str:
-        return self.finding
 
     def to_json(self) -> dict[str, Any]:
         low, high = self.interval
@@ -88,21 +85,26 @@ def fit_reverse_weibull(
     distances = ks_distance(standard, profile)
     ks_p_values = np.clip(kstwo.sf(distances, n_maxima), 0.0, 1.0)
     bounds = np.stack(profile_interval(standard, profile, level), axis=1)
-    fits = [_constant(sample, return_period) for sample in samples]
+    fits = [
+        ReverseWeibullFit(
+            n_maxima=n_maxima,
+            largest=float(largest),
+            interval=(float(largest), math.inf),
+            return_period=return_period,
+            finding=f"All {n_maxima} maxima are {largest:.4g}; a constant sample says nothing about an endpoint. "
+            "Draw smaller blocks (a smaller N) or record more slopes.",
+        )
+        for largest in samples.max(axis=1)
+    ]
     for row, index in enumerate(np.flatnonzero(varies)):
         fit = ProfileFit(*(values[row] for values in profile))
-        bootstrap_p_value = None
+        unit = float(mean_gap[index] * magnitude[index])
+        described = _described(fit, samples[index], unit, (float(bounds[row, 0]), float(bounds[row, 1])), return_period)
+        fits[index] = replace(described, ks_p_value=float(ks_p_values[row]))
         if bootstraps:
             rng = np.random.default_rng((seed, int(index)))
-            bootstrap_p_value = _bootstrap_p_value(fit, float(distances[row]), n_maxima, bootstraps, rng)
-        fits[index] = _described(
-            fit,
-            samples[index],
-            unit=float(mean_gap[index] * magnitude[index]),
-            bounds=(float(bounds[row, 0]), float(bounds[row, 1])),
-            p_values=(float(ks_p_values[row]), bootstrap_p_value),
-            return_period=return_period,
-        )
+            p_value = _bootstrap_p_value(fit, float(distances[row]), n_maxima, bootstraps, rng)
+            fits[index] = replace(fits[index], bootstrap_p_value=p_value)
     return fits
 
 
@@ -123,13 +125,7 @@ def _bootstrap_p_value(fit: ProfileFit, distance: float, n: int, bootstraps: int
 
 
 def _described(
-    fit: ProfileFit,
-    sample: Floats,
-    *,
-    unit: float,
-    bounds: tuple[float, float],
-    p_values: tuple[float, float | None],
-    return_period: float,
+    fit: ProfileFit, sample: Floats, unit: float, bounds: tuple[float, float], return_period: float
 ) -> ReverseWeibullFit:
     """The fit in the units of the sample."""
     gap, rate, location, top = float(fit.gap), float(fit.rate), float(fit.location), float(sample.max())
@@ -160,23 +156,9 @@ def _described(
         shape=shape,
         interval=interval,
         identified=identified,
-        ks_p_value=p_values[0],
-        bootstrap_p_value=p_values[1],
         return_period=return_period,
         return_level=return_level,
         finding=f"The largest of {len(sample)} maxima is {top:.4g}{finding}.",
-    )
-
-
-def _constant(sample: Floats, return_period: float) -> ReverseWeibullFit:
-    value = float(sample.max())
-    return ReverseWeibullFit(
-        n_maxima=len(sample),
-        largest=value,
-        interval=(value, math.inf),
-        return_period=return_period,
-        finding=f"All {len(sample)} maxima are {value:.4g}; a constant sample says nothing about an endpoint. "
-        "Draw smaller blocks (a smaller N) or record more slopes.",
     )
 
 

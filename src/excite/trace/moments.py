@@ -9,9 +9,6 @@ half of the digits when two moments nearly coincide.
 """
 
 import math
-import shutil
-import tempfile
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,16 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from excite.errors import CorruptFileError
+from excite.errors import CorruptFileError, InputError
 from excite.files import atomic, sha256
-from excite.trace.misuse import check_visible
 
 Storage = Literal["auto", "exact", "sketch"]
 Floats = NDArray[np.float64]
 
 SKETCH_ENTRIES = 8192
 EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
-MEMORY_LIMIT = 512 * 2**20  # bytes of vectors; further vectors are stored on disk
 _CHUNK = 2**20
 
 
@@ -98,10 +93,10 @@ class CountSketch:
 Projection = Whole | CountSketch  # adds tensors, one per parameter, into a vector
 
 
-def projection_of(parameters: Sequence[Tensor], storage: Storage, entries: int, seed: int) -> Projection:
+def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> Projection:
     size = sum(parameter.numel() for parameter in parameters)
     if storage == "sketch" or (storage == "auto" and size > EXACT_LIMIT):
-        return CountSketch(parameters, entries=entries, seed=seed)
+        return CountSketch(parameters, seed=seed)
     return Whole(parameters)
 
 
@@ -149,22 +144,34 @@ def project_gradient(
     return total
 
 
+def check_visible(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    """Raise InputError if reentrant checkpoints hid gradients of the loss from `torch.autograd.grad`."""
+    pending = [loss.grad_fn] if any(gradient is None for gradient in gradients) else []
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "CheckpointFunctionBackward":
+            raise InputError(
+                "The model uses activation checkpointing with use_reentrant=True, which hides gradients from all "
+                "but backward(). Use use_reentrant=False; the gradients are the same."
+            )
+        seen.add(node)
+        pending.extend(parent for parent, _ in node.next_functions)
+
+
 class Moments:
     """Squared distances between an origin (index 0; None means zero) and the vectors appended so far.
 
-    Vectors stay in memory up to `memory_limit` bytes. Further ones go to memory-mapped temporary files, deleted with
-    this object. With a `folder`, all vectors are files in it, and `state` contains only their hashes.
+    Vectors stay in memory. With a `folder`, they are memory-mapped files in it, and `state` has only their hashes.
     """
 
-    def __init__(
-        self, name: str, origin: Tensor | None, *, folder: Path | None = None, memory_limit: int = MEMORY_LIMIT
-    ) -> None:
+    def __init__(self, name: str, origin: Tensor | None, *, folder: Path | None = None) -> None:
         self.squared: Floats = np.zeros((1, 1))
         self._name = name
         self._origin = None if origin is None else _array(origin)
         self._folder = folder
-        self._memory_limit = memory_limit
-        self._temporary: Path | None = None
         self._vectors: list[NDArray[Any]] = []
         self._digests: list[str] = []  # of the files in `folder`
 
@@ -197,7 +204,7 @@ class Moments:
         for vector in tensors.get(f"{self._name}.vectors", ()):
             self._vectors.append(self._store(_array(vector)))
         for digest in facts["sha256"]:
-            path = self._path(len(self._vectors))
+            path = self._path()
             if not path.exists() or sha256(path) != digest:
                 raise CorruptFileError(
                     f"{path} is missing or was changed since it was recorded. Restore it, or delete the run to start "
@@ -207,21 +214,18 @@ class Moments:
             self._digests.append(digest)
 
     def _store(self, vector: NDArray[Any]) -> NDArray[Any]:
-        if self._folder is None and (len(self._vectors) + 1) * vector.nbytes <= self._memory_limit:
+        if self._folder is None:
             return vector
-        path = self._path(len(self._vectors))
+        path = self._path()
         with atomic(path) as temporary, temporary.open("wb") as file:
             np.save(file, vector)
-        if self._folder is not None:
-            self._digests.append(sha256(path))
+        self._digests.append(sha256(path))
         return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
 
-    def _path(self, index: int) -> Path:
-        folder = self._folder or self._temporary
-        if folder is None:
-            folder = self._temporary = Path(tempfile.mkdtemp(prefix="excite-trace-"))
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        return folder / f"{self._name}-{index:04d}.npy"
+    def _path(self) -> Path:
+        """The file of the next vector."""
+        assert self._folder is not None  # noqa: S101
+        return self._folder / f"{self._name}-{len(self._vectors):04d}.npy"
 
 
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:

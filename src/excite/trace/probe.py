@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from excite.errors import InputError
 from excite.objectives.protocol import Objective, frozen
 from excite.randomness import seed_all, undisturbed
-from excite.trace.misuse import check_visible
+from excite.trace.moments import check_visible
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> a scalar or one loss per example
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,15 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
+from torch.optim import LBFGS, SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from excite.errors import InputError
 from excite.objectives.protocol import Objective
 from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace import Trace
-from excite.trace.misuse import WARNINGS, check_optimizer, held_by, refuse, trainable
-from excite.trace.moments import SKETCH_ENTRIES, Moments, Storage, dense, project, project_gradient, projection_of
+from excite.trace.moments import Moments, Storage, dense, project, project_gradient, projection_of
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, UsedGradients
 
@@ -43,14 +43,13 @@ class Recorder:
         slopes_per_epoch: number of local slopes per epoch, at steps drawn from (seed, epoch). Each costs a forward and
             a backward pass.
         steps_per_epoch: number of steps in an epoch. If None, the first epoch samples its steps 1, 2, 4, 8, ….
-        storage: "exact" stores vectors, "sketch" compresses them, "auto" is exact up to 2 million parameters. Lengths
-            of a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
-        sketch_entries: length of a sketch.
+        storage: "exact" stores vectors, "sketch" compresses them to 8,192 numbers, "auto" is exact up to 2 million
+            parameters. Lengths of a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
         batch_size: the training batch size; probes are evaluated in batches of this size.
         curvature_every: measure the curvature on the probe at every n-th moment; 0 means never.
         curvature_iterations: largest number of Lanczos iterations per curvature.
         seed: for sampled steps, sketches and random parts of the loss.
-        folder: store exact vectors in files there, which keeps checkpoints small.
+        folder: store vectors in files there instead of in memory, which also keeps checkpoints small.
 
     >>> model, loader = nn.Linear(2, 2), [(torch.eye(2), torch.tensor([0, 1]))] * 4
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -78,7 +77,6 @@ class Recorder:
         slopes_per_epoch: int = 8,
         steps_per_epoch: int | None = None,
         storage: Storage = "auto",
-        sketch_entries: int = SKETCH_ENTRIES,
         batch_size: int = 128,
         curvature_every: int = 0,
         curvature_iterations: int = 12,
@@ -91,7 +89,6 @@ class Recorder:
         for name, count, least in (
             ("slopes_per_epoch", slopes_per_epoch, 0),
             ("steps_per_epoch", 1 if steps_per_epoch is None else steps_per_epoch, 1),
-            ("sketch_entries", sketch_entries, 1),
             ("batch_size", batch_size, 1),
             ("curvature_every", curvature_every, 0),
             ("curvature_iterations", curvature_iterations, 1),
@@ -101,36 +98,32 @@ class Recorder:
         self._model = model
         self._parameters = trainable(model)
         if optimizer is not None:
-            check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
-            watches_steps = slopes_per_epoch > 0 or gradient == "epoch_mean"
-            check_optimizer(optimizer, self._parameters, watches_steps=watches_steps)
             self._parameters = held_by(optimizer, self._parameters)
+            if isinstance(optimizer, LBFGS) and (slopes_per_epoch or gradient == "epoch_mean"):
+                raise InputError(
+                    "LBFGS evaluates several points per step, so no single gradient belongs to a step. Record with "
+                    'gradient="probe" and slopes_per_epoch=0, or train with SGD.'
+                )
         elif gradient == "epoch_mean":
-            refuse("no optimizer")
-        self._probe: Probe | None = None
-        if probe is not None:
-            if not (isinstance(probe, tuple | list) and [isinstance(part, Tensor) for part in probe] == [True, True]):
-                refuse("probe")
-            self._probe = Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
+            raise InputError(
+                'Epoch means are computed from optimizer steps. Pass the optimizer, or use gradient="probe".'
+            )
+        if isinstance(probe, Tensor) or (probe and [isinstance(part, Tensor) for part in probe] != [True, True]):
+            raise InputError("A probe is (x, y): a tensor of examples and a tensor of their targets.")
+        self._probe = probe and Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
         if gradient == "probe" or input_gradients or curvature_every:
             self._needed_probe()
         self._gradient = gradient
-        self._curvature_every = curvature_every
-        self._curvature_iterations = curvature_iterations
+        self._curvature_every, self._curvature_iterations = curvature_every, curvature_iterations
         self._seed = seed
-        self._projection = projection_of(self._parameters, storage, sketch_entries, seed)
-        folder = None if folder is None else Path(folder)
-        start = project(self._projection, self._parameters)
-        self._vectors = {
-            "gradients": Moments("gradients", None, folder=folder),
-            "parameters": Moments("parameters", start, folder=folder),
-        }
+        self._projection = projection_of(self._parameters, storage, seed)
+        origins = {"gradients": None, "parameters": project(self._projection, self._parameters)}
         if input_gradients:
-            self._vectors["input_gradients"] = Moments("input_gradients", None, folder=folder)
+            origins["input_gradients"] = None
+        folder = None if folder is None else Path(folder)
+        self._vectors = {name: Moments(name, origin, folder=folder) for name, origin in origins.items()}
         self._gradient_sum = self._projection.zeros()
-        self._steps_summed = 0
-        self._step = 0
-        self._rate = math.nan
+        self._steps_summed, self._step, self._rate = 0, 0, math.nan
         self._moments: list[tuple[int, float]] = []  # step, learning rate
         self._curvatures: list[tuple[float, float, int]] = []  # value, residual, step
         self._problems: dict[str, str] = {}  # by kind
@@ -152,17 +145,24 @@ class Recorder:
             "batch_size": batch_size,
             "seed": seed,
         } | ({"input_gradients": True} if input_gradients else {})
-        self._handles: list[RemovableHandle] = []
-        if optimizer is not None:
-            if not isinstance(optimizer, SGD):
-                self._warn("optimizer", name=type(optimizer).__name__)
-            self._used = UsedGradients(optimizer, self._parameters)
-            self._handles = [
-                *self._used.handles,
-                optimizer.register_step_pre_hook(lambda *_: self._slopes.before_step()),
-                optimizer.register_step_post_hook(self._after_optimizer_step),
-            ]
+        self._handles = [] if optimizer is None else self._watch(optimizer)
         self._slopes.expect_step()
+
+    def _watch(self, optimizer: Optimizer) -> list[RemovableHandle]:
+        """Follow the steps of the optimizer from now on."""
+        if not isinstance(optimizer, SGD):
+            name = type(optimizer).__name__
+            self._warn(
+                "optimizer",
+                f"Recorded slopes are slopes of the raw gradient, which {name} rescales, so an L from them gives rates "
+                f"for SGD. Use find_learning_rate or find_edge for rates for {name}.",
+            )
+        self._used = UsedGradients(optimizer, self._parameters)
+        return [
+            *self._used.handles,
+            optimizer.register_step_pre_hook(lambda *_: self._slopes.before_step()),
+            optimizer.register_step_post_hook(self._after_optimizer_step),
+        ]
 
     def join(self, average: Callable[[Tensor], Tensor], *, keeps: bool) -> None:
         """Record one of several processes that train one model (DistributedDataParallel), each with a Recorder.
@@ -201,7 +201,7 @@ class Recorder:
     def trace(self) -> Trace:
         """Everything recorded so far."""
         if not self._keeps_trace:
-            refuse("another process")
+            raise InputError("Another process keeps the trace of this training. Use the Recorder of rank 0.")
         steps, rates = _columns(self._moments, 2)
         slopes, slope_steps, slope_rates = _columns(self._slopes.measured, 3)
         curvatures, residuals, curvature_steps = _columns(self._curvatures, 3)
@@ -241,7 +241,10 @@ class Recorder:
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Continue from a `state`, in a recorder created with the same arguments."""
         if facts["trace"] != self._facts:
-            refuse("other settings", saved=facts["trace"], now=self._facts)
+            raise InputError(
+                f"The saved trace was recorded with {facts['trace']}, but this recorder has {self._facts}. Use the "
+                "same settings, or delete the run to start again."
+            )
         if self._keeps_trace:
             for name, moments in self._vectors.items():
                 moments.restore(tensors, facts[name])
@@ -277,14 +280,20 @@ class Recorder:
 
     def _check_unfrozen(self, optimizer: Optimizer) -> None:
         recorded = {id(parameter) for parameter in self._parameters}
-        moving = held_by(optimizer, [parameter for parameter in self._model.parameters() if parameter.requires_grad])
-        if any(id(parameter) not in recorded for parameter in moving):
-            self._warn("unfrozen")
+        moving = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if any(id(p) in moving - recorded for p in self._model.parameters() if p.requires_grad):
+            self._warn(
+                "unfrozen",
+                "The optimizer now moves parameters that were frozen, or not in the optimizer, when the Recorder was "
+                "created. They are not recorded, so slopes and angles do not cover the whole step. Create a new "
+                "Recorder after unfreezing layers.",
+            )
 
-    def _warn(self, kind: str, **values: Any) -> None:
+    def _warn(self, kind: str, text: str) -> None:
+        """Log a problem once per kind, and keep it for `problems` and the trace."""
         if kind not in self._problems:
-            self._problems[kind] = WARNINGS[kind].format(**values)
-            logger.warning(self._problems[kind])
+            self._problems[kind] = text
+            logger.warning(text)
 
     def _keep_moment(self, number: int) -> None:
         self._vectors["gradients"].append(self._moment_gradient())
@@ -304,9 +313,17 @@ class Recorder:
     def _moment_gradient(self) -> Tensor:
         if self._gradient == "epoch_mean":
             if self._steps_summed == 0:
-                refuse("no step")
+                raise InputError(
+                    "There was no optimizer step since the last call of record(). Call record() after an epoch of "
+                    'steps of the optimizer that the Recorder was given, or use gradient="probe".'
+                )
             if self._steps_summed == 1 and self._moments:
-                self._warn("single steps")
+                self._warn(
+                    "single steps",
+                    "There was only one step between two calls of record(). Its gradient was computed before the step "
+                    "and the parameters after it, so slopes between such moments are wrong. Call record() after "
+                    'several steps, or use gradient="probe" with the training examples as the probe.',
+                )
             return self._gradient_sum / self._steps_summed
         vector = self._projection.zeros()
         for _, loss in self._needed_probe().evaluations(self._model):
@@ -315,8 +332,29 @@ class Recorder:
 
     def _needed_probe(self) -> Probe:
         if self._probe is None:
-            refuse("no probe")
+            raise InputError("Probe gradients, input gradients and curvatures need examples. Pass probe=(x, y).")
         return self._probe
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that require gradients; there must be at least one."""
+    parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise InputError("No parameter of the model requires a gradient. Unfreeze one with .requires_grad_().")
+    return parameters
+
+
+def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Those of the parameters that the optimizer updates; there must be at least one."""
+    check_kind("optimizer", optimizer, "param_groups", "an optimizer of torch")
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    updated = [parameter for parameter in parameters if id(parameter) in held]
+    if not updated:
+        raise InputError(
+            "The optimizer holds none of this model's parameters. Create it from model.parameters() of the same model, "
+            "after copying the model or moving it to its device."
+        )
+    return updated
 
 
 def _columns(rows: list[Any], n_columns: int) -> Any:

@@ -4,6 +4,7 @@ s = ‖g(θᵏ⁺¹) − g(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖, both gradient
 that the step used, unless something changed it after the backward pass.
 """
 
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +18,15 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from excite.errors import InputError
 from excite.randomness import random_state, set_random_state, undisturbed
-from excite.trace.misuse import diagnose, refuse, scalar_loss
 from excite.trace.moments import Projection, project, project_gradient
+
+SAME = 0.01  # relative difference between two gradients; rounding and nondeterministic kernels stay well below
 
 
 class LocalSlopes:
-    """Measures the slope of sampled steps. `warn(kind, **values)` receives what is wrong with the training loop."""
+    """Measures the slope of sampled steps. `warn(kind, text)` receives what is wrong with the training loop."""
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class LocalSlopes:
         per_epoch: int,
         steps_per_epoch: int | None,
         seed: int,
-        warn: Callable[..., None],
+        warn: Callable[[str, str], None],
     ) -> None:
         self._model, self._parameters, self._projection, self._warn = model, parameters, projection, warn
         self._device = parameters[0].device
@@ -47,7 +50,6 @@ class LocalSlopes:
         self._both_ends: bool | None = None  # whether .grad differs from the closure's gradient; None: not known yet
         self._next: _SampledStep | None = None  # the next step, if it is sampled
         self._taken: _SampledStep | None = None  # the last sampled step, until it is measured
-        self._early = False  # whether `measure` was called before any step
 
     def expect_step(self) -> None:
         """Prepare for the next step: if it is sampled, its first forward and all backward passes are watched."""
@@ -72,8 +74,6 @@ class LocalSlopes:
 
     def measure(self, closure: Callable[[], Tensor], step: int, rate: float) -> None:
         """Append the slope of the step just taken, if it was sampled; see `Recorder.after_step`."""
-        if self.step_of_epoch == 0 and self.epoch == 0:
-            self._early = True
         taken, self._taken = self._taken, None
         if taken is None or taken.parameters is None or taken.number != step:
             return
@@ -82,11 +82,10 @@ class LocalSlopes:
         if taken.copies is not None:
             with at_parameters(self._parameters, taken.copies):
                 expected = self._gradient(closure, taken)
-            warning = diagnose(before, expected, passes=taken.backward.count, early=self._early)
-            self._both_ends = warning is not None
-            if warning is not None:
-                kind, values = warning
-                self._warn(kind, **values)
+            problem = other_gradient(before, expected)
+            self._both_ends = problem is not None
+            if problem is not None:
+                self._warn("other gradient", problem)
                 before = expected
         after = self._gradient(closure, taken)
         self.expect_step()
@@ -138,11 +137,40 @@ class LocalSlopes:
 
     def _gradient(self, closure: Callable[[], Tensor], taken: "_SampledStep") -> Tensor:
         """The closure's gradient at the current parameters, with the dropout masks of the sampled step."""
+
+        def loss() -> Tensor:
+            value = closure()
+            called_backward = any(parameter.grad is not None for parameter in self._parameters)
+            if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad or called_backward:
+                got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                raise InputError(
+                    "The closure passed to after_step must return the loss as a scalar tensor that has a gradient, "
+                    f"without calling backward(): `def closure(): return loss_fn(model(x), y)`. It returned {got}."
+                )
+            return value.reshape(())
+
         with undisturbed(self._model, self._device), _separate_gradients(self._model, self._parameters):
             if taken.forward.random is not None:
                 set_random_state(taken.forward.random, self._device)
-            gradient = project_gradient(self._projection, self._parameters, lambda: scalar_loss(closure))
+            gradient = project_gradient(self._projection, self._parameters, loss)
         return gradient if self.average is None else self.average(gradient)
+
+
+def other_gradient(used: Tensor, expected: Tensor) -> str | None:
+    """The warning for a step that used another gradient than the closure's; None if they agree or are not finite."""
+    length, expected_length = float(used.norm()), float(expected.norm())
+    same = float((used - expected).norm()) <= SAME * max(length, expected_length)
+    if same or not math.isfinite(length + expected_length):
+        return None
+    product = length * expected_length
+    cosine = float(torch.dot(used, expected)) / product if product > 0 else 0.0
+    return (
+        f"The step did not use the closure's gradient: their norms are {length:.3g} and {expected_length:.3g}, their "
+        f"cosine is {cosine:.2g}. If your loop clips gradients, 1/L is a rate for steps without clipping. If it "
+        "accumulates them, let the closure return the mean loss of all batches of the step. Otherwise call after_step "
+        "right after optimizer.step(), with a closure for the same batch, loss and mode. Slopes now use the closure's "
+        "gradient before and after the step, which costs one more pass each."
+    )
 
 
 class _SampledStep:
@@ -152,7 +180,10 @@ class _SampledStep:
         self._dtype = parameters[0].dtype
         self.forward = _FirstForward(parameters[0].device)
         self.backward = BackwardPasses(parameters)
-        self._handles = [module.register_forward_pre_hook(self.forward) for module in _called(model)]
+        # Lightning's training_step calls children, not the module. A hook inside a compiled module would recompile it.
+        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+        modules = [model] if compiled else [model, *model.children()]
+        self._handles = [module.register_forward_pre_hook(self.forward) for module in modules]
         self.number = 0
         self.gradient: Tensor  # set after the step
         self.parameters: Tensor | None = None  # before the step
@@ -186,28 +217,19 @@ class _FirstForward:
                 self.autocast = torch.get_autocast_dtype(self._device.type)
 
 
-def _called(model: nn.Module) -> list[nn.Module]:
-    """The modules whose forward pass may begin a step: Lightning's training_step calls children, not the module.
-
-    A hook inside a compiled module would trigger recompilation.
-    """
-    compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
-    return [model] if compiled else [model, *model.children()]
-
-
 class BackwardPasses:
-    """Counts the backward passes since the last step and notices whether `.grad` was changed after them."""
+    """Notices whether `.grad` is anything but the result of one backward pass since the last step."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
-        self._counts: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()
         self._norms: dict[int, Tensor] = {}
         this = weakref.ref(self)  # the garbage collector does not see torch's hooks: a strong reference would leak
 
         def note(parameter: Tensor) -> None:
             passes = this()
             if passes is not None and parameter.grad is not None:
-                passes._counts[id(parameter)] += 1
+                passes.counts[id(parameter)] += 1
                 passes._norms[id(parameter)] = parameter.grad.detach().norm()
 
         self._handles: list[RemovableHandle] = [
@@ -217,14 +239,9 @@ class BackwardPasses:
         ]
 
     @property
-    def count(self) -> int:
-        """The number of backward passes that reached the same gradient."""
-        return max(self._counts.values(), default=0)
-
-    @property
     def gradients_changed(self) -> bool:
-        """Whether `.grad` is not the result of one backward pass: accumulated, clipped, scaled or missing."""
-        if self.count != 1:
+        """Whether gradients were accumulated, clipped, scaled or set to None."""
+        if max(self.counts.values(), default=0) != 1:
             return True
         watched = [(p.grad, self._norms[id(p)]) for p in self._parameters if id(p) in self._norms]
         return any(
@@ -247,7 +264,12 @@ class UsedGradients:
     def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters
         self._copies: list[Tensor | None] | None = None
-        self.handles = [optimizer.register_step_pre_hook(self._before)] if _overwrites_gradients(optimizer) else []
+        # Torch's foreach SGD, its default on CUDA, adds Nesterov momentum to `.grad` unless weight decay made a copy.
+        overwrites = isinstance(optimizer, SGD) and any(
+            group["nesterov"] and not group["weight_decay"] and not group["fused"] and group["foreach"] is not False
+            for group in optimizer.param_groups
+        )
+        self.handles = [optimizer.register_step_pre_hook(self._before)] if overwrites else []
 
     def after_step(self) -> list[Tensor | None]:
         copies, self._copies = self._copies, None
@@ -265,14 +287,6 @@ class UsedGradients:
             return (optimizer, closure_then_copy), {}
         closure_then_copy()
         return None
-
-
-def _overwrites_gradients(optimizer: Optimizer) -> bool:
-    """Torch's foreach SGD, its default on CUDA, adds Nesterov momentum to `.grad` unless weight decay made a copy."""
-    return isinstance(optimizer, SGD) and any(
-        group["nesterov"] and not group["weight_decay"] and not group["fused"] and group["foreach"] is not False
-        for group in optimizer.param_groups
-    )
 
 
 @contextmanager
@@ -298,11 +312,8 @@ def _separate_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[
         with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
             yield
     finally:
-        called_backward = any(parameter.grad is not None for parameter in parameters)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        if called_backward:
-            refuse("closure calls backward")
 
 
 def _mean_over(model: DistributedDataParallel) -> Callable[[Tensor], Tensor]:
