@@ -4,9 +4,11 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -180,14 +182,36 @@ def points(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[object]) -> str:
     """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
+    >>> listed(["a", "b", 3])
+    'a, b and 3'
     """
-    *most, last = words
+    *most, last = map(str, words)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def counted(words: Iterable[str]) -> list[str]:
+    """
+    >>> counted(["helped", "hurt", "helped"])
+    ['helped in 2', 'hurt in 1']
+    """
+    return [f"{word} in {number}" for word, number in Counter(words).most_common()]
 
 
 def capitalized(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def template(name: str, **filters: Callable[..., Any]) -> Template:
+    """A Jinja template of this folder; a missing value is an error, and only HTML is escaped."""
+    environment = Environment(
+        loader=PackageLoader("excite", "report/templates"),
+        autoescape=select_autoescape(["html.j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"percent": percent, "points": points, "listed": listed, "capitalized": capitalized}
+    environment.filters |= {"counted": counted, **filters}
+    return environment.get_template(name)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import tomli_w
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import excite
@@ -23,13 +22,12 @@ from excite.errors import ExciteError
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
 from excite.quantities import duration, number, pixels
-from excite.report.comparison import compare_arms
 from excite.report.estimates import method_of, trust_in
 from excite.report.figures import accuracy, style
-from excite.report.formats import capitalized, points
+from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
 from excite.report.tables import StudyTable, study_table
-from excite.report.verdict import conclude
+from excite.report.verdict import compare_arms, conclude
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed, same_but, without_rate
@@ -68,22 +66,22 @@ def page(runs: Sequence[RunFolder]) -> str:
     def svg(figure: "Figure", title: str) -> Markup:
         return Markup(style.svg(figure, f"chart-{next(chart_numbers)}", title, embedded=True))  # noqa: S704
 
-    environment = Environment(
-        loader=PackageLoader("excite", "report/templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+    html = template(
+        "page.html.j2",
+        folder=folder,
+        svg=svg,
+        pixels=pixels,
+        code=_code,
+        number=_number,
+        arm_title=lambda arm: arm_title([arm]),
     )
-    environment.filters |= {"points": points, "pixels": pixels, "folder": folder, "svg": svg, "code": _code}
-    environment.filters |= {"arm_title": lambda arm: arm_title([arm]), "number": _number, "sentence": capitalized}
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
     rows_of = {experiment[0].group.runs: experiment for experiment in by_experiment(rows)}
     titles = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     files = resources.files("excite.report") / "templates"
     css, script = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     with style.settings():
-        return environment.get_template("page.html.j2").render(
+        return html.render(
             policy=_policy(script),
             css=css,
             script=script,

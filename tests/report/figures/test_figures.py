@@ -17,9 +17,9 @@ from excite.evaluation import Evaluation
 from excite.excitation import acuteness, certify
 from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report.comparison import Effect
 from excite.report.figures import FIGURES, draw, plot, style
 from excite.report.published import FIGURE_5
+from excite.report.verdict import Effect
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
 from excite.runs.stages.attack import certify as leave_certificate

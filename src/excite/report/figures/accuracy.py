@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from excite.errors import InputError
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import pixels
-from excite.report.comparison import Effect, Finding, compare_arms
 from excite.report.figures import style
 from excite.report.formats import points as signed_points
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select, tidy
+from excite.report.verdict import Effect, Finding, compare_arms
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.folder import RunFolder, arm_title, arm_titles
 
