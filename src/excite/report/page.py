@@ -27,7 +27,7 @@ from excite.report.figures import accuracy, style
 from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
 from excite.report.tables import StudyTable, study_table
-from excite.report.verdict import compare_arms, conclude
+from excite.report.verdict import compare_arms
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed, same_but, without_rate
@@ -76,6 +76,7 @@ def page(runs: Sequence[RunFolder]) -> str:
         arm_title=lambda arm: arm_title([arm]),
     )
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
+    table = study_table(rows)
     rows_of = {experiment[0].group.runs: experiment for experiment in by_experiment(rows)}
     titles = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     files = resources.files("excite.report") / "templates"
@@ -93,13 +94,13 @@ def page(runs: Sequence[RunFolder]) -> str:
             first=runs[0],
             rows=rows,
             trained=sorted(select(rows), key=lambda row: runs.index(row.run)),
-            verdict=conclude(rows),
+            verdict=table.verdict,
             legend=[(title, *style.look(name)) for name, title in names.items()],
             glyphs=dict(zip(style.MARKERS, style.GLYPHS, strict=True)),
             multiples=[arm for name in names if (arm := arm_named(name)).multiple],
             searches=[arm for name in names if (arm := arm_named(name)).rates],
             methods=ESTIMATORS,
-            table=_table(study_table(rows), folder),
+            table=_table(table, folder),
             settings=[
                 _setting(group, rows_of.get(group.runs, []), title, drawn=count < MAX_DRAWN)
                 for count, (group, title) in enumerate(zip(groups, titles, strict=True))

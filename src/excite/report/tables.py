@@ -13,7 +13,7 @@ from excite.report.estimates import doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.published import at_full_scale
 from excite.report.rows import CLEAN, Row, Summary, record, summarize, tidy
-from excite.report.verdict import conclude
+from excite.report.verdict import Verdict, conclude
 from excite.runs.arms import POE, arm_named
 from excite.runs.folder import RunFolder
 
@@ -46,6 +46,7 @@ class StudyTable:
     records: Sequence[dict[str, Any]]
     legend: Sequence[str]  # what the numbers mean
     warnings: Sequence[str]  # what went wrong or cannot be trusted
+    verdict: Verdict
 
     @property
     def notes(self) -> list[str]:
@@ -79,9 +80,9 @@ class StudyTable:
             writer.writerow({key: str(v).lower() if isinstance(v, bool) else v for key, v in values.items()})
         return text.getvalue().rstrip("\n")
 
-    def to_json(self, verdict: str = "") -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The output of `--json` and `--format json`."""
-        return {"format": FORMAT, "verdict": verdict, "rows": list(self.records), "notes": self.notes}
+        return {"format": FORMAT, "verdict": str(self.verdict), "rows": list(self.records), "notes": self.notes}
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: values that are the same in every row move above the table."""
@@ -105,6 +106,13 @@ class StudyTable:
     def __str__(self) -> str:
         return self.text()
 
+    def with_verdict(self) -> str:
+        """For a terminal: the table, the verdict and, for a single run, its L."""
+        notes, runs = [str(self.verdict)], {row.run for arm in self.arms for row in arm[CLEAN].rows}
+        if len(runs) == 1 and (run := runs.pop()).estimate:
+            notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
+        return "\n".join([f"{self}\n", *map(prose, notes)])
+
 
 def study_table(rows: Sequence[Row]) -> StudyTable:
     """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
@@ -118,6 +126,7 @@ def study_table(rows: Sequence[Row]) -> StudyTable:
         records=[record(summary, marks.get(summary)) for summary in summaries],
         legend=list(_legend(arms)),
         warnings=list(_warnings([arm[CLEAN] for arm in arms])),
+        verdict=conclude(rows),
     )
 
 
@@ -285,8 +294,4 @@ def _warnings(arms: Sequence[Summary]) -> Iterator[str]:
 
 def table(run: RunFolder) -> str:
     """The table of one run with its verdict and L."""
-    rows = tidy([run])
-    notes = [str(conclude(rows))]
-    if run.estimate:
-        notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
-    return "\n".join([f"{study_table(rows)}\n", *map(prose, notes)])
+    return study_table(tidy([run])).with_verdict()
