@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from excite.report.published import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
+from excite.report.rows import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
 from excite.runs import load
 from excite.runs.experiment import catalogue
 

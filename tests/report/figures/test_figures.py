@@ -18,7 +18,7 @@ from excite.excitation import acuteness, certify
 from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.figures import FIGURES, draw, plot, style
-from excite.report.published import FIGURE_5
+from excite.report.rows import FIGURE_5
 from excite.report.verdict import Effect
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder

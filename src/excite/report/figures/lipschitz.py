@@ -12,7 +12,7 @@ from excite.quantities import number
 from excite.registry import build
 from excite.report.estimates import by_short_trainings
 from excite.report.figures import style
-from excite.report.published import FIGURE_5, at_full_scale
+from excite.report.rows import FIGURE_5, at_full_scale
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder, stored_estimates
