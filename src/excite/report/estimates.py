@@ -135,18 +135,13 @@ def method_of(run: RunFolder, name: str = OWN) -> str:
     return str(options_of_estimate(run, name)["method"])
 
 
-def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:
-    """The run's own L, if it comes from short trainings."""
-    estimator = ESTIMATORS.get(method_of(run)) if run.estimate else None
-    return run.estimate if estimator and estimator.needs == "short trainings" else None
-
-
 def _measured(run: RunFolder) -> LipschitzEstimate | None:
-    """The L of short trainings, to compare others with: if it is identified or a bound, and not contradicted."""
-    estimate = by_short_trainings(run)
-    if estimate is None or _objection(estimate, run.arms, None):
+    """The run's own L, to compare others with: if it comes from short trainings and can be relied on."""
+    estimate, estimator = run.estimate, ESTIMATORS.get(method_of(run)) if run.estimate else None
+    if estimate is None or estimator is None or estimator.needs != "short trainings":
         return None
-    return estimate if estimate.identified or estimate.interval[0] == 0 else None
+    reliable = estimate.identified or estimate.interval[0] == 0  # identified or a bound
+    return estimate if reliable and not _objection(estimate, run.arms, None) else None
 
 
 def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFolder | None = None) -> str:
