@@ -261,18 +261,7 @@ def show_report(
     return page
 
 
-class _WithFigures(click.Command):
-    """A command whose help lists the figures, which are imported only then."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from excite.report.figures import FIGURES
-
-        super().format_options(ctx, formatter)
-        with formatter.section("Names"):
-            formatter.write_dl([(name, kind.title) for name, kind in FIGURES.items()])
-
-
-@click.command(cls=_WithFigures, epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
+@click.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
 @click.argument("name")
 @options.runs
 @click.option(
@@ -283,7 +272,7 @@ class _WithFigures(click.Command):
     help="Folder to write the files to.",
 )
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw one of the figures listed below as SVG, PNG and PDF.
+    """Draw the figure NAME as SVG, PNG and PDF; `excite list` shows all names.
 
     RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """

@@ -1,6 +1,5 @@
 """Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -165,21 +164,7 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFo
     ]
     reasons = dict(estimates) | {name: estimate.basis for name, estimate in made.items()}
     notes = [f"{name}: {reason}".removesuffix(".") + "." for name, reason in reasons.items()]
-    notes += _disagreement({name: estimate for name, estimate in made.items() if trusts[name].trusted})
     return "\n".join([text_table(ESTIMATES, rows), "", *map(prose, notes)])
-
-
-def _disagreement(trusted: Mapping[str, LipschitzEstimate]) -> list[str]:
-    """A note if two trusted estimates disagree: neither number lies in the other's interval."""
-    names: dict[str, None] = {}
-    for (name, a), (other, b) in itertools.combinations(trusted.items(), 2):
-        if not (a.interval[0] <= b.constant <= a.interval[1] or b.interval[0] <= a.constant <= b.interval[1]):
-            names |= {name: None, other: None}
-    if not names:
-        return []
-    edge = any(estimate.method == "edge" for estimate in trusted.values())
-    advice = " Prefer edge, because it measures which rates converge." if edge else ""
-    return [f"{', '.join(names)} disagree.{advice} Estimates from a trace depend on the rate of the baseline."]
 
 
 def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, Any]:

@@ -64,12 +64,10 @@ class StudyTable:
         """Values that are the same in every row move to the caption."""
         common, shown, keys = self._layout()
         rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
-        numbered = groupby(enumerate(self.arms), key=lambda item: item[1][CLEAN].first.group)
-        groups = [[rows[n] for n, _ in arms] for _, arms in numbered]
         names = dict.fromkeys(record["experiment"] for record in self.records)
         caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
         words = list(map(self.words, shown))
-        return latex(shown, groups, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
+        return latex(shown, rows, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
         """A header and a line per record; true and false as in JSON."""

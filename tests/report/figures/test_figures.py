@@ -148,7 +148,7 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
     assert "PGD_20 ε=1/255" in robust.get_title()
 
 
-def test_figure_3_says_what_was_measured(write_run: Write) -> None:
+def test_figure_3_names_the_images(write_run: Write) -> None:
     """Of 60 test images the first 1,000 are all; and 2/L at which a training broke is not largest convergent."""
     epochs = {"epochs": [{"test_accuracy": 0.9, "robust_accuracy": 0.5, "attacked_clean_accuracy": 0.9}]}
     broken = epochs | {"problem": "Training diverged in epoch 2"}
@@ -161,7 +161,7 @@ def test_figure_3_says_what_was_measured(write_run: Write) -> None:
     assert clean.get_ylabel() == "clean accuracy (%, all test images)"
 
 
-def test_figure_3_takes_the_images_that_choose_the_best_weights_where_no_others_were_attacked(write_run: Write) -> None:
+def test_figure_3_falls_back_to_held_out_images(write_run: Write) -> None:
     looks = [{"test_accuracy": 0.5, "held_out_accuracy": 0.2}, {"test_accuracy": 0.6}]
     run = write_run({"baseline": {"epochs": looks}}, changes=["record.best_every=2", "record.held_out_examples=50"])
     clean, robust = plot("figure-3", [run]).axes
@@ -238,13 +238,13 @@ def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, desce
     assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "512"]
 
 
-def test_in_figure_4_a_control_stands_at_its_own_batch_size(write_run: Write, descent: Descent) -> None:
+def test_figure_4_draws_a_control_at_its_own_batch_size(write_run: Write, descent: Descent) -> None:
     arms = {"baseline": {"trace": descent(12)}, "batch": {"trace": descent(12), "batch_size": 64}}
     (axes,) = plot("figure-4", [certified(write_run(arms, changes=["training.batch_size=512"]))]).axes
     assert [set(points(line)) for line in lines(axes).values()] == [{512}, {64}]
 
 
-def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
+def test_figure_5_shows_our_and_the_papers_estimates(write_run: Write, descent: Descent) -> None:
     trace = descent(164, noise=0.05)
     (estimate,) = from_trace(trace, "epochs").values()
     run = write_run({"baseline": {}}, changes=["name=figures-5-6"], estimates={"epochs": estimate})
@@ -299,7 +299,7 @@ def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_read_what_the_stages_left(
+def test_figures_need_no_estimator(
     everything: list[RunFolder], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ESTIMATORS.values():
@@ -358,26 +358,21 @@ def test_ids_of_several_figures_do_not_collide(everything: list[RunFolder]) -> N
         ("theorem-1", "excite run theorem-1"),
     ],
 )
-def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, cure: str) -> None:
+def test_names_what_the_runs_lack(write_run: Write, tmp_path: Path, name: str, cure: str) -> None:
     bare = write_run({"baseline": {"epochs": [{"test_accuracy": 0.5}]}})
     with pytest.raises(InputError, match=re.escape(cure)):
         draw(name, [bare], tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
 
-def test_an_unknown_figure_is_named(everything: list[RunFolder], tmp_path: Path) -> None:
+def test_refuses_an_unknown_figure(everything: list[RunFolder], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="figure-7"):
         draw("figure-7", everything, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["figure-1", "figure-2"])
-def test_a_real_run_gives_its_figures(small_run: RunFolder, tmp_path: Path, name: str) -> None:
+def test_draws_figures_of_a_real_run(small_run: RunFolder, tmp_path: Path, name: str) -> None:
     assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.path]), tmp_path))
-
-
-def test_the_help_names_every_figure() -> None:
-    told = " ".join(CliRunner().invoke(cli, ["figure", "--help"]).output.split())
-    assert all(f"{name} {kind.title}" in told for name, kind in FIGURES.items())
 
 
 def test_the_command_draws_and_prints_the_paths(small_run: RunFolder, tmp_path: Path) -> None:

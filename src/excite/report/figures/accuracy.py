@@ -174,8 +174,7 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
             if len(trained) == 1 and (accuracy := trained[0].accuracy()):
                 low, high = (100 * bound for bound in accuracy.interval)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
-            (dot,) = axes.plot([value], [y], marker, color=color, markersize=6)
-            style.tip(dot, f"{arm_title([row.arm for row in trained])}: {value:.1f}% ({low:.1f} to {high:.1f})")
+            axes.plot([value], [y], marker, color=color, markersize=6)
             side, place = ("left", high + 2) if high < 80 else ("right", low - 2)
             axes.text(place, y, f"{value:.1f}", ha=side, va="center", fontsize=8)
         axes.set_yticks(range(len(measured)), [trained[0].arm.short_title for trained in measured.values()])
