@@ -60,7 +60,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("command", "fragment"), CASES, ids=[command for command, _ in CASES])
-def test_a_bad_command_line_is_refused_with_the_cure(
+def test_refuses_a_bad_command_line(
     command: str, fragment: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(place)
@@ -78,6 +78,6 @@ def test_a_bad_command_line_is_refused_with_the_cure(
     assert contents(place) == before
 
 
-def test_the_table_is_long_enough() -> None:
+def test_bad_commands_are_unique() -> None:
     assert len(CASES) == len(set(CASES))
     assert len(CASES) >= 250

@@ -48,15 +48,13 @@ def test_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", ["1", ""])
-def test_a_rank_without_torchrun_does_not_silence_it(
-    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rank_without_torchrun_is_ignored(rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "")
     assert "cifar10" in call("data", "list", cwd=tmp_path)[0]
 
 
-def test_a_reader_who_has_gone_is_no_error() -> None:
+def test_broken_pipe_exits_with_141() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     ended = subprocess.run(
@@ -87,7 +85,7 @@ def test_a_finished_run_is_shown_again_without_work(finished: tuple[Path, str, s
     assert call("report", "runs/mnist-sample", cwd=folder)[0] == stdout
 
 
-def test_json_is_for_machines(finished: tuple[Path, str, str]) -> None:
+def test_json_output_is_consistent(finished: tuple[Path, str, str]) -> None:
     folder, _, _ = finished
     results = json.loads(call("run", *SMALL, "--json", cwd=folder)[0])
     assert [arm["name"] for arm in results["arms"]] == ["baseline", "poe", "largest"]
@@ -117,7 +115,7 @@ def test_every_estimate_side_by_side(finished: tuple[Path, str, str]) -> None:
     assert "curvature: " in table
 
 
-def test_certify_tells_whether_it_was_excited(finished: tuple[Path, str, str]) -> None:
+def test_certify_prints_assumption_2(finished: tuple[Path, str, str]) -> None:
     folder, _, _ = finished
     table, _ = call("certify", "runs/mnist-sample", "--arm", "poe", cwd=folder)
     assert "Assumption 2" in table
@@ -137,7 +135,7 @@ def test_batch_size_tries_each(tmp_path: Path) -> None:
     assert choice["chosen"] in (32, 64)
 
 
-def test_another_experiment_in_the_same_folder_is_refused(finished: tuple[Path, str, str]) -> None:
+def test_refuses_another_experiment_in_the_same_folder(finished: tuple[Path, str, str]) -> None:
     folder, _, _ = finished
     _, stderr = call("run", *SMALL, "--set", "training.epochs=4", cwd=folder, code=2)
     assert "training.epochs: 3 → 4" in stderr
@@ -145,7 +143,7 @@ def test_another_experiment_in_the_same_folder_is_refused(finished: tuple[Path, 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_training_saves_and_says_so(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_stopped_training_is_saved(tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start("train", "--set", "training.epochs=1000", "--out", "run", cwd=tmp_path)
     while process.poll() is None and not (tmp_path / "run/baseline/metrics.jsonl").exists():
         time.sleep(0.05)
@@ -174,7 +172,7 @@ main(["wait"])
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_that_python_would_drop_is_heard(number: signal.Signals, code: int) -> None:
+def test_signal_during_finalization_is_not_lost(number: signal.Signals, code: int) -> None:
     script = [sys.executable, "-c", A_SIGNAL_WHILE_AN_OBJECT_GOES, str(int(number))]
     process = subprocess.run(script, capture_output=True, text=True, check=False)
     assert process.returncode == code
@@ -182,7 +180,7 @@ def test_a_signal_that_python_would_drop_is_heard(number: signal.Signals, code: 
     assert "Traceback" not in process.stderr
 
 
-def test_a_diverged_training_has_its_own_exit_code(tmp_path: Path) -> None:
+def test_diverged_training_exits_with_3(tmp_path: Path) -> None:
     wild = [*SMALL, "--set", "training.schedule.rate=1000.0", "--out", "run"]
     for _ in range(2):  # the second time it is read from the folder
         _, stderr = call("train", *wild, cwd=tmp_path, code=3)
@@ -190,7 +188,7 @@ def test_a_diverged_training_has_its_own_exit_code(tmp_path: Path) -> None:
         assert "Traceback" not in stderr
 
 
-def test_wrong_input_exits_with_2_and_the_cure(tmp_path: Path) -> None:
+def test_wrong_input_exits_with_2(tmp_path: Path) -> None:
     """As a process; every other wrong input is in test_bad_input.py."""
     stdout, stderr = call_process("run", "mnits-sample", cwd=tmp_path, code=2)
     assert "mnist-sample" in stderr
@@ -218,7 +216,7 @@ def test_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("run", "\x1b[31mred"), ("report", "no\x1b[31mwhere"), ("\x1b]0;title\x07",)])
-def test_a_terminal_is_not_told_what_to_do(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_escapes_control_characters_on_a_terminal(arguments: tuple[str, ...], tmp_path: Path) -> None:
     """Only a terminal would be: elsewhere click takes the codes out."""
     said = b""
 

@@ -1,7 +1,6 @@
 """Show messages and progress on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from excite.errors import printable
 from excite.quantities import OnProgress
 
 SECONDS_BETWEEN_LINES = 15.0
-SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_OF_SPEED = 600.0  # that the time left is estimated from
 
 
 class Speaker(Protocol):
@@ -45,43 +44,38 @@ class Console:
     @contextlib.contextmanager
     def task(self, title: str) -> Iterator[OnProgress]:
         """Yield a function that reports progress, `(done, total)`; it may be called at every step."""
-        title = printable(title)
-        started = time.perf_counter()
         if self.quiet:
             yield lambda _done, _total: None
             return
-        with self._bar(title) if self.rich.is_terminal else self._lines(title) as update:
-            yield update
-        self.say(f"{title}, done in {time.perf_counter() - started:.1f} s")
-
-    @contextlib.contextmanager
-    def _bar(self, title: str) -> Iterator[OnProgress]:
+        title, started, in_terminal = printable(title), time.perf_counter(), self.rich.is_terminal
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TimeRemainingColumn(), console=self.rich, transient=True) as progress:
-            task = progress.add_task(title, total=None)
-            yield _at_most_every(
-                SECONDS_BETWEEN_UPDATES, lambda done, total: progress.update(task, completed=done, total=total)
-            )
-
-    @contextlib.contextmanager
-    def _lines(self, title: str) -> Iterator[OnProgress]:
-        self.say(title)
-        began, first, before = 0.0, 0, math.inf  # a resumed task does not start at 0
-
-        def line(done: int, total: int) -> None:
-            left = (time.perf_counter() - began) * (total - done) / max(done - first, 1)
-            self.say(f"{title}: {done} of {total}" + (f", about {left:.0f} s left" if done > first else ""))
-
-        show = _at_most_every(SECONDS_BETWEEN_LINES, line)
+        bar = Progress(
+            *columns,
+            TimeRemainingColumn(),
+            console=self.rich,
+            transient=True,
+            disable=not in_terminal,
+            speed_estimate_period=SECONDS_OF_SPEED,
+            get_time=time.perf_counter,
+        )
+        last_line = started
+        if not in_terminal:
+            self.say(title)
 
         def update(done: int, total: int) -> None:
-            nonlocal began, first, before
-            if done < before:  # the first call, or another attack on the same images
-                began, first = time.perf_counter(), done
-            before = done
-            show(done, total)
+            nonlocal last_line
+            if done < bar.tasks[0].completed:  # another attack on the same images
+                bar.reset(number)
+            bar.update(number, completed=done, total=total)
+            now = time.perf_counter()
+            if not in_terminal and now - last_line >= SECONDS_BETWEEN_LINES:
+                last_line, left = now, bar.tasks[0].time_remaining  # None until there are two reports
+                self.say(f"{title}: {done} of {total}" + ("" if left is None else f", about {left:.0f} s left"))
 
-        yield update
+        with bar:
+            number = bar.add_task(title, total=None)
+            yield update
+        self.say(f"{title}, done in {time.perf_counter() - started:.1f} s")
 
 
 @dataclass(frozen=True)
@@ -96,17 +90,3 @@ class Placed:
 
     def task(self, title: str) -> AbstractContextManager[OnProgress]:
         return self.console.task(f"{self.where}, {title}")
-
-
-def _at_most_every(seconds: float, show: OnProgress) -> OnProgress:
-    """Limit calls of `show` to one per `seconds`."""
-    last = time.perf_counter()
-
-    def update(done: int, total: int) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last >= seconds:
-            last = now
-            show(done, total)
-
-    return update

@@ -15,6 +15,6 @@ from excite.cli import cli
         (["run"], "--see", ["--seeds"]),
     ],
 )
-def test_what_is_begun_is_completed(words: list[str], begun: str, expected: list[str]) -> None:
+def test_shell_completion(words: list[str], begun: str, expected: list[str]) -> None:
     found = ShellComplete(cli, {}, "excite", "_EXCITE_COMPLETE").get_completions(words, begun)
     assert [item.value for item in found][: len(expected)] == expected

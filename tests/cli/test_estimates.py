@@ -34,16 +34,14 @@ def files(folder: Path) -> set[Path]:
         (["certify", "RUN", "--arm", "poe"], "`excite train RUN --arm poe`"),
     ],
 )
-def test_what_is_missing_is_named_with_the_command_that_makes_it(
-    baseline_only: Path, arguments: list[str], cure: str
-) -> None:
+def test_names_the_command_that_makes_a_missing_estimate(baseline_only: Path, arguments: list[str], cure: str) -> None:
     before = files(baseline_only)
     answer = excite(*(word.replace("RUN", str(baseline_only)) for word in arguments))
     assert cure.replace("RUN", str(baseline_only)) in str(answer.exception)
     assert files(baseline_only) == before
 
 
-def test_the_commands_named_as_cures_do_cure(baseline_only: Path) -> None:
+def test_suggested_commands_work(baseline_only: Path) -> None:
     made = excite("estimate", baseline_only, "--train", "--json")
     assert made.exception is None
     assert json.loads(made.stdout) == json.loads(excite("estimate", baseline_only, "--json").stdout)
@@ -52,6 +50,6 @@ def test_the_commands_named_as_cures_do_cure(baseline_only: Path) -> None:
     assert "Assumption 2" in excite("certify", baseline_only, "--arm", "poe").stdout
 
 
-def test_a_run_folder_has_its_experiment(baseline_only: Path) -> None:
+def test_refuses_to_change_the_experiment_of_a_run(baseline_only: Path) -> None:
     answer = excite("train", baseline_only, "--set", "training.epochs=3")
     assert "--out" in str(answer.exception)

@@ -10,7 +10,7 @@ import pytest
 
 from excite.cli import COMMANDS
 from excite.report.figures import FIGURES
-from excite.report.published import PUBLISHED
+from excite.report.rows import PUBLISHED
 from excite.runs import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -21,7 +21,7 @@ ATTACK = "PGD_20 ε=1/255"
 Write = Callable[..., RunFolder]
 
 
-def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:
+def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
     table = study_table(tidy(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
         assert list(read) == list(row)
@@ -30,9 +30,7 @@ def test_csv_and_json_say_the_same(three_seeds: list[RunFolder]) -> None:
             assert read[name] == expected
 
 
-def test_the_fields_are_the_same_whatever_the_content_and_documented(
-    write_run: Write, three_seeds: list[RunFolder]
-) -> None:
+def test_fields_are_constant_and_documented(write_run: Write, three_seeds: list[RunFolder]) -> None:
     bare = study_table(tidy([write_run({"baseline": {}})]))
     diverged = study_table(tidy([write_run({"poe": {"problem": "Training diverged"}})]))
     tables = [bare, diverged, study_table(tidy(three_seeds))]
@@ -42,7 +40,7 @@ def test_the_fields_are_the_same_whatever_the_content_and_documented(
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_terminals_table_fits_its_width_and_loses_nothing(three_seeds: list[RunFolder], width: int) -> None:
+def test_text_table_fits_its_width_and_is_complete(three_seeds: list[RunFolder], width: int) -> None:
     table = study_table(tidy(three_seeds))
     assert max(map(len, table.text(width).splitlines())) <= width
     body = table.text(width).split("\n\nAccuracies in %")[0]
@@ -75,7 +73,7 @@ def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
         ]
 
 
-def test_latex_says_once_what_is_the_same_and_puts_below_what_has_no_room(three_seeds: list[RunFolder]) -> None:
+def test_latex_moves_common_values_to_the_caption_and_splits_wide_tables(three_seeds: list[RunFolder]) -> None:
     table = study_table(tidy(three_seeds))
     text = table.latex()
     assert text.count("resnet8") == 1
@@ -86,7 +84,7 @@ def test_latex_says_once_what_is_the_same_and_puts_below_what_has_no_room(three_
     assert max(len(re.sub(r"\$.*?\$|\\[a-z]+", "x", line)) for line in lines) <= 1.3 * LATEX_WIDTH
 
 
-def test_latex_knows_its_special_characters() -> None:
+def test_escapes_special_characters_of_latex() -> None:
     assert escape_latex(r"a\b & 5% $x$ #1 {y} ~^ <ε|η¹>") == (
         r"a\textbackslash{}b \& 5\% \$x\$ \#1 \{y\} \textasciitilde{}\textasciicircum{} "
         r"\textless{}$\varepsilon$\textbar{}$\eta$$^{1}$\textgreater{}"

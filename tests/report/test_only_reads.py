@@ -10,7 +10,7 @@ from excite.report.page import page
 from excite.runs.folder import RunFolder
 
 
-def test_weights_traces_and_data_make_no_difference(
+def test_page_needs_no_weights_traces_or_data(
     small_run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = shutil.ignore_patterns("*.safetensors", "checkpoint.json")

@@ -72,7 +72,7 @@ def html(small_run: RunFolder) -> str:
     return page([small_run])
 
 
-def test_it_stands_alone(html: str) -> None:
+def test_page_is_self_contained(html: str) -> None:
     assert html.startswith("<!doctype html>")
     assert len(html.encode()) < 5_000_000
     parsed = structure(html)
@@ -83,7 +83,7 @@ def test_it_stands_alone(html: str) -> None:
     assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttpRequest|WebSocket", html)
 
 
-def test_only_its_own_script_may_run(html: str) -> None:
+def test_policy_allows_only_the_own_script(html: str) -> None:
     (policy,) = [str(meta["content"]) for meta in structure(html).all("meta") if "http-equiv" in meta]
     assert "default-src 'none'" in policy
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
@@ -91,7 +91,7 @@ def test_only_its_own_script_may_run(html: str) -> None:
     assert f"script-src 'sha256-{digest}';" in policy
 
 
-def test_everything_is_on_it_in_order(html: str, small_run: RunFolder) -> None:
+def test_page_has_all_sections_in_order(html: str, small_run: RunFolder) -> None:
     sections = re.findall(r'<h2 id="([^"]*)"', html)
     assert sections == [
         *("verdict-title", "done", "results", "curves", "confounders", "trust", "images", "l", "theorem", "repeat"),
@@ -108,7 +108,7 @@ def test_everything_is_on_it_in_order(html: str, small_run: RunFolder) -> None:
     assert small_run.estimate.basis in words
 
 
-def test_every_section_names_its_files_and_rows_name_their_folders(html: str, small_run: RunFolder) -> None:
+def test_sections_name_files_and_rows_name_folders(html: str, small_run: RunFolder) -> None:
     titles = [str(attributes.get("title") or "") for attributes in structure(html).all("tr")]
     named = {file for title in titles for file in title.split(", ") if file}
     assert {f"{arm.name}/" for arm in small_run.arms} | {"estimate.json", "poe/certificate.json"} <= named
@@ -140,7 +140,7 @@ def test_images_have_alternatives_and_tables_real_buttons(html: str) -> None:
                 assert target.removeprefix("#") in identifiers
 
 
-def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
+def test_escapes_everything_in_an_experiment(write_run: WriteRun) -> None:
     arms = {"baseline": {"problem": HOSTILE, "epochs": [{"test_accuracy": 0.5}]}}
     run = write_run(arms)
     values = run.experiment.to_json() | {"name": HOSTILE.replace("/", ""), "summary": HOSTILE}
@@ -155,7 +155,7 @@ def test_nothing_in_an_experiment_becomes_markup(write_run: WriteRun) -> None:
     assert HOSTILE in unescape(html)
 
 
-def test_without_checkpoints_the_page_says_so(small_run: RunFolder, tmp_path: Path) -> None:
+def test_page_without_illustration_says_so(small_run: RunFolder, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("illustration.json"))
     html = page([RunFolder(copy)])
@@ -164,7 +164,7 @@ def test_without_checkpoints_the_page_says_so(small_run: RunFolder, tmp_path: Pa
 
 
 @pytest.mark.parametrize("arms", [{}, {"baseline": {}}, {"baseline": {"problem": "Training diverged"}}])
-def test_an_unfinished_run_has_a_page_too(write_run: WriteRun, arms: dict[str, dict[str, object]]) -> None:
+def test_page_of_an_unfinished_run(write_run: WriteRun, arms: dict[str, dict[str, object]]) -> None:
     html = page([write_run(arms)])
     structure(html)
     assert conclude(tidy([write_run(arms)])).headline in html
@@ -219,20 +219,21 @@ def test_colours_have_contrast(theme: int) -> None:
         assert contrast(tuple(bytes.fromhex(color[1:])), known["panel"]) >= 3, color  # type: ignore[arg-type]  # graphics, WCAG 1.4.11
 
 
-def test_a_page_of_baselines_claims_nothing_that_was_not_done(write_run: WriteRun) -> None:
+def test_page_of_a_baseline_does_not_mention_l(write_run: WriteRun) -> None:
     text = page([write_run({"baseline": {}})])
     assert "Estimate <strong>L</strong>" not in text
     assert "1/L" not in text.partition('<h2 id="results">')[0].partition("<main>")[2]
     assert "how robust is a network?" in text
 
 
-def test_what_was_changed_is_told_instead_of_the_catalogues_summary(write_run: WriteRun) -> None:
+def test_summary_names_changed_settings(write_run: WriteRun) -> None:
     text = page([write_run({"baseline": {}}, changes=["training.epochs=3"])])
     assert "the whole procedure in a minute or two" not in text.split("Configuration")[0]
-    assert "training.epochs = 3, other attacks" in text
+    assert "→ 3" in text
+    assert "other attacks" in text
 
 
-def test_the_methods_are_explained_and_one_in_doubt_is_not_trusted(write_run: WriteRun) -> None:
+def test_page_explains_methods_and_doubts(write_run: WriteRun) -> None:
     off = LipschitzEstimate(4.0, (3.0, 5.0), "edge", True, "8 short trainings")
     text = page([write_run({"baseline": {}, "largest": {"rate": 0.2, "problem": "Training diverged"}}, estimate=off)])
     assert ESTIMATORS["edge"].about in unescape(text)
@@ -241,7 +242,7 @@ def test_the_methods_are_explained_and_one_in_doubt_is_not_trusted(write_run: Wr
     assert "largest convergent, 2/L" not in text
 
 
-def test_the_l_of_an_arm_is_that_of_its_preset(write_run: WriteRun) -> None:
+def test_page_shows_the_l_of_each_preset(write_run: WriteRun) -> None:
     own = LipschitzEstimate(3.0, (3.0, 3.0), "edge", True, "8 short trainings")
     authors = LipschitzEstimate(7.0, (3.0, 9.0), "epochs (authors' protocol)", False, "164 epochs")
     preset = 'estimators={authors={method="epochs",protocol="authors"}}'
@@ -257,7 +258,7 @@ def test_the_l_of_an_arm_is_that_of_its_preset(write_run: WriteRun) -> None:
     assert ESTIMATORS["epochs"].about in section
 
 
-def test_the_certificate_of_each_arm_is_read_not_computed(write_run: WriteRun, descent: Callable[..., Trace]) -> None:
+def test_page_reads_stored_certificates(write_run: WriteRun, descent: Callable[..., Trace]) -> None:
     given = LipschitzEstimate(3.0, (3.0, 3.0), "stated", False, "an example")
     trace = descent(12, noise=0.05)
     run = write_run({"baseline": {"trace": trace}, "poe": {"trace": trace, "rate": 1 / 3}}, estimate=given)
@@ -283,7 +284,7 @@ def test_a_rate_may_be_a_fraction(write_run: WriteRun) -> None:
     assert "report" in page(runs)
 
 
-def test_a_preset_that_was_added_later_is_read(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
+def test_page_reads_a_preset_added_later(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
     later = LipschitzEstimate(7.0, (3.0, 9.0), "epochs", False, "164 epochs")
     arms = {name: {"rate": 1 / 7, "evaluation": evaluated(95, 60)} for name in ("baseline", "poe@later")}
     runs = [write_run(arms, changes=[f"seed={seed}"], estimates={"later": later}) for seed in (0, 1)]

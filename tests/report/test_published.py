@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from excite.report.published import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
+from excite.report.rows import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
 from excite.runs import load
 from excite.runs.experiment import catalogue
 
 
-def test_every_row_is_an_experiment_of_the_catalogue_and_so_is_its_small_twin() -> None:
+def test_every_published_row_is_in_the_catalogue() -> None:
     shipped = catalogue()
     for name in PUBLISHED:
         assert name in shipped
@@ -19,7 +19,7 @@ def test_every_row_is_an_experiment_of_the_catalogue_and_so_is_its_small_twin() 
 
 
 @pytest.mark.parametrize("change", ["training.objective=standard", "model.name=resnet20", "data.name=mnist"])
-def test_an_experiment_changed_into_something_else_repeats_no_row(change: str) -> None:
+def test_changed_experiment_repeats_no_published_row(change: str) -> None:
     assert published_row(load("table-2-trades-small", overrides=["training.epochs=2"])) is not None
     assert published_row(load("table-2-trades-small", overrides=[change])) is None
 
@@ -41,7 +41,7 @@ def test_an_experiment_changed_into_something_else_repeats_no_row(change: str) -
         ("table-2-trades", {"kind": "pgd", "eps": "8/255"}, False),
     ],
 )
-def test_a_figure_stands_beside_the_attack_it_was_measured_with(name: str, attack: dict[str, Any], same: bool) -> None:
+def test_matches_published_numbers_to_their_attack(name: str, attack: dict[str, Any], same: bool) -> None:
     assert PUBLISHED[name].measured_by(attack) == same
 
 
@@ -69,6 +69,6 @@ def test_figure_5_holds_the_l_of_table_1() -> None:
     assert [len(line) for line in constants] == [len(n_points)] * len(n_maxima)
 
 
-def test_as_printed() -> None:
+def test_formats_published_accuracies() -> None:
     assert str(PublishedAccuracy(31.9, 3.1)) == "31.90 ± 3.10"
     assert str(PublishedAccuracy(31.9)) == "31.90"

@@ -39,7 +39,7 @@ def test_a_folder_of_runs_gets_one_page(write_run: WriteRun) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "run-0", "run-1"]
 
 
-def test_folders_from_all_over_get_a_page_here(
+def test_page_of_several_folders_goes_to_the_current_folder(
     write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [write_run({"baseline": {}}, changes=[f"training.epochs={epochs}"]) for epochs in (1, 2)]
@@ -52,7 +52,7 @@ def test_folders_from_all_over_get_a_page_here(
 @pytest.mark.parametrize(
     ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 2')]
 )
-def test_other_formats_hold_the_table_alone(small_run: RunFolder, wanted: str, beginning: str) -> None:
+def test_other_formats_print_only_the_table(small_run: RunFolder, wanted: str, beginning: str) -> None:
     shown = report(small_run.path, "--format", wanted)
     assert shown.exit_code == 0, shown.output
     assert shown.output.startswith(beginning)
@@ -73,7 +73,7 @@ def test_open_shows_the_page(write_run: WriteRun, monkeypatch: pytest.MonkeyPatc
     assert opened == [(folder / "report.html").as_uri()]
 
 
-def test_a_format_and_a_page_exclude_each_other(small_run: RunFolder) -> None:
+def test_refuses_a_format_with_a_page(small_run: RunFolder) -> None:
     assert report(small_run.path, "--format", "csv", "--open").exit_code == 2
 
 

@@ -33,7 +33,7 @@ def test_a_row_per_experiment_arm_seed_and_images(write_run: WriteRun, evaluated
     assert accuracies == [0.9, 0.9, 0.4, 0.4, *[None] * 4]
 
 
-def test_what_may_explain_a_difference(write_run: WriteRun) -> None:
+def test_row_has_possible_confounders(write_run: WriteRun) -> None:
     told = {"rate": 0.4, "batch_size": 100, "steps": 50, "train_accuracy": 0.9}
     run = write_run({"baseline": told}, changes=["training.weight_decay=0.001"])
     row = trained(run, [0.4, 0.4, 0.04, 0.04, 0.04])
@@ -42,16 +42,16 @@ def test_what_may_explain_a_difference(write_run: WriteRun) -> None:
     assert (row.final_rate, row.final_loss) == pytest.approx((0.04, 0.2))
 
 
-def test_what_older_versions_did_not_store_is_unknown(write_run: WriteRun) -> None:
+def test_missing_fields_are_unknown(write_run: WriteRun) -> None:
     row = trained(write_run({"baseline": {}}), [0.1, 0.1])
     assert (row.steps_after_drop, row.batch_size, row.premise_met) == (None, 64, None)
 
 
-def test_a_rate_that_never_drops_has_no_steps_after_it(write_run: WriteRun) -> None:
+def test_constant_rate_has_no_steps_after_a_drop(write_run: WriteRun) -> None:
     assert trained(write_run({"baseline": {"steps": 8}}), [0.1, 0.1]).steps_after_drop is None
 
 
-def test_tables_and_page_show_them_beside_the_best_weights(write_run: WriteRun, evaluated: Evaluated) -> None:
+def test_table_and_page_show_confounders_and_best_weights(write_run: WriteRun, evaluated: Evaluated) -> None:
     runs = [
         write_run(
             {
@@ -81,5 +81,5 @@ def test_tables_and_page_show_them_beside_the_best_weights(write_run: WriteRun, 
     assert "87.5" in html
 
 
-def test_without_best_weights_there_is_no_such_column(write_run: WriteRun, evaluated: Evaluated) -> None:
+def test_no_best_column_without_best_weights(write_run: WriteRun, evaluated: Evaluated) -> None:
     assert "best:" not in study_table(tidy([write_run({"baseline": {"evaluation": evaluated(9, 4)}})])).markdown()

@@ -61,7 +61,7 @@ def test_mean_and_deviation_over_seeds(three_seeds: list[RunFolder]) -> None:
     ]
 
 
-def test_the_paper_stands_beside_it_and_a_small_twin_says_so(three_seeds: list[RunFolder]) -> None:
+def test_shows_the_papers_numbers_and_notes_a_small_twin(three_seeds: list[RunFolder]) -> None:
     table = study_table(tidy(three_seeds))
     baseline = cells(table, "baseline")
     assert baseline["paper: clean %"] == "81.55 ± 2.60"
@@ -93,13 +93,13 @@ def test_experiments_with_other_attacks_share_a_table(three_seeds: list[RunFolde
     assert stated["table-2-trades", ATTACK] is None
 
 
-def test_released_logs_stand_beside_table_2(write_run: Write, evaluated: Evaluated) -> None:
+def test_shows_released_logs_for_table_2(write_run: Write, evaluated: Evaluated) -> None:
     changes = ["name=table-2-trades", "data.name=cifar10", "model.name=wrn-34-10", "training.objective=trades"]
     run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=changes)
     assert cells(study_table(tidy([run])), "baseline")["released log: clean / robust %"] == "84.44 / 52.17"
 
 
-def test_best_and_second_in_every_experiment(
+def test_marks_best_and_second_in_every_experiment(
     three_seeds: list[RunFolder], write_run: Write, evaluated: Evaluated
 ) -> None:
     other = write_run(
@@ -119,7 +119,7 @@ def test_best_and_second_in_every_experiment(
     assert "<u>42.00 ± 1.00</u>" in lines[4]
 
 
-def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: Write, evaluated: Evaluated) -> None:
+def test_marks_ties_as_best_and_diverged_arms_not_at_all(write_run: Write, evaluated: Evaluated) -> None:
     runs = [
         write_run(
             {
@@ -138,7 +138,7 @@ def test_equals_share_the_first_place_and_a_diverged_seed_wins_none(write_run: W
     assert "lenet5 relu, 2/L: Training diverged in epoch 2" in table.warnings
 
 
-def test_a_network_that_guesses_is_not_the_most_robust(write_run: Write, evaluated: Evaluated) -> None:
+def test_does_not_mark_a_network_that_guesses(write_run: Write, evaluated: Evaluated) -> None:
     """Under an attack that nobody withstands, one answer for every image is right in a tenth of them."""
     guessing = replace(evaluated(10, 10), chance=0.1)
     found = {"baseline": evaluated(95, 1), "poe": evaluated(95, 2), "largest": guessing}
@@ -180,7 +180,7 @@ def test_rates_and_constants_that_differ_between_seeds(write_run: Write) -> None
     assert poe["seeds"] == "0 of 2"
 
 
-def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
+def test_arm_with_another_estimator_shows_its_l(write_run: Write) -> None:
     runs = [
         write_run(
             {"poe": {"rate": 0.25}, "poe@paper": {"rate": 0.2}},
@@ -199,7 +199,7 @@ def test_an_arm_of_another_estimator_shows_its_own_l(write_run: Write) -> None:
     assert cells(study_table(tidy(RunFolder(run.path) for run in runs)), "poe@paper")["by"] == "epochs (200, 100)"
 
 
-def test_experiments_are_told_apart(write_run: Write) -> None:
+def test_setting_column_distinguishes_experiments(write_run: Write) -> None:
     runs = [
         write_run({"baseline": {}}, changes=["training.momentum=0.9"]),
         write_run({"baseline": {}}, changes=['training.schedule={kind="cosine",rate=0.1,epochs=20}']),
@@ -211,7 +211,7 @@ def test_experiments_are_told_apart(write_run: Write) -> None:
     ]
 
 
-def test_what_is_not_to_be_trusted_wears_a_dagger(write_run: Write, evaluated: Evaluated) -> None:
+def test_marks_doubted_accuracies_with_a_dagger(write_run: Write, evaluated: Evaluated) -> None:
     flagged = replace(evaluated(95, 60), flags=(Flag("masked", "no gradient."),))
     table = study_table(tidy([write_run({"baseline": {"evaluation": flagged}})]))
     assert cells(table, "baseline")[f"{ATTACK} %"].endswith(" †")
@@ -220,9 +220,10 @@ def test_what_is_not_to_be_trusted_wears_a_dagger(write_run: Write, evaluated: E
     assert any(note.startswith("†") for note in table.legend)
 
 
-def test_json_holds_the_numbers_in_full(three_seeds: list[RunFolder]) -> None:
-    value = json.loads(json.dumps(study_table(tidy(three_seeds)).to_json("so it is")))
-    assert (value["format"], value["verdict"]) == (2, "so it is")
+def test_json_has_unrounded_numbers(three_seeds: list[RunFolder]) -> None:
+    table = study_table(tidy(three_seeds))
+    value = json.loads(json.dumps(table.to_json()))
+    assert (value["format"], value["verdict"]) == (2, str(table.verdict))
     (row,) = (row for row in value["rows"] if (row["arm"], row["images"]) == ("poe", ATTACK))
     assert row["accuracy"] == pytest.approx(43)
     assert row["deviation"] == pytest.approx(statistics.stdev(ROBUST["poe"]))
@@ -303,7 +304,7 @@ def test_the_table_of_one_run_has_its_numbers_its_verdict_and_l(
     assert any("PoE-motivated, 1/L" in line and "vanishing: every gradient is zero" in line for line in lines)
 
 
-def test_a_check_that_doubts_the_best_weights_doubts_no_others(results: RunFolder) -> None:
+def test_warning_about_the_best_weights_spares_the_last_ones(results: RunFolder) -> None:
     doubt = (Flag("masked", "noise helps more than the gradient"),)
     evaluation(70, doubt).save(results.arm("baseline").best.evaluation_file)
     evaluation(70, ()).save(results.arm("poe").best.evaluation_file)

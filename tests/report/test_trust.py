@@ -53,7 +53,7 @@ def test_many_failures_at_2_over_l_contradict_it(write_run: WriteRun, lost: int,
         (0.39, "Training diverged", "too high"),
     ],
 )
-def test_an_estimate_that_a_training_contradicts_is_not_trusted(
+def test_does_not_trust_a_contradicted_estimate(
     write_run: WriteRun, rate: float, problem: str | None, keyword: str | None
 ) -> None:
     judged = trust(EDGE, write_run({"baseline": {"rate": rate, "problem": problem}}).arms)
@@ -62,14 +62,14 @@ def test_an_estimate_that_a_training_contradicts_is_not_trusted(
     assert (keyword or "") in judged.reason
 
 
-def test_an_l_whose_1_over_l_diverges_is_not_trusted_however_wide_its_interval(write_run: WriteRun) -> None:
+def test_does_not_trust_l_if_training_at_1_over_l_diverged(write_run: WriteRun) -> None:
     wide = LipschitzEstimate(4.0, (0.1, 50.0), "epochs", False, "25 maxima")
     at_half, above = (write_run({"poe": {"rate": rate, "problem": "Training diverged"}}) for rate in (0.25, 0.26))
     assert "too high" in trust(wide, at_half.arms).reason
     assert "identified" in trust(wide, above.arms).reason
 
 
-def test_a_divergence_below_a_rate_that_converged_does_not_make_2_over_l_too_high(write_run: WriteRun) -> None:
+def test_ignores_divergence_below_a_rate_that_converged(write_run: WriteRun) -> None:
     """As with ResNet-8 without batch norm, whose 1/L diverged in epoch 52 and whose 2/L trained."""
     broken = {"rate": 0.25, "problem": "Training diverged"}
     assert not trust(EDGE, write_run({"poe": broken}).arms).trusted
@@ -77,7 +77,7 @@ def test_a_divergence_below_a_rate_that_converged_does_not_make_2_over_l_too_hig
     assert trust(EDGE, write_run({"poe": broken, "largest": {"rate": 0.5}}).arms).trusted
 
 
-def test_an_estimate_far_from_that_of_short_trainings_is_not_trusted() -> None:
+def test_does_not_trust_an_estimate_far_from_short_trainings() -> None:
     measured = LipschitzEstimate(20.0, (10.0, 40.0), "edge", True, "8 short trainings")
     near, far = (LipschitzEstimate(c, (c / 1.2, c * 1.2), "epochs", True, "25 maxima") for c in (30.0, 0.2))
     bound = LipschitzEstimate(0.1, (0.0, 0.1), "edge", False, "every rate that was tried converged")
@@ -86,7 +86,7 @@ def test_an_estimate_far_from_that_of_short_trainings_is_not_trusted() -> None:
     assert all(number in trust(near, [], bound).reason for number in ("0.0667", "20"))
 
 
-def test_an_l_is_compared_with_that_of_short_trainings_everywhere(write_run: WriteRun) -> None:
+def test_compares_every_l_with_short_trainings(write_run: WriteRun) -> None:
     measured = LipschitzEstimate(20.0, (10.0, 40.0), "edge", True, "8 short trainings")
     far = LipschitzEstimate(0.2, (0.15, 0.25), "epochs", True, "25 maxima")
     others = {"poe@epochs": {"evaluation": evaluation(50)}}
@@ -104,15 +104,13 @@ def test_an_l_is_compared_with_that_of_short_trainings_everywhere(write_run: Wri
         LipschitzEstimate(2.0, (1.0, 4.0), "edge", False, "8 runs that hardly learned"),
     ],
 )
-def test_other_estimates_are_not_compared_with_an_l_that_is_not_trusted(
-    write_run: WriteRun, measured: LipschitzEstimate
-) -> None:
+def test_does_not_compare_with_an_untrusted_l(write_run: WriteRun, measured: LipschitzEstimate) -> None:
     other = LipschitzEstimate(10.0, (8.0, 12.0), "local", True, "25 maxima")
     run = write_run(arms(40, 60), estimate=measured, estimates={"local": other})
     assert trust_in(run, other).trusted
     assert not trust_in(run, measured).trusted
 
 
-def test_a_network_that_learned_nothing_has_not_converged(write_run: WriteRun) -> None:
+def test_learning_nothing_is_not_convergence(write_run: WriteRun) -> None:
     run = write_run({"baseline": {"rate": 1.5, "evaluation": dead()}}, estimate=EDGE)
     assert trust(EDGE, run.arms).trusted

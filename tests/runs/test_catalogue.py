@@ -13,7 +13,7 @@ import pytest
 from excite import data
 from excite.models import MODELS
 from excite.report.page import toml
-from excite.report.published import PUBLISHED
+from excite.report.rows import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
 from excite.runs.experiment import check_estimators

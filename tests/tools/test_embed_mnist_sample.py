@@ -9,7 +9,7 @@ from excite.data.catalog import MNIST_SAMPLE
 from tests.tools.loading import loaded
 
 
-def test_the_first_images_of_each_class_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_sample_has_the_first_images_of_each_class(tmp_path: Path) -> None:
     tool = loaded(Path(__file__).parents[2] / "tools/embed_mnist_sample.py")
     tool.embed(data.load("mnist-sample"), tmp_path / "again.npz")
     with np.load(MNIST_SAMPLE.path) as embedded, np.load(tmp_path / "again.npz") as again:

@@ -10,7 +10,7 @@ from tests.tools.loading import loaded
 TOOL = loaded(Path(__file__).parents[2] / "tools/experiment_keys.py")
 
 
-def test_the_pages_are_up_to_date() -> None:
+def test_pages_are_up_to_date() -> None:
     for file, text in TOOL.pages().items():
         assert file.read_text(encoding="utf-8") == text, "run: python tools/experiment_keys.py"
 

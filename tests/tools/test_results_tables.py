@@ -7,7 +7,7 @@ from tests.tools.loading import loaded
 HOME = Path(__file__).parents[2]
 
 
-def test_the_pages_have_the_tables_of_their_runs() -> None:
+def test_lab_tables_match_the_results() -> None:
     tool = loaded(HOME / "tools/results_tables.py")
     text = "\n".join(file.read_text(encoding="utf-8") for file in tool.PAGES)
     assert text.count("<!-- results/") == len(tool.BLOCK.findall(text)) == 12

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 import excite
-from excite.cli import folders, reports, runs
+from excite.cli import folders, runs
 from excite.errors import DivergedError, ExciteError, InterruptedRunError, printable
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -29,9 +29,9 @@ COMMANDS: tuple[click.Command, ...] = (
     runs.batch_size,
     folders.attack,
     folders.pseudo_label,
-    reports.report,
-    reports.figure,
-    reports.list_,
+    runs.report,
+    runs.figure,
+    runs.list_,
     folders.export,
     folders.verify,
     folders.data,

@@ -34,17 +34,12 @@ class Output(click.Path):
         if not str(value).strip():
             self.fail("the name is empty.", param, ctx)
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        place = path.absolute()
         try:
-            existing = next(parent for parent in (place, *place.parents) if parent.exists())
-            if existing != place and not existing.is_dir():
-                self.fail(f"{existing} is a file, not a folder.", param, ctx)
-            if existing.is_dir():
-                tempfile.TemporaryDirectory(dir=existing, prefix=".excite-").cleanup()
-            elif not os.access(existing, os.W_OK):
-                self.fail(f"{existing} cannot be written.", param, ctx)
-        except (OSError, ValueError) as error:
-            self.fail(f"{value} cannot be written ({error}). Name another file or folder.", param, ctx)
+            existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+            is_replaced = existing == path.absolute() and existing.is_file()
+            tempfile.TemporaryFile(dir=existing.parent if is_replaced else existing).close()
+        except OSError as error:
+            self.fail(f"{value} cannot be written: {error.strerror}. Name another file or folder.", param, ctx)
         return path
 
 

@@ -1,6 +1,5 @@
 """Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -135,18 +134,13 @@ def method_of(run: RunFolder, name: str = OWN) -> str:
     return str(options_of_estimate(run, name)["method"])
 
 
-def by_short_trainings(run: RunFolder) -> LipschitzEstimate | None:
-    """The run's own L, if it comes from short trainings."""
-    estimator = ESTIMATORS.get(method_of(run)) if run.estimate else None
-    return run.estimate if estimator and estimator.needs == "short trainings" else None
-
-
 def _measured(run: RunFolder) -> LipschitzEstimate | None:
-    """The L of short trainings, to compare others with: if it is identified or a bound, and not contradicted."""
-    estimate = by_short_trainings(run)
-    if estimate is None or _objection(estimate, run.arms, None):
+    """The run's own L, to compare others with: if it comes from short trainings and can be relied on."""
+    estimate, estimator = run.estimate, ESTIMATORS.get(method_of(run)) if run.estimate else None
+    if estimate is None or estimator is None or estimator.needs != "short trainings":
         return None
-    return estimate if estimate.identified or estimate.interval[0] == 0 else None
+    reliable = estimate.identified or estimate.interval[0] == 0  # identified or a bound
+    return estimate if reliable and not _objection(estimate, run.arms, None) else None
 
 
 def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFolder | None = None) -> str:
@@ -170,21 +164,7 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFo
     ]
     reasons = dict(estimates) | {name: estimate.basis for name, estimate in made.items()}
     notes = [f"{name}: {reason}".removesuffix(".") + "." for name, reason in reasons.items()]
-    notes += _disagreement({name: estimate for name, estimate in made.items() if trusts[name].trusted})
     return "\n".join([text_table(ESTIMATES, rows), "", *map(prose, notes)])
-
-
-def _disagreement(trusted: Mapping[str, LipschitzEstimate]) -> list[str]:
-    """A note if two trusted estimates disagree: neither number lies in the other's interval."""
-    names: dict[str, None] = {}
-    for (name, a), (other, b) in itertools.combinations(trusted.items(), 2):
-        if not (a.interval[0] <= b.constant <= a.interval[1] or b.interval[0] <= a.constant <= b.interval[1]):
-            names |= {name: None, other: None}
-    if not names:
-        return []
-    edge = any(estimate.method == "edge" for estimate in trusted.values())
-    advice = " Prefer edge, because it measures which rates converge." if edge else ""
-    return [f"{', '.join(names)} disagree.{advice} Estimates from a trace depend on the rate of the baseline."]
 
 
 def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, Any]:

@@ -4,9 +4,11 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -49,49 +51,26 @@ def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(
-    titles: Sequence[str], groups: Sequence[Rows], *, words: Sequence[bool], keys: int, caption: str, label: str
-) -> str:
-    """A `table*` with a rule between groups; the document needs adjustbox and booktabs.
+def latex(titles: Sequence[str], rows: Rows, *, words: Sequence[bool], keys: int, caption: str, label: str) -> str:
+    """A `table*`; the document needs adjustbox and booktabs.
 
     Columns that do not fit on the page go below, in a further part that repeats the first `keys` columns.
     """
-    columns = [[title, *(row[n].text for rows in groups for row in rows)] for n, title in enumerate(titles)]
-    parts = column_parts([max(map(len, column)) + 2 for column in columns], keys=keys, width=LATEX_WIDTH)
-    tabulars = [
-        _tabular(
-            [titles[n] for n in part],
-            [[[row[n] for n in part] for row in rows] for rows in groups],
-            "".join("l" if words[n] else "r" for n in part),
-        )
-        for part in parts
-    ]
-    limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
-    return "\n".join(
-        [
-            r"% \usepackage{adjustbox,booktabs}",
-            r"\begin{table*}[t]",
-            r"\centering\footnotesize",
-            rf"\caption{{{escape_latex(caption)}}}",
-            rf"\label{{{label}}}",
-            "\n".join(f"\\par\\smallskip\n{limits}\n{tabular}\n\\end{{adjustbox}}" for tabular in tabulars),
-            r"\end{table*}",
-        ]
-    )
-
-
-def _tabular(titles: Sequence[str], groups: Sequence[Rows], alignment: str) -> str:
     styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
-    bodies = [
-        "\n".join(
-            " & ".join(styles[cell.mark].format(escape_latex(cell.text)) for cell in row) + r" \\" for row in rows
-        )
-        for rows in groups
-    ]
-    between = "\n\\midrule\n" if any(len(rows) > 1 for rows in groups) else "\n"
-    head = " & ".join(map(escape_latex, titles)) + r" \\"
-    lines = [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", head, r"\midrule", between.join(bodies), r"\bottomrule"]
-    return "\n".join([*lines, r"\end{tabular}"])
+    widths = [max(len(title), *(len(row[n].text) for row in rows)) + 2 for n, title in enumerate(titles)]
+    parts = column_parts(widths, keys=keys, width=LATEX_WIDTH)
+    limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
+    lines = [r"% \usepackage{adjustbox,booktabs}", r"\begin{table*}[t]", r"\centering\footnotesize"]
+    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{{label}}}"]
+    for part in parts:
+        alignment = "".join("l" if words[n] else "r" for n in part)
+        lines += [r"\par\smallskip", limits, rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
+        lines += [" & ".join(escape_latex(titles[n]) for n in part) + r" \\", r"\midrule"]
+        for row in rows:
+            cells = (styles[row[n].mark].format(escape_latex(row[n].text)) for n in part)
+            lines.append(" & ".join(cells) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    return "\n".join([*lines, r"\end{table*}"])
 
 
 def column_parts(widths: Sequence[int], *, keys: int, width: int) -> list[list[int]]:
@@ -180,14 +159,36 @@ def points(share: float) -> str:
     return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "−")
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(words: Iterable[object]) -> str:
     """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
+    >>> listed(["a", "b", 3])
+    'a, b and 3'
     """
-    *most, last = words
+    *most, last = map(str, words)
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def counted(words: Iterable[str]) -> list[str]:
+    """
+    >>> counted(["helped", "hurt", "helped"])
+    ['helped in 2', 'hurt in 1']
+    """
+    return [f"{word} in {number}" for word, number in Counter(words).most_common()]
 
 
 def capitalized(sentence: str) -> str:
     return f"{sentence[:1].upper()}{sentence[1:]}"
+
+
+def template(name: str, **filters: Callable[..., Any]) -> Template:
+    """A Jinja template of this folder; a missing value is an error, and only HTML is escaped."""
+    environment = Environment(
+        loader=PackageLoader("excite", "report/templates"),
+        autoescape=select_autoescape(["html.j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"percent": percent, "points": points, "listed": listed, "capitalized": capitalized}
+    environment.filters |= {"counted": counted, **filters}
+    return environment.get_template(name)

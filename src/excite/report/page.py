@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import itertools
-import json
 import os
 import re
 import shlex
@@ -15,26 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import tomli_w
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import excite
-from excite.errors import ExciteError
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
 from excite.quantities import duration, number, pixels
-from excite.report.comparison import compare_arms
 from excite.report.estimates import method_of, trust_in
 from excite.report.figures import accuracy, style
-from excite.report.formats import capitalized, points
+from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
 from excite.report.tables import StudyTable, study_table
-from excite.report.verdict import conclude
+from excite.report.verdict import compare_arms
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import Group, apart, by_seed, same_but, without_rate
-from excite.runs.experiment import flattened, without_plan
+from excite.runs.experiment import differences, without_plan
 from excite.runs.folder import RunFolder, arm_title, arm_titles
+from excite.runs.records import StageDone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,22 +65,23 @@ def page(runs: Sequence[RunFolder]) -> str:
     def svg(figure: "Figure", title: str) -> Markup:
         return Markup(style.svg(figure, f"chart-{next(chart_numbers)}", title, embedded=True))  # noqa: S704
 
-    environment = Environment(
-        loader=PackageLoader("excite", "report/templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+    html = template(
+        "page.html.j2",
+        folder=folder,
+        svg=svg,
+        pixels=pixels,
+        code=_code,
+        number=_number,
+        arm_title=lambda arm: arm_title([arm]),
     )
-    environment.filters |= {"points": points, "pixels": pixels, "folder": folder, "svg": svg, "code": _code}
-    environment.filters |= {"arm_title": lambda arm: arm_title([arm]), "number": _number, "sentence": capitalized}
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
+    table = study_table(rows)
     rows_of = {experiment[0].group.runs: experiment for experiment in by_experiment(rows)}
     titles = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
     files = resources.files("excite.report") / "templates"
     css, script = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     with style.settings():
-        return environment.get_template("page.html.j2").render(
+        return html.render(
             policy=_policy(script),
             css=css,
             script=script,
@@ -95,13 +93,13 @@ def page(runs: Sequence[RunFolder]) -> str:
             first=runs[0],
             rows=rows,
             trained=sorted(select(rows), key=lambda row: runs.index(row.run)),
-            verdict=conclude(rows),
+            verdict=table.verdict,
             legend=[(title, *style.look(name)) for name, title in names.items()],
             glyphs=dict(zip(style.MARKERS, style.GLYPHS, strict=True)),
             multiples=[arm for name in names if (arm := arm_named(name)).multiple],
             searches=[arm for name in names if (arm := arm_named(name)).rates],
             methods=ESTIMATORS,
-            table=_table(study_table(rows), folder),
+            table=_table(table, folder),
             settings=[
                 _setting(group, rows_of.get(group.runs, []), title, drawn=count < MAX_DRAWN)
                 for count, (group, title) in enumerate(zip(groups, titles, strict=True))
@@ -120,7 +118,7 @@ def _setting(group: Group, rows: Sequence[Row], title: str, *, drawn: bool) -> d
         "title": title,  # what sets it apart; empty if it is the only one
         "group": group,
         "findings": [finding for on in images for finding in compare_arms(rows, on)] if rows else [],
-        "commands": commands(group),
+        "command": command(group),
         "toml": toml(group.experiment),
         "dots": accuracy.dots(rows) if drawn else {},
         "curves": accuracy.curves(group.runs) if drawn else {},
@@ -193,11 +191,9 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
 
 
 def facts(groups: Sequence[Group]) -> dict[str, str]:
-    """For the top of the page: what was trained on which data, for how long, until when, and on which machines."""
+    """For the top of the page: what was trained on which data, for how long and until when."""
     experiments, runs = [group.experiment for group in groups], [run for group in groups for run in group.runs]
-    stages = [stage for run in runs for stage in run.stages]
-    circumstances = [stage.circumstances for stage in stages]
-    machines = [f"{at.machine}, {at.threads} thread{'s' * (at.threads > 1)}" for at in circumstances]
+    ends = [stage.ended for run in runs for stage in run.stages]
     columns = {
         "data": [experiment.data_set for experiment in experiments],
         "network": [experiment.network for experiment in experiments],
@@ -206,27 +202,26 @@ def facts(groups: Sequence[Group]) -> dict[str, str]:
         "seeds": [str(len({seed for group in groups for seed in group.seeds}))],
         "settings": [str(len(groups))] if len(groups) > 1 else [],
         "computing time": [duration(sum(run.seconds for run in runs))],
-        "finished": [_date(max(stage.ended for stage in stages))] if stages else [],
+        "finished": [_date(max(ends))] if ends else [],
     }
-    joined = {name: ", ".join(dict.fromkeys(values)) for name, values in columns.items() if values}
-    return joined | ({"on": " and ".join(dict.fromkeys(machines))} if machines else {})
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in columns.items() if values}
 
 
 def places(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """The machines, each with one set of versions, that the stages of the runs ran on."""
     stages = sorted((stage for run in runs for stage in run.stages), key=lambda stage: stage.began)
-    distinct = dict.fromkeys(str(stage.circumstances) for stage in stages)
-    shared = [[stage for stage in stages if str(stage.circumstances) == at] for at in distinct]
+    shared: dict[str, list[StageDone]] = {}
+    for stage in stages:
+        shared.setdefault(str(stage.circumstances), []).append(stage)
     return [
         {
             "circumstances": same[0].circumstances,
-            "versions": ", ".join(f"{name} {version}" for name, version in same[0].circumstances.versions.items()),
             "first": _date(datetime.fromisoformat(same[0].began).timestamp()),
             "last": _date(max(stage.ended for stage in same)),
             "n_stages": len(same),
             "time": duration(sum(stage.seconds for stage in same)),
         }
-        for same in shared
+        for same in shared.values()
     ]
 
 
@@ -234,49 +229,29 @@ def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def commands(group: Group) -> list[str]:
-    """The `excite run NAME --set …` that repeat the runs; empty if --set cannot express the experiment.
-
-    One command for the seeds 0, 1, …; otherwise one per seed.
-    """
+def command(group: Group) -> str:
+    """The `excite run` that repeats the runs of an experiment of the catalogue; empty if any setting was changed."""
     experiment, seeds = group.experiment, group.seeds
-    if experiment.name not in catalogue():
-        return []
-    shipped = load(experiment.name)
-    seedless = msgspec.structs.replace(without_plan(experiment), seed=shipped.seed)
-    changes = [f"{key}={toml_value(value)}" for key, value in _changes(experiment).items() if value is not None]
-    try:
-        if without_plan(load(experiment.name, overrides=changes)) != seedless:
-            return []
-    except ExciteError:  # for example a name with a dot
-        return []
-    trained, planned = group.arm_names, {arm_named(arm).name for arm in shipped.arms}
+    if experiment.name not in catalogue() or seeds != tuple(range(len(seeds))) or _changes(experiment):
+        return ""
+    trained, planned = group.arm_names, {arm_named(arm).name for arm in load(experiment.name).arms}
     arms = ["--arms", ",".join(trained)] if trained and set(trained) != planned else []
-    words = ["excite", "run", experiment.name, *arms, *(word for change in changes for word in ("--set", change))]
-    if len(seeds) > 1 and seeds == tuple(range(len(seeds))):
-        return [shlex.join([*words, "--seeds", str(len(seeds))])]
-    if seeds == (shipped.seed,):
-        return [shlex.join(words)]
-    folders = [["--out", f"runs/{experiment.name}/seed-{seed}"] if len(seeds) > 1 else [] for seed in seeds]
-    return [shlex.join([*words, "--set", f"seed={seed}", *out]) for seed, out in zip(seeds, folders, strict=True)]
+    n_seeds = ["--seeds", str(len(seeds))] if len(seeds) > 1 else []
+    return shlex.join(["excite", "run", experiment.name, *arms, *n_seeds])
 
 
-def _changes(experiment: Experiment) -> dict[str, Any]:
+def _changes(experiment: Experiment) -> list[str]:
     """The settings, other than the seed, that differ from the experiment of this name in the catalogue."""
-    shipped, given = (flattened(without_plan(each).to_json()) for each in (load(experiment.name), experiment))
-    return {key: given.get(key) for key in given | shipped if key != "seed" and given.get(key) != shipped.get(key)}
+    shipped = msgspec.structs.replace(without_plan(load(experiment.name)), seed=experiment.seed)
+    return differences(shipped, without_plan(experiment))
 
 
 def _summary(experiment: Experiment) -> str:
     """The experiment's own summary, or what was changed if it differs from the catalogue's."""
-    changes = _changes(experiment) if experiment.name in catalogue() else {}
+    changes = _changes(experiment) if experiment.name in catalogue() else []
     if not changes:
         return experiment.summary
-    attacks = [key for key in changes if key.startswith("attacks.")]
-    words = [
-        f"{key} = {toml_value(value)}" for key, value in changes.items() if value is not None and key not in attacks
-    ]
-    words += ["other attacks"] if attacks else []
+    words = dict.fromkeys("other attacks" if change.startswith("attacks.") else change for change in changes)
     return f"{experiment.name} of the catalogue, with changes: {', '.join(words)}."
 
 
@@ -291,12 +266,3 @@ def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in values.items()
         if value is not None
     }
-
-
-def toml_value(value: Any) -> str:
-    """A number, a string or a list as TOML on one line, which is the same as JSON.
-
-    >>> print(toml_value(["pgd", 0.1, True]))
-    ["pgd", 0.1, true]
-    """
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,25 +1,36 @@
-"""Turn runs into tidy rows, one per experiment, arm, seed and set of test images, and summarize them over seeds."""
+"""Tidy rows: one per experiment, arm, seed and set of test images; their summary over seeds; the paper's numbers."""
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from itertools import groupby, pairwise
 from typing import Any
+
+import msgspec
 
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.accuracy import Curve, MedianRadius
 from excite.evaluation.comparison import PairedDifference, paired_difference
 from excite.lipschitz.protocol import LipschitzEstimate
+from excite.quantities import number
 from excite.report.estimates import L_by, doubted_together, options_of_estimate, trust_in
-from excite.report.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
+from excite.runs import Experiment, load
 from excite.runs.arms import OWN
 from excite.runs.collection import Group, apart, by_seed
 from excite.runs.folder import ArmFolder, RunFolder, arm_title
 
 Pair = tuple[Evaluation, Evaluation]  # of the baseline and of an arm
 BASELINE, CLEAN = "baseline", "clean"
+
+# The attacks of the paper's Tables 1 and 2
+LINF = {"norm": "linf"}
+PGD_20: dict[str, Any] = LINF | {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
+WHOLE: dict[str, Any] = {"version": "standard", "members": None, "iterations": 100, "queries": 5000}
+AUTOATTACK: dict[str, Any] = LINF | {"kind": "autoattack", "eps": 8 / 255} | WHOLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +144,68 @@ def pairs(baseline: Iterable[Row], rows: Iterable[Row], *, best: bool = False) -
         for side in (baseline, rows)
     )
     return {seed: (first[seed], second[seed]) for seed in second if seed in first}
+
+
+class PublishedAccuracy(msgspec.Struct, frozen=True, array_like=True):
+    """An accuracy in %, and its standard deviation over seeds if one is stated."""
+
+    mean: float
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+class PublishedArm(msgspec.Struct, frozen=True):
+    clean: PublishedAccuracy
+    robust: PublishedAccuracy
+    logged: tuple[float, float] | None = None  # clean and robust accuracy in the released AutoAttack log
+
+
+class PublishedRow(msgspec.Struct, frozen=True):
+    """A row of Table 1 (PGD-20, ε = 1/255) or Table 2 (AutoAttack, ε = 8/255)."""
+
+    table: int
+    constant: float  # L
+    n_maxima: int  # M
+    n_points: int  # N
+    epochs: int
+    batch_size: int
+    arms: dict[str, PublishedArm]
+
+    @property
+    def attack(self) -> str:
+        return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
+
+    def measured_by(self, attack: Mapping[str, Any]) -> bool:
+        """Whether the row was measured by this attack, given by its options in an experiment."""
+        wanted = PGD_20 if self.table == 1 else AUTOATTACK
+        same = all(attack.get(key, value) == value for key, value in wanted.items() if key != "eps")
+        radius = attack["eps"]
+        return same and isinstance(radius, float | str) and math.isclose(number(radius), wanted["eps"])
+
+
+_DATA = tomllib.loads((resources.files("excite.report") / "published.toml").read_text(encoding="utf-8"))
+PUBLISHED = msgspec.convert(_DATA["rows"], dict[str, PublishedRow])  # by experiment
+FIGURE_5: dict[str, Any] = _DATA["figure-5"]
+
+
+def published_row(experiment: Experiment) -> PublishedRow | None:
+    """The row that an experiment of the catalogue, or its small twin, repeats.
+
+    None if the experiment was changed to another objective, model or data set.
+    """
+    row = PUBLISHED.get(at_full_scale(experiment.name))
+    return row if row and _subject(experiment) == _subject(load(experiment.name)) else None
+
+
+def at_full_scale(name: str) -> str:
+    """The name of an experiment without the "-small" of its small twin."""
+    return name.removesuffix("-small")
+
+
+def _subject(experiment: Experiment) -> tuple[str, str, str]:
+    return experiment.data.name, experiment.model.name, experiment.objective
 
 
 @dataclass(frozen=True)
@@ -254,84 +327,3 @@ def summarize(rows: Iterable[Row]) -> list[Summary]:
     """One summary per experiment, arm and set of images."""
     seeds = {key: tuple(same) for key, same in groupby(rows, key=lambda row: (row.group, row.name, row.images))}
     return [Summary(same, seeds.get((group, BASELINE, images), ())) for (group, _, images), same in seeds.items()]
-
-
-def record(summary: Summary, mark: str | None) -> dict[str, Any]:
-    """A row of CSV and JSON: numbers in full, accuracies and differences in %. docs/tables.md describes the fields."""
-    row, experiment, estimates = summary.first, summary.first.group.experiment, summary.estimates
-    attack = experiment.attacks.get(row.images)  # None if only another experiment of the table ran it
-    published = None
-    if summary.published and summary.published_arm:
-        if row.images == CLEAN:
-            published = summary.published_arm.clean
-        elif attack and summary.published.measured_by(attack):
-            published = summary.published_arm.robust
-    accuracies = [accuracy for each in summary.rows if (accuracy := each.accuracy())]
-    best, median, difference = summary.accuracy(best=True), summary.median_radius, summary.difference()
-    train_accuracy = _mean([each.arm.outcome.train_accuracy for each in summary.rows])
-    return {
-        "experiment": experiment.name,
-        "data": experiment.data_set,
-        "model": experiment.network,
-        "objective": experiment.objective,
-        "setting": row.setting,
-        "epochs": experiment.training.epochs,
-        "batch_size": _whole(_mean([each.batch_size for each in summary.rows])),
-        "arm": row.name,
-        "title": summary.title,
-        "seeds": summary.n_seeds,
-        "evaluated": summary.n_evaluated,
-        "diverged": summary.n_diverged,
-        **_range("rate", [each.arm.rate for each in summary.rows]),
-        **_range("L", [estimate.constant for estimate in estimates]),
-        "L_by": summary.method or None,
-        "L_identified": all(estimate.identified for estimate in estimates) if estimates else None,
-        "L_trusted": summary.trusted if estimates else None,
-        "images": row.images,
-        "number": accuracies[0].total if accuracies else None,
-        **_values(summary.accuracy(), mean="accuracy", deviation="deviation", low="low", high="high"),
-        **_difference("difference", difference),
-        "difference_seeds": difference.seeds if difference else None,
-        "mark": mark,
-        "doubted": summary.doubted(),
-        **_values(published, mean="paper", deviation="paper_deviation"),
-        **_values(median, mean="median_eps", deviation="median_eps_deviation"),
-        **_values(median, low="median_eps_low", high="median_eps_high"),
-        **_values(best, mean="best_accuracy", deviation="best_deviation"),
-        **_difference("best_difference", summary.difference(best=True)),
-        "rate_per_image": _mean([each.rate_per_image for each in summary.rows]),
-        "rate_times_decay": _mean([each.rate_times_decay for each in summary.rows]),
-        "steps": _whole(_mean([each.arm.outcome.steps for each in summary.rows])),
-        "steps_after_drop": _whole(_mean([each.steps_after_drop for each in summary.rows])),
-        "final_rate": _mean([each.final_rate for each in summary.rows]),
-        "final_loss": _mean([each.final_loss for each in summary.rows]),
-        "train_accuracy": None if train_accuracy is None else 100 * train_accuracy,
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the known values; None if all are unknown."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _whole(value: float | None) -> float | None:
-    return int(value) if value is not None and value == int(value) else value
-
-
-def _range(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """The mean, the smallest and the largest value over seeds."""
-    if not values:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: statistics.mean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
-
-
-def _values(source: Mean | PublishedAccuracy | None, **fields: str) -> dict[str, float | None]:
-    """Attributes of `source` under the names of the record's fields."""
-    return {field: getattr(source, attribute, None) for attribute, field in fields.items()}
-
-
-def _difference(name: str, difference: PairedDifference | None) -> dict[str, float | None]:
-    shares = (difference.difference, *difference.interval) if difference else (None,) * 3
-    fields = (name, f"{name}_low", f"{name}_high")
-    return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from excite.evaluation.comparison import PairedDifference
 from excite.report.estimates import doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
-from excite.report.published import at_full_scale
-from excite.report.rows import CLEAN, Row, Summary, record, summarize, tidy
-from excite.report.verdict import conclude
+from excite.report.rows import CLEAN, Mean, PublishedAccuracy, Row, Summary, at_full_scale, summarize, tidy
+from excite.report.verdict import Verdict, conclude
 from excite.runs.arms import POE, arm_named
 from excite.runs.folder import RunFolder
 
@@ -46,6 +46,7 @@ class StudyTable:
     records: Sequence[dict[str, Any]]
     legend: Sequence[str]  # what the numbers mean
     warnings: Sequence[str]  # what went wrong or cannot be trusted
+    verdict: Verdict
 
     @property
     def notes(self) -> list[str]:
@@ -63,12 +64,10 @@ class StudyTable:
         """Values that are the same in every row move to the caption."""
         common, shown, keys = self._layout()
         rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
-        numbered = groupby(enumerate(self.arms), key=lambda item: item[1][CLEAN].first.group)
-        groups = [[rows[n] for n, _ in arms] for _, arms in numbered]
         names = dict.fromkeys(record["experiment"] for record in self.records)
         caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
         words = list(map(self.words, shown))
-        return latex(shown, groups, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
+        return latex(shown, rows, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
         """A header and a line per record; true and false as in JSON."""
@@ -79,9 +78,9 @@ class StudyTable:
             writer.writerow({key: str(v).lower() if isinstance(v, bool) else v for key, v in values.items()})
         return text.getvalue().rstrip("\n")
 
-    def to_json(self, verdict: str = "") -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The output of `--json` and `--format json`."""
-        return {"format": FORMAT, "verdict": verdict, "rows": list(self.records), "notes": self.notes}
+        return {"format": FORMAT, "verdict": str(self.verdict), "rows": list(self.records), "notes": self.notes}
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: values that are the same in every row move above the table."""
@@ -105,6 +104,13 @@ class StudyTable:
     def __str__(self) -> str:
         return self.text()
 
+    def with_verdict(self) -> str:
+        """For a terminal: the table, the verdict and, for a single run, its L."""
+        notes, runs = [str(self.verdict)], {row.run for arm in self.arms for row in arm[CLEAN].rows}
+        if len(runs) == 1 and (run := runs.pop()).estimate:
+            notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
+        return "\n".join([f"{self}\n", *map(prose, notes)])
+
 
 def study_table(rows: Sequence[Row]) -> StudyTable:
     """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
@@ -118,7 +124,89 @@ def study_table(rows: Sequence[Row]) -> StudyTable:
         records=[record(summary, marks.get(summary)) for summary in summaries],
         legend=list(_legend(arms)),
         warnings=list(_warnings([arm[CLEAN] for arm in arms])),
+        verdict=conclude(rows),
     )
+
+
+def record(summary: Summary, mark: str | None) -> dict[str, Any]:
+    """A row of CSV and JSON: numbers in full, accuracies and differences in %. docs/tables.md describes the fields."""
+    row, experiment, estimates = summary.first, summary.first.group.experiment, summary.estimates
+    attack = experiment.attacks.get(row.images)  # None if only another experiment of the table ran it
+    published = None
+    if summary.published and summary.published_arm:
+        if row.images == CLEAN:
+            published = summary.published_arm.clean
+        elif attack and summary.published.measured_by(attack):
+            published = summary.published_arm.robust
+    accuracies = [accuracy for each in summary.rows if (accuracy := each.accuracy())]
+    best, median, difference = summary.accuracy(best=True), summary.median_radius, summary.difference()
+    train_accuracy = _mean([each.arm.outcome.train_accuracy for each in summary.rows])
+    return {
+        "experiment": experiment.name,
+        "data": experiment.data_set,
+        "model": experiment.network,
+        "objective": experiment.objective,
+        "setting": row.setting,
+        "epochs": experiment.training.epochs,
+        "batch_size": _whole(_mean([each.batch_size for each in summary.rows])),
+        "arm": row.name,
+        "title": summary.title,
+        "seeds": summary.n_seeds,
+        "evaluated": summary.n_evaluated,
+        "diverged": summary.n_diverged,
+        **_mean_and_range("rate", [each.arm.rate for each in summary.rows]),
+        **_mean_and_range("L", [estimate.constant for estimate in estimates]),
+        "L_by": summary.method or None,
+        "L_identified": all(estimate.identified for estimate in estimates) if estimates else None,
+        "L_trusted": summary.trusted if estimates else None,
+        "images": row.images,
+        "number": accuracies[0].total if accuracies else None,
+        **_values(summary.accuracy(), mean="accuracy", deviation="deviation", low="low", high="high"),
+        **_difference("difference", difference),
+        "difference_seeds": difference.seeds if difference else None,
+        "mark": mark,
+        "doubted": summary.doubted(),
+        **_values(published, mean="paper", deviation="paper_deviation"),
+        **_values(median, mean="median_eps", deviation="median_eps_deviation"),
+        **_values(median, low="median_eps_low", high="median_eps_high"),
+        **_values(best, mean="best_accuracy", deviation="best_deviation"),
+        **_difference("best_difference", summary.difference(best=True)),
+        "rate_per_image": _mean([each.rate_per_image for each in summary.rows]),
+        "rate_times_decay": _mean([each.rate_times_decay for each in summary.rows]),
+        "steps": _whole(_mean([each.arm.outcome.steps for each in summary.rows])),
+        "steps_after_drop": _whole(_mean([each.steps_after_drop for each in summary.rows])),
+        "final_rate": _mean([each.final_rate for each in summary.rows]),
+        "final_loss": _mean([each.final_loss for each in summary.rows]),
+        "train_accuracy": None if train_accuracy is None else 100 * train_accuracy,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the known values; None if all are unknown."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _whole(value: float | None) -> float | None:
+    return int(value) if value is not None and value == int(value) else value
+
+
+def _mean_and_range(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The mean, the smallest and the largest value over seeds."""
+    if not values:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {name: statistics.mean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
+
+
+def _values(source: Mean | PublishedAccuracy | None, **fields: str) -> dict[str, float | None]:
+    """Attributes of `source` under the names of the record's fields."""
+    return {field: getattr(source, attribute, None) for attribute, field in fields.items()}
+
+
+def _difference(name: str, difference: PairedDifference | None) -> dict[str, float | None]:
+    shares = (difference.difference, *difference.interval) if difference else (None,) * 3
+    fields = (name, f"{name}_low", f"{name}_high")
+    return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}
 
 
 def _marks(summaries: Sequence[Summary]) -> dict[Summary, str]:
@@ -285,8 +373,4 @@ def _warnings(arms: Sequence[Summary]) -> Iterator[str]:
 
 def table(run: RunFolder) -> str:
     """The table of one run with its verdict and L."""
-    rows = tidy([run])
-    notes = [str(conclude(rows))]
-    if run.estimate:
-        notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
-    return "\n".join([f"{study_table(rows)}\n", *map(prose, notes)])
+    return study_table(tidy([run])).with_verdict()

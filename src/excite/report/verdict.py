@@ -1,17 +1,22 @@
-"""The conclusion of a report: did 1/L or 2/L help, by how much, and what speaks against that."""
+"""Compare each arm with the baseline, and conclude: did 1/L or 2/L help, by how much, and what speaks against that?
 
-from collections import Counter
+This module computes what templates/verdict.j2 puts into sentences.
+"""
+
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
+from typing import Any
 
+from excite.evaluation import Evaluation
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import duration
-from excite.report.comparison import CLEAR, HELPFUL, Effect, Finding, compare, compare_arms
 from excite.report.estimates import UNMET, doubted, doubted_together, used_estimates
-from excite.report.formats import capitalized, listed, percent, points
-from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, select
-from excite.runs.arms import arm_named, in_order
+from excite.report.formats import listed, percent, points, template
+from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select
+from excite.runs.arms import Arm, arm_named, in_order
 from excite.runs.folder import RunFolder
 
 # Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
@@ -19,11 +24,135 @@ LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
 OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
 BETTER_FITTED = 0.01  # share of the training images
 
-RESULTS = "see results.md in the documentation"
-ONE_SEED = (
-    "With one training per arm, the intervals cover the choice of test images, not the variation between trainings."
-)
-MANY_INTERVALS = "Expect one in twenty of the 95% intervals to miss the true value."
+
+class Effect(StrEnum):
+    """What an arm did, compared with the baseline; the value is what a sentence says about one arm or several."""
+
+    HELPED = "helped"
+    HURT = "hurt"
+    UNCLEAR = "made no clear difference"
+    MAYBE_HELPED = "may have helped"  # with one seed, or if some seeds failed
+    MAYBE_HURT = "may have hurt"
+    DIVERGED = "diverged"
+    LEARNED_NOTHING = "learned nothing"  # the clean accuracy is no better than guessing
+    BOTH_LEARNED_NOTHING = "learned nothing, like the baseline"
+    BASELINE_LEARNED_NOTHING = "cannot be compared because the baseline learned nothing"
+    BASELINE_DIVERGED = "cannot be compared because the baseline diverged"
+    NOT_EVALUATED = "cannot be compared yet: evaluations are missing"
+
+
+HELPFUL = (Effect.HELPED, Effect.MAYBE_HELPED)
+CLEAR = (*HELPFUL, Effect.HURT, Effect.MAYBE_HURT)
+WEAKER = {Effect.HELPED: Effect.MAYBE_HELPED, Effect.HURT: Effect.MAYBE_HURT}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One arm compared with the baseline on one set of images; accuracies are shares, not percentages."""
+
+    name: str  # the arm's folder
+    arm: str  # its short title
+    effect: Effect
+    images: str
+    baseline: float = math.nan
+    value: float = math.nan
+    difference: float = math.nan
+    interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
+    seeds: tuple[int, ...] = ()  # at which both were evaluated; all numbers here are means over these
+    failures: str = ""  # such as "2 of 5 seeds diverged"
+    unbeaten: tuple[str, ...] = ()  # controls that the arm is not clearly better than, if it helped
+
+    @property
+    def compared(self) -> bool:
+        return math.isfinite(self.difference)
+
+    @property
+    def conclusion(self) -> str:
+        """The effect, and whether a control may explain it."""
+        return f"{self.effect}, but not clearly more than {listed(self.unbeaten)}" if self.unbeaten else self.effect
+
+    def __str__(self) -> str:
+        low, high = map(points, self.interval)
+        details = f"{points(self.difference)} points, 95% interval {low} to {high}"
+        failures = f"; {self.failures}" if self.failures else ""
+        return f"{percent(self.value)} for {self.arm} ({details}{failures})"
+
+
+def compare_arms(rows: Sequence[Row], images: str | None = None) -> list[Finding]:
+    """Compare every arm of one experiment with the baseline; by default under the attack that decides."""
+    names = arm_names(rows)
+    if BASELINE not in names:
+        return []
+    images = images or rows[0].group.experiment.deciding
+    controls = [name for name in names if arm_named(name).control]
+    findings = [compare(rows, name, images) for name in names if name != BASELINE]
+    return [
+        replace(finding, unbeaten=_unbeaten(rows, finding, controls))
+        if finding.effect in HELPFUL and finding.name not in controls
+        else finding
+        for finding in findings
+    ]
+
+
+def _unbeaten(rows: Sequence[Row], helped: Finding, controls: Sequence[str]) -> tuple[str, ...]:
+    """The controls that the arm is not clearly better than, or was compared with at too few seeds."""
+    against = [(name, compare(rows, helped.name, helped.images, against=name)) for name in controls]
+    return tuple(
+        _title(rows, name)
+        for name, finding in against
+        if finding.compared and (finding.interval[0] <= 0 or len(finding.seeds) == 1 < len(helped.seeds))
+    )
+
+
+def compare(rows: Sequence[Row], name: str, images: str, *, against: str = BASELINE, best: bool = False) -> Finding:
+    """Compare one arm of an experiment with another: with their last weights, or their best ones."""
+    title, n_seeds = _title(rows, name), len(rows[0].group.runs)
+    diverged, other_diverged = (sum(bool(row.arm.problem) for row in select(rows, arm)) for arm in (name, against))
+    paired = pairs(select(rows, against, images), select(rows, name, images), best=best)
+    if not paired:
+        evaluated = any(row.evaluation() for row in select(rows, name))
+        no_baseline = Effect.BASELINE_DIVERGED if other_diverged and evaluated else Effect.NOT_EVALUATED
+        return Finding(name, title, Effect.DIVERGED if diverged else no_baseline, images)
+    evaluations = list(paired.values())
+    difference = paired_difference(evaluations, images)
+    low, high = difference.interval
+    effect = Effect.HELPED if low > 0 else Effect.HURT if high < 0 else Effect.UNCLEAR
+    if len(evaluations) == 1 or diverged or other_diverged:  # the seeds that remain may be the lucky ones
+        effect = WEAKER.get(effect, effect)
+    other_dead, dead = (
+        sum(evaluation.learned_nothing for evaluation in side) for side in zip(*evaluations, strict=True)
+    )
+    if dead == len(evaluations):
+        effect = Effect.BOTH_LEARNED_NOTHING if other_dead == dead else Effect.LEARNED_NOTHING
+    elif other_dead == len(evaluations):
+        effect = Effect.BASELINE_LEARNED_NOTHING
+    other = "the baseline" if against == BASELINE else _title(rows, against)
+    failures = {
+        f"{diverged} of {n_seeds} seeds diverged": diverged,
+        f"{dead} of {n_seeds} seeds learned nothing": 0 < dead < len(evaluations),
+        f"{other} diverged at {other_diverged} of {n_seeds} seeds": other_diverged,
+        f"{other} learned nothing at {other_dead} of {n_seeds} seeds": 0 < other_dead < len(evaluations),
+    }
+    return Finding(
+        name=name,
+        arm=title,
+        effect=effect,
+        images=images,
+        baseline=fmean(_share(first, images) for first, _ in evaluations),
+        value=fmean(_share(second, images) for _, second in evaluations),
+        difference=difference.difference,
+        interval=difference.interval,
+        seeds=tuple(paired),
+        failures=", ".join(words for words, happened in failures.items() if happened),
+    )
+
+
+def _title(rows: Sequence[Row], name: str) -> str:
+    return select(rows, name)[0].arm.short_title
+
+
+def _share(evaluation: Evaluation, images: str) -> float:
+    return evaluation.clean.value if images == CLEAN else evaluation.robust[images].value
 
 
 @dataclass(frozen=True)
@@ -31,9 +160,9 @@ class Verdict:
     """The conclusion in a headline, the numbers behind it, and what to keep in mind."""
 
     headline: str
-    evidence: str = ""
-    cautions: tuple[str, ...] = ()
-    tone: str = "unclear"  # helped, hurt, unclear or warning: the color of the page's headline
+    evidence: str
+    cautions: tuple[str, ...]
+    tone: str  # helped, hurt, unclear or warning: the color of the page's headline
 
     def __str__(self) -> str:
         return " ".join(filter(None, [f"{self.headline}.", self.evidence, *self.cautions]))
@@ -42,173 +171,80 @@ class Verdict:
 def conclude(rows: Sequence[Row]) -> Verdict:
     """The verdict on one experiment, with one seed or several, or on many experiments."""
     experiments = by_experiment(rows)
+    only = experiments[0] if len(experiments) == 1 else []
     by_setting = [compare_arms(experiment) for experiment in experiments]
     findings = [finding for arms in by_setting for finding in arms]
-    runs = list(dict.fromkeys(row.run for row in rows))
-    only = experiments[0] if len(experiments) == 1 else None
-    advice = [*_unfinished(only), *_overfitted(only)] if only else []
-    if not any(finding.compared for finding in findings):
-        return Verdict(_nothing_compared(only, findings), cautions=(*_doubts(experiments, runs), *advice))
-    n_settings = sum(map(bool, by_setting))
-    verdict = _verdict_on_one(only, findings) if only else _verdict_on_many(n_settings, findings)
-    further = [*_better_fitted(only, findings), *advice, *_disagreements(only)] if only else []
-    cautions = [*_doubts(experiments, runs), *further, *_limits(rows, findings, single_setting=bool(only))]
-    return _with_warnings(replace(verdict, cautions=tuple(cautions)), rows, findings if only else [])
-
-
-def _nothing_compared(only: Sequence[Row] | None, findings: Sequence[Finding]) -> str:
-    diverged = [finding.arm for finding in findings if finding.effect is Effect.DIVERGED]
-    if only and any(row.arm.problem for row in select(only, BASELINE)):
-        diverged.insert(0, "the baseline")
-    return capitalized(f"{listed(diverged)} diverged") if only and diverged else "There is nothing to compare yet"
-
-
-def _verdict_on_one(rows: Sequence[Row], findings: Sequence[Finding]) -> Verdict:
-    arms: dict[str, list[str]] = {}  # by conclusion
-    for finding in findings:
-        arms.setdefault(finding.conclusion, []).append(finding.arm)
-    headline = capitalized("; ".join(f"{listed(names)} {conclusion}" for conclusion, names in arms.items()))
     compared = [finding for finding in findings if finding.compared]
-    first, n_runs = compared[0], len(rows[0].group.runs)
-    measure = "Clean accuracy" if first.images == CLEAN else f"Accuracy under {first.images}"
-    if len({finding.seeds for finding in compared}) > 1:
-        each = (
-            f"{_measured(finding)}, against {percent(finding.baseline)} for the baseline at "
-            f"seed{'s' * (len(finding.seeds) > 1)} {listed(map(str, finding.seeds))}"
-            for finding in compared
-        )
-        return Verdict(headline, f"{measure}, over the seeds with both: {'; '.join(each)}.", tone=_tone(compared))
-    seeds = f", mean of {n_runs} seeds" if n_runs > 1 else ""
-    if len(first.seeds) < n_runs:
-        seeds = f", over the {len(first.seeds)} of {n_runs} seeds with both"
-    numbers = [f"{percent(first.baseline)} for the baseline", *map(_measured, compared)]
-    return Verdict(headline, f"{measure}{seeds}: {listed(numbers)}.", tone=_tone(compared))
+    runs = list(dict.fromkeys(row.run for row in rows))
+    warnings = _warnings(rows) if compared else {}
+    suspects = {arm.name for arm in warnings.values() if not arm.control}  # a weaker control only helps the arm
+    arms = [finding for finding in compared if not arm_named(finding.name).control]
+    fitted = _train_accuracy(only, BASELINE)
+    facts = {
+        "runs": runs,
+        "compared": compared,
+        "arms": arm_names(only),
+        "experiment": only[0].group.experiment if only else None,
+        "n_settings": sum(map(bool, by_setting)),
+        "diverged": _diverged(only, findings),
+        "arms_by_conclusion": _grouped((finding.conclusion, finding.arm) for finding in findings),
+        "conclusions_by_arm": _grouped((finding.arm, finding.conclusion) for finding in findings),
+        "warnings": warnings,
+        "suspects": [finding.arm for finding in findings if finding.name in suspects] if suspects else None,
+        "some_trusted": only and BASELINE not in suspects and any(arm.name not in suspects for arm in arms),
+        "doubts": list(_doubts(experiments, runs)),
+        "baseline_fitted": fitted,
+        "better_fitted": [] if fitted is None else list(_better_fitted(only, findings, fitted)),
+        "unfinished": fitted is not None and fitted < FITTED and _learns_in_large_batches(only),
+        "overfitted": _overfitted(only),
+        "disagreements": _disagreements(only, findings),
+        "unidentified": _unidentified(runs),
+        "unmet": list(_unmet(rows)),
+    }
+    sentences: Any = template("verdict.j2", duration=duration).make_module(facts)
+    headline, evidence = (" ".join(text.split()) for text in (sentences.headline, sentences.evidence))
+    cautions = (" ".join(text.split()) for text in sentences.cautions.split("\n\n"))
+    unanimous = only or len({finding.conclusion for finding in compared}) == 1
+    tone = "warning" if suspects else _tone(arms) if unanimous else "unclear"
+    return Verdict(headline, evidence, tuple(filter(None, cautions)), tone)
 
 
-def _measured(finding: Finding) -> str:
-    low, high = map(points, finding.interval)
-    details = f"{points(finding.difference)} points, 95% interval {low} to {high}"
-    failures = f"; {finding.failures}" if finding.failures else ""
-    return f"{percent(finding.value)} for {finding.arm} ({details}{failures})"
+def _grouped(words: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for key, value in words:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
-def _verdict_on_many(n_settings: int, findings: Sequence[Finding]) -> Verdict:
-    counts: dict[str, Counter[str]] = {}
-    for finding in findings:
-        counts.setdefault(finding.arm, Counter())[finding.conclusion] += 1
-    arms = [
-        f"{arm} {listed(f'{conclusion} in {number}' for conclusion, number in conclusions.most_common())}"
-        for arm, conclusions in counts.items()
-    ]
-    compared = sorted((finding for finding in findings if finding.compared), key=lambda finding: finding.difference)
-    attacks = listed(dict.fromkeys(finding.images for finding in findings if finding.compared))
-    least, most = (f"{points(finding.difference)} points ({finding.arm})" for finding in (compared[0], compared[-1]))
-    evidence = f"Under {attacks}, differences from the baseline of the same setting range from {least} to {most}."
-    tone = _tone(compared) if len({finding.conclusion for finding in compared}) == 1 else "unclear"
-    return Verdict(f"Over {n_settings} settings, {'; '.join(arms)}", evidence, tone=tone)
+def _tone(arms: Iterable[Finding]) -> str:
+    """The effect that all arms with a clear effect share."""
+    effects = {Effect.UNCLEAR if finding.unbeaten else finding.effect for finding in arms} - {Effect.UNCLEAR}
+    return next((str(effect) for effect in (Effect.HELPED, Effect.HURT) if effects == {effect}), "unclear")
 
 
-def _tone(compared: Iterable[Finding]) -> str:
-    """The effect that all arms with a clear effect share. Controls do not count."""
-    effects = {
-        Effect.UNCLEAR if finding.unbeaten else finding.effect
-        for finding in compared
-        if not arm_named(finding.name).control
-    } - {Effect.UNCLEAR}
-    return str(effects.pop()) if len(effects) == 1 and effects <= {Effect.HELPED, Effect.HURT} else "unclear"
+def _diverged(only: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
+    baseline = ["the baseline"] if any(row.arm.problem for row in select(only, BASELINE)) else []
+    return baseline + [finding.arm for finding in findings if only and finding.effect is Effect.DIVERGED]
 
 
-def _with_warnings(verdict: Verdict, rows: Sequence[Row], findings: Sequence[Finding]) -> Verdict:
-    """The verdict with the warnings of trust checks; those on a control leave the headline as it is.
-
-    The true accuracy under attack of an arm with a warning may be lower, and a weaker control only helps the arm.
-    """
-    warnings = {
+def _warnings(rows: Sequence[Row]) -> dict[str, Arm]:
+    """The warnings of trust checks, each with its arm, whose true accuracy under attack may be lower."""
+    return {
         f"“{flag.name}” ({row.arm.short_title})": row.arm.arm
         for group in by_experiment(select(rows))
         for row in sorted(group, key=lambda row: row.seed)
         if row.arm.evaluation
         for flag in row.arm.evaluation.flags
     }
-    if not warnings:
-        return verdict
-    cautions = (f"Trust checks warn: {', '.join(warnings)}.", *verdict.cautions)
-    suspects = {arm.name for arm in warnings.values() if not arm.control}
-    if not suspects:
-        return replace(verdict, cautions=cautions)
-    others = [finding for finding in findings if finding.compared and finding.name not in suspects]
-    if any(not arm_named(finding.name).control for finding in others) and BASELINE not in suspects:
-        names = listed(finding.arm for finding in findings if finding.name in suspects)
-        headline = f"{verdict.headline}; do not trust the accuracy of {names} yet"
-    else:
-        headline = f"Do not trust this yet: {verdict.headline}"
-    return replace(verdict, headline=headline, cautions=cautions, tone="warning")
 
 
-def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[str]:
-    """What the trainings say against each L that their rates came from."""
+def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[tuple[str, int, str]]:
+    """For each L that trainings contradict: its name, the number of runs that contradict it alone, and a reason."""
     single = [doubted(run) for run in runs]
     together = {name: why for rows in experiments for name, why in doubted_together(rows[0].group.runs).items()}
     for name in dict.fromkeys([*(name for doubts in single for name in doubts), *together]):
         reasons = [doubts[name] for doubts in single if name in doubts]
-        where = f" in {len(reasons)} of {len(runs)} runs" if len(runs) > 1 and reasons else ""
-        yield f"{name} is in doubt{where}: {reasons[0] if reasons else together[name]}."
-
-
-def _better_fitted(rows: Sequence[Row], findings: Sequence[Finding]) -> Iterator[str]:
-    """An arm that helped and also fitted more training images than the baseline may have helped by that alone."""
-    before = _train_accuracy(rows, BASELINE)
-    control = "" if "batch" in arm_names(rows) else " (the arm `batch` keeps the η/B of 1/L)"
-    for finding in findings:
-        after = _train_accuracy(rows, finding.name)
-        if finding.effect not in HELPFUL or arm_named(finding.name).control or before is None or after is None:
-            continue
-        if after > before + BETTER_FITTED:
-            yield (
-                f"{finding.arm} also fitted more of the training images ({percent(after)}, the baseline "
-                f"{percent(before)}), which may be why it helped. To find out, train the baseline for more epochs or "
-                f"in smaller batches{control}."
-            )
-
-
-def _unfinished(rows: Sequence[Row]) -> Iterator[str]:
-    """Advice for large batches in which the baseline has learned something, but has not finished."""
-    experiment, fitted = rows[0].group.experiment, _train_accuracy(rows, BASELINE)
-    learned = not any(row.arm.evaluation and row.arm.evaluation.learned_nothing for row in select(rows, BASELINE))
-    large = experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
-    if learned and large and fitted is not None and fitted < FITTED:
-        yield (
-            f"The baseline fitted only {percent(fitted)} of the training images, in batches of "
-            f"{experiment.training.batch_size:,}. In such cases, rates of 1/(2L) to 1/L made networks more accurate "
-            f"and mostly more robust; 2/L did not ({RESULTS}).{_to_try(rows, 'half', 'poe')}"
-        )
-
-
-def _overfitted(rows: Sequence[Row]) -> Iterator[str]:
-    """Advice for adversarial training in which the baseline was more robust before the end."""
-    experiment = rows[0].group.experiment
-    baseline = select(rows, BASELINE, experiment.deciding)
-    last_and_best = [
-        (last, best)
-        for row in baseline
-        if (last := row.evaluation()) and (best := row.evaluation(best=True))
-        if row.accuracy() and row.accuracy(best=True)
-    ]
-    if experiment.trains_plainly or not last_and_best:
-        return
-    lost = paired_difference(last_and_best, experiment.deciding).difference
-    if lost >= OVERFITTED:
-        yield (
-            f"The baseline overfits: under {experiment.deciding} its best weights are {100 * lost:.1f} points more "
-            "accurate than its last ones. In such cases, 1/L made the last weights more robust without loss of clean "
-            "accuracy; the baseline's rate in smaller batches, with the η/B of 1/L, gained at least half as much "
-            f"({RESULTS}).{_to_try(rows, 'poe', 'batch')}"
-        )
-
-
-def _to_try(rows: Sequence[Row], *names: str) -> str:
-    untried = [name for name in names if name not in arm_names(rows)]
-    return f" To try: --arms {','.join([BASELINE, *untried])}." if untried else ""
+        yield name, len(reasons), reasons[0] if reasons else together[name]
 
 
 def _train_accuracy(rows: Sequence[Row], name: str) -> float | None:
@@ -216,54 +252,65 @@ def _train_accuracy(rows: Sequence[Row], name: str) -> float | None:
     return fmean(known) if known else None
 
 
-def _disagreements(rows: Sequence[Row]) -> Iterator[str]:
+def _better_fitted(
+    only: Sequence[Row], findings: Sequence[Finding], baseline: float
+) -> Iterator[tuple[Finding, float]]:
+    """Arms that helped and also fitted more training images than the baseline, which may be why they helped."""
+    for finding in findings:
+        fitted = _train_accuracy(only, finding.name)
+        helped = finding.effect in HELPFUL and not arm_named(finding.name).control
+        if helped and fitted is not None and fitted > baseline + BETTER_FITTED:
+            yield finding, fitted
+
+
+def _learns_in_large_batches(only: Sequence[Row]) -> bool:
+    experiment = only[0].group.experiment
+    learned = not any(row.arm.evaluation and row.arm.evaluation.learned_nothing for row in select(only, BASELINE))
+    return learned and experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
+
+
+def _overfitted(only: Sequence[Row]) -> float | None:
+    """The accuracy that the baseline lost after its best epoch, in adversarial training."""
+    if not only or only[0].group.experiment.trains_plainly:
+        return None
+    deciding = only[0].group.experiment.deciding
+    last_and_best = [
+        (last, best)
+        for row in select(only, BASELINE, deciding)
+        if (last := row.evaluation()) and (best := row.evaluation(best=True))
+        if row.accuracy() and row.accuracy(best=True)
+    ]
+    lost = paired_difference(last_and_best, deciding).difference if last_and_best else 0.0
+    return lost if lost >= OVERFITTED else None
+
+
+def _disagreements(only: Sequence[Row], findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     """Clear effects that are reversed under another attack, or with the best weights."""
-    experiment = rows[0].group.experiment
-    clear = {finding.name: finding.difference for finding in compare_arms(rows) if finding.effect in CLEAR}
+    clear = {finding.name: finding.difference for finding in findings if only and finding.effect in CLEAR}
+    if not clear:
+        return {}
+    experiment = only[0].group.experiment
     others = {
-        f"The attacks disagree: under {attack}": [compare(rows, name, attack) for name in clear]
+        f"The attacks disagree: under {attack}": [compare(only, name, attack) for name in clear]
         for attack in experiment.attacks
         if attack != experiment.deciding
     }
-    others["The best and the last weights disagree: with the best weights"] = [
-        compare(rows, name, experiment.deciding, best=True) for name in clear
-    ]
-    for where, findings in others.items():
-        reversed_ = [
-            finding for finding in findings if finding.effect in CLEAR and finding.difference * clear[finding.name] < 0
-        ]
-        if reversed_:
-            arms = listed(
-                f"{finding.arm} {finding.effect} ({points(finding.difference)} points)" for finding in reversed_
-            )
-            yield f"{where}, {arms}."
+    best = "The best and the last weights disagree: with the best weights"
+    others[best] = [compare(only, name, experiment.deciding, best=True) for name in clear]
+    reverse = {
+        where: [other for other in compared if other.effect in CLEAR and other.difference * clear[other.name] < 0]
+        for where, compared in others.items()
+    }
+    return {where: compared for where, compared in reverse.items() if compared}
 
 
-def _limits(rows: Sequence[Row], findings: Sequence[Finding], *, single_setting: bool) -> Iterator[str]:
-    """What the numbers do not cover."""
-    runs = list(dict.fromkeys(row.run for row in rows))
+def _unidentified(runs: Sequence[RunFolder]) -> list[str]:
     estimates = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
-    vague = dict.fromkeys(name for name, estimate in estimates if not estimate.reliable)
-    for name in vague:
-        yield f"{name} is not identified, so 1/L and 2/L are not reliable rates; the estimate says why."
+    return list(dict.fromkeys(name for name, estimate in estimates if not estimate.reliable))
+
+
+def _unmet(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """The arms at a multiple of 1/L whose recorded slopes exceed 1/η, with the slopes of their first seed."""
     unmet = {row.name: row.arm for row in reversed(select(rows)) if row.arm.arm.multiple and row.premise_met is False}
-    for name in in_order(set(unmet)):
-        arm = unmet[name]
-        slopes = UNMET.format(1 / arm.rate, arm.certified.largest_slope if arm.certified else None)
-        yield f"The theorem does not apply at {arm.short_title}: {slopes}"
-    seeds = sorted({len(finding.seeds) for finding in findings if finding.compared})
-    if seeds[-1] == 1:
-        yield ONE_SEED
-        if len(runs) == 1 and not vague:
-            yield (
-                f"A second seed takes about {duration(runs[0].seconds)}: run again with --set seed="
-                f"{runs[0].experiment.seed + 1} and another --out, then `excite report` on both folders."
-            )
-    elif single_setting:
-        images_only = "; with one seed, of the images only" if seeds[0] == 1 else ""
-        yield (
-            "The differences are paired by test image and seed, and the intervals cover the variation of both "
-            f"({' or '.join(map(str, seeds))} seeds{images_only})."
-        )
-    if not single_setting:
-        yield MANY_INTERVALS
+    for arm in (unmet[name] for name in in_order(set(unmet))):
+        yield arm.short_title, UNMET.format(1 / arm.rate, arm.certified.largest_slope if arm.certified else None)

@@ -38,7 +38,7 @@ def test_curves_are_means_over_seeds(write_run: WriteRun) -> None:
     assert loss.get_yscale() == "log"
 
 
-def test_what_is_not_finite_or_was_not_recorded_is_not_drawn(write_run: WriteRun) -> None:
+def test_does_not_draw_missing_or_non_finite_values(write_run: WriteRun) -> None:
     run = write_run({"baseline": {"epochs": [{"test_accuracy": math.nan}, {"robust_accuracy": 0.1}]}, "poe": {}})
     charts = accuracy.curves([run])
     assert list(charts) == ["Training loss (nats, log scale)", "Robust test accuracy (%)"]
@@ -71,7 +71,7 @@ def withstanding(*shares: float, total: int = 100) -> Evaluation:
     return Evaluation(fell_at > 0, {ATTACK: result}, (), Cost(1.0, 2, 2), examples="same")
 
 
-def test_accuracy_against_radius_begins_without_attack(write_run: WriteRun) -> None:
+def test_accuracy_against_radius_starts_at_zero(write_run: WriteRun) -> None:
     runs = [
         write_run({"baseline": {"evaluation": withstanding(0.9, 0.5, low)}}, changes=[f"seed={seed}"])
         for seed, low in enumerate((0.1, 0.3))
@@ -105,9 +105,7 @@ def test_a_sweep_over_rates_draws_accuracy_against_rate(
     assert 'id="rates"' in page(runs)
 
 
-def test_runs_at_one_rate_or_of_two_networks_have_no_such_chart(
-    write_run: WriteRun, evaluated: Callable[..., Evaluation]
-) -> None:
+def test_no_rate_chart_for_one_rate_or_two_networks(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
     found = {"baseline": {"evaluation": evaluated(90, 50)}}
     one = [write_run(found), write_run(found, changes=["seed=1"])]
     two = [write_run(found), write_run(found, changes=["training.schedule.rate=0.3", "training.batch_size=8"])]

@@ -3,7 +3,6 @@
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +16,9 @@ from excite.evaluation import Evaluation
 from excite.excitation import acuteness, certify
 from excite.lipschitz import ESTIMATORS, estimate_lipschitz
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report.comparison import Effect
 from excite.report.figures import FIGURES, draw, plot, style
-from excite.report.published import FIGURE_5
+from excite.report.rows import FIGURE_5
+from excite.report.verdict import Effect
 from excite.runs.collection import collect
 from excite.runs.folder import RunFolder
 from excite.runs.stages.attack import certify as leave_certificate
@@ -149,7 +148,7 @@ def test_figure_3_has_a_line_per_arm(write_run: Write) -> None:
     assert "PGD_20 ε=1/255" in robust.get_title()
 
 
-def test_figure_3_says_what_was_measured(write_run: Write) -> None:
+def test_figure_3_names_the_images(write_run: Write) -> None:
     """Of 60 test images the first 1,000 are all; and 2/L at which a training broke is not largest convergent."""
     epochs = {"epochs": [{"test_accuracy": 0.9, "robust_accuracy": 0.5, "attacked_clean_accuracy": 0.9}]}
     broken = epochs | {"problem": "Training diverged in epoch 2"}
@@ -162,7 +161,7 @@ def test_figure_3_says_what_was_measured(write_run: Write) -> None:
     assert clean.get_ylabel() == "clean accuracy (%, all test images)"
 
 
-def test_figure_3_takes_the_images_that_choose_the_best_weights_where_no_others_were_attacked(write_run: Write) -> None:
+def test_figure_3_falls_back_to_held_out_images(write_run: Write) -> None:
     looks = [{"test_accuracy": 0.5, "held_out_accuracy": 0.2}, {"test_accuracy": 0.6}]
     run = write_run({"baseline": {"epochs": looks}}, changes=["record.best_every=2", "record.held_out_examples=50"])
     clean, robust = plot("figure-3", [run]).axes
@@ -239,13 +238,13 @@ def test_figure_4_has_the_share_of_epochs_per_batch_size(write_run: Write, desce
     assert [label.get_text() for label in axes.get_xticklabels()] == ["32", "512"]
 
 
-def test_in_figure_4_a_control_stands_at_its_own_batch_size(write_run: Write, descent: Descent) -> None:
+def test_figure_4_draws_a_control_at_its_own_batch_size(write_run: Write, descent: Descent) -> None:
     arms = {"baseline": {"trace": descent(12)}, "batch": {"trace": descent(12), "batch_size": 64}}
     (axes,) = plot("figure-4", [certified(write_run(arms, changes=["training.batch_size=512"]))]).axes
     assert [set(points(line)) for line in lines(axes).values()] == [{512}, {64}]
 
 
-def test_figure_5_shows_the_estimate_beside_the_papers(write_run: Write, descent: Descent) -> None:
+def test_figure_5_shows_our_and_the_papers_estimates(write_run: Write, descent: Descent) -> None:
     trace = descent(164, noise=0.05)
     (estimate,) = from_trace(trace, "epochs").values()
     run = write_run({"baseline": {}}, changes=["name=figures-5-6"], estimates={"epochs": estimate})
@@ -299,37 +298,8 @@ def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent:
     assert len(points(hollow)) == (~path.certified).sum()
 
 
-def test_estimators_stand_beside_the_edge(write_run: Write, descent: Descent) -> None:
-    answers = from_trace(descent(20, noise=0.05), "epochs", "local")
-    edge_in_words = replace(EDGE, method="edge, as its own words have it")
-    runs = [
-        write_run(
-            {"baseline": {"rate": rate}},
-            changes=[f"training.schedule.rate={rate}"],
-            estimate=edge_in_words,
-            estimates=answers,
-        )
-        for rate in (0.1, 0.2)
-    ]
-    (axes,) = plot("estimators", runs).axes
-    marks = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]
-    heights = [height for mark in marks for height in points(mark).values()]
-    assert heights == pytest.approx([answer.constant for answer in answers.values() for _ in runs])
-    (edge,) = (line for line in axes.lines if str(line.get_label()).startswith("edge"))
-    assert set(points(edge).values()) == {4.0}
-    assert points(lines(axes)["2/η"]) == pytest.approx({0.05: 40, 0.4: 5})
-
-
-def test_a_recorded_baseline_that_no_estimator_was_asked_about_is_named(write_run: Write, descent: Descent) -> None:
-    answers = {"local": EDGE}
-    asked = write_run({"baseline": {}}, estimates=answers)
-    bare = write_run({"baseline": {"trace": descent(8)}}, changes=["training.schedule.rate=0.2"])
-    with pytest.raises(InputError, match=re.escape(f"excite estimate {bare.path} --compare --train")):
-        plot("estimators", [asked, bare])
-
-
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_read_what_the_stages_left(
+def test_figures_need_no_estimator(
     everything: list[RunFolder], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ESTIMATORS.values():
@@ -337,18 +307,13 @@ def test_figures_read_what_the_stages_left(
     if name != "theorem-1":  # which shows every step
         for trace in tmp_path.rglob("*.safetensors"):
             trace.unlink()
-    assert plot(name, everything).axes
+    assert plot(name, everything[:1] if name == "theorem-1" else everything).axes
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_files_are_whole_and_the_same_when_drawn_again(everything: list[RunFolder], tmp_path: Path, name: str) -> None:
-    svg, png, pdf = draw(name, everything, tmp_path / "once")
-    figure = plot(name, everything)
-    again = style.save(figure, name, FIGURES[name].title, tmp_path / "again")
-    assert [path.name for path in (svg, png, pdf)] == [f"{name}.svg", f"{name}.png", f"{name}.pdf"]
-    assert [path.read_bytes() for path in (svg, png, pdf)] == [path.read_bytes() for path in again]
-    assert png.read_bytes().startswith(b"\x89PNG")
-    text = svg.read_text(encoding="utf-8")
+def test_svg_is_self_contained_and_names_units(everything: list[RunFolder], name: str) -> None:
+    figure = plot(name, everything[:1] if name == "theorem-1" else everything)
+    text = style.svg(figure, name, FIGURES[name].title)
     root = ET.fromstring(text)  # noqa: S314
     assert root.get("aria-label") == FIGURES[name].title
     assert len(text) < 400_000
@@ -361,9 +326,18 @@ def test_files_are_whole_and_the_same_when_drawn_again(everything: list[RunFolde
         assert outside not in text
 
 
-def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["figure-1", "figure-2", "gains"])
+def test_files_are_identical_when_drawn_again(everything: list[RunFolder], tmp_path: Path, name: str) -> None:
+    first = draw(name, everything, tmp_path / "once")
+    again = draw(name, everything, tmp_path / "again")
+    assert [path.name for path in first] == [f"{name}.svg", f"{name}.png", f"{name}.pdf"]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+    assert first[1].read_bytes().startswith(b"\x89PNG")
+
+
+def test_ids_of_several_figures_do_not_collide(everything: list[RunFolder]) -> None:
     names = ("figure-1", "figure-2", "figure-4")
-    texts = [draw(name, everything, tmp_path)[0].read_text(encoding="utf-8") for name in names]
+    texts = [style.svg(plot(name, everything), name, name) for name in names]
     ids = [identifier for text in texts for identifier in re.findall(r'\bid="([^"]+)"', text)]
     assert len(ids) == len(set(ids))
     used = [identifier for text in texts for identifier in re.findall(r'(?:href="#|url\(#)([^")]+)', text)]
@@ -379,32 +353,26 @@ def test_one_page_can_hold_several_figures(everything: list[RunFolder], tmp_path
         ("figure-4", "excite sweep figure-4-small"),
         ("figure-5", "excite run figures-5-6-small"),
         ("figure-6", "excite run figures-5-6-small"),
-        ("estimators", "trained and recorded"),
         ("gains", "excite run mnist-sample"),
         ("summary", "excite run mnist-sample"),
         ("theorem-1", "excite run theorem-1"),
     ],
 )
-def test_what_the_runs_lack_is_said_with_its_cure(write_run: Write, tmp_path: Path, name: str, cure: str) -> None:
+def test_names_what_the_runs_lack(write_run: Write, tmp_path: Path, name: str, cure: str) -> None:
     bare = write_run({"baseline": {"epochs": [{"test_accuracy": 0.5}]}})
     with pytest.raises(InputError, match=re.escape(cure)):
         draw(name, [bare], tmp_path / "figures")
     assert not (tmp_path / "figures").exists()
 
 
-def test_an_unknown_figure_is_named(everything: list[RunFolder], tmp_path: Path) -> None:
+def test_refuses_an_unknown_figure(everything: list[RunFolder], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="figure-7"):
         draw("figure-7", everything, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["figure-1", "figure-2", "figure-3", "estimators"])
-def test_a_real_run_gives_its_figures(small_run: RunFolder, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["figure-1", "figure-2"])
+def test_draws_figures_of_a_real_run(small_run: RunFolder, tmp_path: Path, name: str) -> None:
     assert all(path.stat().st_size > 1000 for path in draw(name, collect([small_run.path]), tmp_path))
-
-
-def test_the_help_names_every_figure() -> None:
-    told = " ".join(CliRunner().invoke(cli, ["figure", "--help"]).output.split())
-    assert all(f"{name} {kind.title}" in told for name, kind in FIGURES.items())
 
 
 def test_the_command_draws_and_prints_the_paths(small_run: RunFolder, tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ def contrast(one: str, other: str) -> float:
 
 @pytest.mark.parametrize("color", style.COLORS)
 @pytest.mark.parametrize("page", ["#ffffff", DARK_PAGE])
-def test_lines_stand_out_on_either_page(color: str, page: str) -> None:
+def test_line_colors_have_contrast_in_both_themes(color: str, page: str) -> None:
     assert contrast(color, page) >= 3
 
 
-def test_letters_stand_out_on_either_page() -> None:
+def test_text_has_contrast_in_both_themes() -> None:
     assert contrast(style.INK, "#ffffff") >= 4.5
     assert contrast(style.LIGHT_INK, DARK_PAGE) >= 4.5
 
@@ -39,14 +39,14 @@ def test_arms_differ_in_color_and_marker() -> None:
     assert len({color for color, _ in looks}) == len({marker for _, marker in looks}) == len(ARMS) + 1
 
 
-def test_an_arm_that_is_added_has_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_arm_has_its_own_look(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {arm: style.look(arm) for arm in ARMS}
     monkeypatch.setitem(ARMS, "new", Arm("new", "new", "new"))
     assert {arm: style.look(arm) for arm in before} == before
     assert len({*before.values(), style.look("new"), style.look("poe@stated"), style.look("grid-5")}) == len(before) + 3
 
 
-def test_ink_follows_the_reader_and_letters_stay_letters() -> None:
+def test_svg_follows_the_theme_and_keeps_text() -> None:
     with style.settings():
         figure = Figure()
         figure.subplots().set_title("a <title>")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from excite.registry import lookup
-from excite.report.figures import accuracy, lipschitz, style, theory
+from excite.report.figures import accuracy, style, theory
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -27,16 +27,15 @@ class Kind:
 
 
 FIGURES: dict[str, Kind] = {
-    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", lipschitz.figure_1),
+    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", theory.figure_1),
     "figure-2": Kind("Clean and robust accuracy against a constant learning rate", accuracy.figure_2),
     "figure-3": Kind("Clean and robust accuracy per epoch", accuracy.figure_3),
     "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", theory.figure_4),
-    "figure-5": Kind("L and p-values over M and N", lipschitz.figure_5),
-    "figure-6": Kind("L and p-values over (M, N) and initial shapes", lipschitz.figure_6),
+    "figure-5": Kind("L and p-values over M and N", theory.figure_5),
+    "figure-6": Kind("L and p-values over (M, N) and initial shapes", theory.figure_6),
     "gains": Kind("What each arm gains on the baseline, with its interval", accuracy.gains),
     "summary": Kind("What each arm gains in every experiment, under the attack that decides", accuracy.summary),
     "theorem-1": Kind("Steps of gradient descent that are certified, from 0.5/L to 2/L", theory.theorem_1),
-    "estimators": Kind("Every estimator's L, beside the edge of stability", lipschitz.estimators),
 }
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from excite.errors import InputError
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import pixels
-from excite.report.comparison import Effect, Finding, compare_arms
 from excite.report.figures import style
 from excite.report.formats import points as signed_points
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select, tidy
+from excite.report.verdict import Effect, Finding, compare_arms
 from excite.runs.collection import same_but, titles, without_rate
 from excite.runs.folder import RunFolder, arm_title, arm_titles
 
@@ -174,8 +174,7 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
             if len(trained) == 1 and (accuracy := trained[0].accuracy()):
                 low, high = (100 * bound for bound in accuracy.interval)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
-            (dot,) = axes.plot([value], [y], marker, color=color, markersize=6)
-            style.tip(dot, f"{arm_title([row.arm for row in trained])}: {value:.1f}% ({low:.1f} to {high:.1f})")
+            axes.plot([value], [y], marker, color=color, markersize=6)
             side, place = ("left", high + 2) if high < 80 else ("right", low - 2)
             axes.text(place, y, f"{value:.1f}", ha=side, va="center", fontsize=8)
         axes.set_yticks(range(len(measured)), [trained[0].arm.short_title for trained in measured.values()])

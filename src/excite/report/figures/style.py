@@ -20,7 +20,6 @@ from excite.files import atomic, write_text
 from excite.runs.arms import ARMS, arm_named
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -55,7 +54,6 @@ SETTINGS: dict[Any, Any] = {
     **dict.fromkeys(["xtick.color", "ytick.color"], INK),
 }
 DARK = f"<style>@media (prefers-color-scheme: dark) {{ .excite-figure {{ color: {LIGHT_INK} }} }}</style>"
-TIP = "tip: "
 
 
 def settings() -> AbstractContextManager[None]:
@@ -123,18 +121,11 @@ def mean_and_range(axes: "Axes", points: dict[float, list[float]], look: tuple[s
     """A line through the means, and a band from the smallest to the largest value if there are several."""
     places, (color, marker) = sorted(points), look
     means = [float(np.mean(points[x])) for x in places]
-    (drawn,) = axes.plot(places, means, color=color, marker=marker, label=name)
-    if places:
-        tip(drawn, f"{name}: {means[-1]:.4g} at {places[-1]:g}")
+    axes.plot(places, means, color=color, marker=marker, label=name)
     if any(len(points[x]) > 1 for x in places):
         low, high = [min(points[x]) for x in places], [max(points[x]) for x in places]
         name = "smallest to largest over seeds"
         axes.fill_between(places, low, high, color=color, alpha=0.2, linewidth=0, label=name)
-
-
-def tip(artist: "Artist", text: str) -> None:
-    """Show `text` when the pointer rests on `artist` in an SVG."""
-    artist.set_gid(TIP + text)
 
 
 def save(figure: "Figure", name: str, title: str, folder: Path) -> list[Path]:
@@ -159,7 +150,6 @@ def svg(figure: "Figure", name: str, title: str, *, embedded: bool = False) -> s
         figure.savefig(text, format="svg", transparent=True, metadata=nothing)
     drawing = text.getvalue()
     drawing = drawing[drawing.index("<svg") :].replace(INK, "currentColor")
-    drawing = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", drawing)
     drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\1{name}-", drawing)
     opening, rest = drawing.split(">", 1)
     dark = "" if embedded else DARK
