@@ -1,5 +1,6 @@
 """Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, a function, or foolbox's object."""
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -155,7 +156,7 @@ class FromFunction(Attack):
     function: AttackFunction
     eps: float | None
     norm: Norm | None
-    generator_as: str | None  # "generator", "" for the fourth argument, None if it takes none
+    generator_as: str | None  # the parameter that takes the generator
 
     @classmethod
     def of(cls, function: AttackFunction) -> "FromFunction":
@@ -164,21 +165,19 @@ class FromFunction(Attack):
         if isinstance(function, type):
             raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
         parameters = inspect.signature(function).parameters
-        extra = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
-        as_fourth = "generator" not in parameters and any(map(_takes_generator, extra[:1]))
-        for parameter in extra[as_fourth:]:
+        generator_as = "generator" if "generator" in parameters else None
+        for parameter in list(parameters.values())[3:]:
             variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variable:
+            if variable or parameter.default is not parameter.empty or parameter.name == generator_as:
+                continue
+            if generator_as or parameter.kind is parameter.KEYWORD_ONLY or parameter.name in ("eps", "norm"):
                 raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
-        generator_as = "generator" if "generator" in parameters else "" if as_fourth else None
+            generator_as = parameter.name  # the fourth argument
         return cls(function, *_ball(function, parameters), generator_as)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        if self.generator_as is None:
-            return self.function(model, x, y)
-        if self.generator_as == "":
-            return self.function(model, x, y, generator)
-        return self.function(model, x, y, generator=generator)
+        options = {self.generator_as: generator} if self.generator_as else {}
+        return self.function(model, x, y, **options)
 
     def at(self, eps: float) -> "FromFunction":
         if "eps" not in inspect.signature(self.function).parameters:
@@ -207,39 +206,26 @@ def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter])
     return radius, known
 
 
-def _takes_generator(fourth: inspect.Parameter) -> bool:
-    """Whether the fourth parameter is the generator: it is, unless it is an option with a value."""
-    positional = fourth.kind not in (fourth.KEYWORD_ONLY, fourth.VAR_KEYWORD)
-    no_value = fourth.default is fourth.empty or fourth.default is None
-    return positional and no_value and fourth.name not in ("eps", "norm")
-
-
 def _contents(function: object) -> str:
-    """What a function does and holds: its code, defaults, closure and attributes, without memory addresses."""
+    """What a function does and holds: its source, its closure or attributes, and the arguments of a partial."""
     if isinstance(function, functools.partial):
         return f"{_contents(function.func)} {_hashed_repr((function.args, function.keywords))}"
-    code = getattr(function, "__code__", None)
-    if code is None:  # an object with __call__
-        attributes = _hashed_repr(getattr(function, "__dict__", function))
-        call = getattr(type(function), "__call__", None)  # noqa: B004
-        return f"{attributes} {_contents(call)}" if hasattr(call, "__code__") else attributes
     closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    constants = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in code.co_consts]
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    return _hashed_repr((code.co_code, code.co_names, constants, defaults, closure))
+    source = ""
+    with contextlib.suppress(OSError, TypeError):  # it was typed into an interpreter, or is not Python
+        source = inspect.getsource(function if inspect.isroutine(function) else type(function))
+    return source + _hashed_repr((closure, getattr(function, "__dict__", None)))
 
 
 def _hashed_repr(values: object) -> str:
-    """A repr in which tensors, arrays and models are hashed: their own repr leaves most numbers out."""
+    """A repr without memory addresses; tensors, arrays and models are hashed, because their repr omits most values."""
 
     def hashed(value: object) -> object:
         match value:
             case nn.Module():
                 return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
-            case Tensor():
-                return fingerprint([value])
-            case np.ndarray():
-                return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+            case Tensor() | np.ndarray():
+                return fingerprint([torch.as_tensor(value)])
         return value
 
     return _without_addresses(repr(tree_map(hashed, values)))
