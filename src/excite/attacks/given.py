@@ -1,4 +1,4 @@
-"""Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, a function, or foolbox's object."""
+"""Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, or a function."""
 
 import contextlib
 import functools
@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, in_words
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
 
 RESERVED = {"clean", "worst"}  # names that a result uses itself
-FOOLBOX_NORMS: dict[float, Norm] = {2.0: "l2", float("inf"): "linf"}  # by foolbox's p
 
 Radius = float | str | Sequence[float | str]
 OneAttack = Attack | AttackFunction | str | Mapping[str, Any]
@@ -31,8 +30,8 @@ Attacks = OneAttack | Mapping[str, OneAttack] | Sequence[OneAttack]
 def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
     """The attacks by name. `eps` is the radius of those that have none, or a list of radii for all of them.
 
-    An attack is an `Attack`, a function (model, x, y[, generator]) -> x_adv, a foolbox attack, a name such as "pgd" or
-    "fgsm", or a mapping with its `kind` and options, as in an experiment's TOML file. Pass one, a list, or a mapping.
+    An attack is an `Attack`, a function (model, x, y[, generator]) -> x_adv, a name such as "pgd", or a mapping with
+    its `kind` and options, as in an experiment's TOML file. Pass one, a list, or a mapping from names.
 
     >>> {name: str(attack) for name, attack in as_attacks(["fgsm"], eps="8/255").items()}
     {'fgsm': 'PGD-1, L∞ ε = 8/255, step 8/255'}
@@ -98,55 +97,11 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
     if isinstance(value, Mapping):
         kind, options = kind_and_options(where, value)
         return create(kind, **({} if eps is None else {"eps": eps}) | options)
-    value_type = value if isinstance(value, type) else type(value)
-    if value_type.__module__.split(".")[0] == "foolbox":
-        if eps is None:
-            raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
-        return FromFoolbox(value, number(eps))
     if eps is not None and callable(value) and not isinstance(value, type):
         parameter = inspect.signature(value).parameters.get("eps")
         if parameter is not None and parameter.default is parameter.empty:
             value = functools.partial(value, eps=number(eps))
     return as_attack(value)
-
-
-@dataclass(frozen=True, repr=False)
-class FromFoolbox(Attack):
-    """A foolbox attack in a ball of radius `eps`, in the norm that the attack has."""
-
-    attack: Any
-    eps: float
-
-    def __post_init__(self) -> None:
-        if isinstance(self.attack, type):
-            raise InputError(f"{self.attack.__name__} is a class; pass an attack: {self.attack.__name__}().")
-        check_ball(self.eps, self.norm or "l2")
-
-    @property
-    def norm(self) -> Norm | None:  # type: ignore[override]
-        try:
-            return FOOLBOX_NORMS.get(float(self.attack.distance.p))
-        except (AttributeError, ValueError):  # it uses another distance, or has none yet
-            return None
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        import foolbox
-
-        with torch.random.fork_rng():  # foolbox draws from torch's global generator
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-            _, clipped, _ = self.attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=self.eps)
-        x_adv: Tensor = clipped
-        return x_adv
-
-    def __str__(self) -> str:
-        """Include the options, by which a resumed evaluation recognizes its attacks."""
-        plain = {name: value for name, value in vars(self.attack).items() if isinstance(value, int | float | str)}
-        options = ", ".join(f"{name}={value}" for name, value in plain.items())
-        ball = in_words(self.eps, self.norm) if self.norm else f"ε = {self.eps:g}"
-        return f"foolbox {type(self.attack).__name__}({options}), {ball}"
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, repr=False)
