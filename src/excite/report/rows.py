@@ -9,8 +9,8 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from excite.evaluation import Accuracy, Evaluation
-from excite.evaluation.accuracy import Curve, MedianRadius
 from excite.evaluation.comparison import PairedDifference, paired_difference
+from excite.evaluation.result import Curve, MedianRadius
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.estimates import L_by, doubted_together, options_of_estimate, trust_in
 from excite.report.published import PublishedAccuracy, PublishedArm, PublishedRow, published_row
