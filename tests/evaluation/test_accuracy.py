@@ -17,7 +17,7 @@ from excite.attacks import Attack
 from excite.attacks.protocol import Ladder
 from excite.errors import InputError
 from excite.evaluation import Accuracy, Evaluation, evaluate
-from excite.evaluation.accuracy import Curve
+from excite.evaluation.result import Curve
 from excite.files import read_json
 
 Z95 = NormalDist().inv_cdf(0.975)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation import AttackResult, Cost, Evaluation
-from excite.evaluation.accuracy import Z95
 from excite.evaluation.comparison import compare, interval_over_seeds, mcnemar, paired_difference
+from excite.evaluation.result import Z95
 
 
 def evaluation(correct: NDArray[np.bool_], robust: NDArray[np.bool_], examples: str = "these") -> Evaluation:

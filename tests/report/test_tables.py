@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
-from excite.evaluation.accuracy import Curve
 from excite.evaluation.comparison import paired_difference
+from excite.evaluation.result import Curve
 from excite.files import write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import table

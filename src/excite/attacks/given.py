@@ -1,5 +1,6 @@
-"""Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, a function, or foolbox's object."""
+"""Turn whatever a user passes as an attack into an `Attack`: a name, a TOML table, or a function."""
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -14,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, in_words
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
 
 RESERVED = {"clean", "worst"}  # names that a result uses itself
-FOOLBOX_NORMS: dict[float, Norm] = {2.0: "l2", float("inf"): "linf"}  # by foolbox's p
 
 Radius = float | str | Sequence[float | str]
 OneAttack = Attack | AttackFunction | str | Mapping[str, Any]
@@ -30,8 +30,8 @@ Attacks = OneAttack | Mapping[str, OneAttack] | Sequence[OneAttack]
 def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
     """The attacks by name. `eps` is the radius of those that have none, or a list of radii for all of them.
 
-    An attack is an `Attack`, a function (model, x, y[, generator]) -> x_adv, a foolbox attack, a name such as "pgd" or
-    "fgsm", or a mapping with its `kind` and options, as in an experiment's TOML file. Pass one, a list, or a mapping.
+    An attack is an `Attack`, a function (model, x, y[, generator]) -> x_adv, a name such as "pgd", or a mapping with
+    its `kind` and options, as in an experiment's TOML file. Pass one, a list, or a mapping from names.
 
     >>> {name: str(attack) for name, attack in as_attacks(["fgsm"], eps="8/255").items()}
     {'fgsm': 'PGD-1, L∞ ε = 8/255, step 8/255'}
@@ -97,55 +97,11 @@ def _attack(value: Any, eps: float | str | None, where: str) -> Attack:
     if isinstance(value, Mapping):
         kind, options = kind_and_options(where, value)
         return create(kind, **({} if eps is None else {"eps": eps}) | options)
-    value_type = value if isinstance(value, type) else type(value)
-    if value_type.__module__.split(".")[0] == "foolbox":
-        if eps is None:
-            raise InputError("A foolbox attack needs its radius: pass eps, for instance eps=8/255.")
-        return FromFoolbox(value, number(eps))
     if eps is not None and callable(value) and not isinstance(value, type):
         parameter = inspect.signature(value).parameters.get("eps")
         if parameter is not None and parameter.default is parameter.empty:
             value = functools.partial(value, eps=number(eps))
     return as_attack(value)
-
-
-@dataclass(frozen=True, repr=False)
-class FromFoolbox(Attack):
-    """A foolbox attack in a ball of radius `eps`, in the norm that the attack has."""
-
-    attack: Any
-    eps: float
-
-    def __post_init__(self) -> None:
-        if isinstance(self.attack, type):
-            raise InputError(f"{self.attack.__name__} is a class; pass an attack: {self.attack.__name__}().")
-        check_ball(self.eps, self.norm or "l2")
-
-    @property
-    def norm(self) -> Norm | None:  # type: ignore[override]
-        try:
-            return FOOLBOX_NORMS.get(float(self.attack.distance.p))
-        except (AttributeError, ValueError):  # it uses another distance, or has none yet
-            return None
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        import foolbox
-
-        with torch.random.fork_rng():  # foolbox draws from torch's global generator
-            if generator is not None:
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-            _, clipped, _ = self.attack(foolbox.PyTorchModel(model, bounds=(0, 1)), x, y, epsilons=self.eps)
-        x_adv: Tensor = clipped
-        return x_adv
-
-    def __str__(self) -> str:
-        """Include the options, by which a resumed evaluation recognizes its attacks."""
-        plain = {name: value for name, value in vars(self.attack).items() if isinstance(value, int | float | str)}
-        options = ", ".join(f"{name}={value}" for name, value in plain.items())
-        ball = in_words(self.eps, self.norm) if self.norm else f"ε = {self.eps:g}"
-        return f"foolbox {type(self.attack).__name__}({options}), {ball}"
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,7 +111,7 @@ class FromFunction(Attack):
     function: AttackFunction
     eps: float | None
     norm: Norm | None
-    generator_as: str | None  # "generator", "" for the fourth argument, None if it takes none
+    generator_as: str | None  # the parameter that takes the generator
 
     @classmethod
     def of(cls, function: AttackFunction) -> "FromFunction":
@@ -164,21 +120,19 @@ class FromFunction(Attack):
         if isinstance(function, type):
             raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
         parameters = inspect.signature(function).parameters
-        extra = [parameter for parameter in list(parameters.values())[3:] if parameter.name != "generator"]
-        as_fourth = "generator" not in parameters and any(map(_takes_generator, extra[:1]))
-        for parameter in extra[as_fourth:]:
+        generator_as = "generator" if "generator" in parameters else None
+        for parameter in list(parameters.values())[3:]:
             variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if parameter.default is parameter.empty and not variable:
+            if variable or parameter.default is not parameter.empty or parameter.name == generator_as:
+                continue
+            if generator_as or parameter.kind is parameter.KEYWORD_ONLY or parameter.name in ("eps", "norm"):
                 raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
-        generator_as = "generator" if "generator" in parameters else "" if as_fourth else None
+            generator_as = parameter.name  # the fourth argument
         return cls(function, *_ball(function, parameters), generator_as)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        if self.generator_as is None:
-            return self.function(model, x, y)
-        if self.generator_as == "":
-            return self.function(model, x, y, generator)
-        return self.function(model, x, y, generator=generator)
+        options = {self.generator_as: generator} if self.generator_as else {}
+        return self.function(model, x, y, **options)
 
     def at(self, eps: float) -> "FromFunction":
         if "eps" not in inspect.signature(self.function).parameters:
@@ -207,39 +161,26 @@ def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter])
     return radius, known
 
 
-def _takes_generator(fourth: inspect.Parameter) -> bool:
-    """Whether the fourth parameter is the generator: it is, unless it is an option with a value."""
-    positional = fourth.kind not in (fourth.KEYWORD_ONLY, fourth.VAR_KEYWORD)
-    no_value = fourth.default is fourth.empty or fourth.default is None
-    return positional and no_value and fourth.name not in ("eps", "norm")
-
-
 def _contents(function: object) -> str:
-    """What a function does and holds: its code, defaults, closure and attributes, without memory addresses."""
+    """What a function does and holds: its source, its closure or attributes, and the arguments of a partial."""
     if isinstance(function, functools.partial):
         return f"{_contents(function.func)} {_hashed_repr((function.args, function.keywords))}"
-    code = getattr(function, "__code__", None)
-    if code is None:  # an object with __call__
-        attributes = _hashed_repr(getattr(function, "__dict__", function))
-        call = getattr(type(function), "__call__", None)  # noqa: B004
-        return f"{attributes} {_contents(call)}" if hasattr(call, "__code__") else attributes
     closure = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
-    constants = [sorted(map(repr, value)) if isinstance(value, frozenset) else value for value in code.co_consts]
-    defaults = getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)
-    return _hashed_repr((code.co_code, code.co_names, constants, defaults, closure))
+    source = ""
+    with contextlib.suppress(OSError, TypeError):  # it was typed into an interpreter, or is not Python
+        source = inspect.getsource(function if inspect.isroutine(function) else type(function))
+    return source + _hashed_repr((closure, getattr(function, "__dict__", None)))
 
 
 def _hashed_repr(values: object) -> str:
-    """A repr in which tensors, arrays and models are hashed: their own repr leaves most numbers out."""
+    """A repr without memory addresses; tensors, arrays and models are hashed, because their repr omits most values."""
 
     def hashed(value: object) -> object:
         match value:
             case nn.Module():
                 return f"{value} {fingerprint([*value.parameters(), *value.buffers()])}"
-            case Tensor():
-                return fingerprint([value])
-            case np.ndarray():
-                return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+            case Tensor() | np.ndarray():
+                return fingerprint([torch.as_tensor(value)])
         return value
 
     return _without_addresses(repr(tree_map(hashed, values)))

@@ -14,7 +14,6 @@ from excite.attacks.protocol import (
     Norm,
     ascent,
     check_inputs,
-    check_labels,
     check_options,
     in_words,
     per_image,
@@ -87,7 +86,6 @@ def pgd(
     loss: LossName = "cross_entropy",
     keep: Keep = "best",
     early_stop: bool = False,
-    fast: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Adversarial images for `x`, inside the ball of radius `eps` around it and inside [0, 1].
@@ -104,85 +102,73 @@ def pgd(
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    options = PGD(eps, cast(float, step), steps, norm, random_start, restarts, loss, keep)
-    step, random_start = options.step, options.random_start
-    if keep != "best" and early_stop:
-        raise InputError(f'keep="{keep}" cannot be combined with early_stop; use keep="best".')
-    if loss == "kl" and not random_start and start is None:
+    options = PGD(eps, cast(float, step), steps, norm, random_start, restarts, loss, keep)  # checks them
+    if loss == "kl" and not options.random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_kind("model", model, "parameters", MODULE)
     check_inputs(x, y)
     x = x.detach()
     if len(x) == 0 or eps == 0:
         return x.clone()
-    model = fast_inference(model) if fast else FastModel(model)
+    model = fast_inference(model)
     target = _clean_log_probabilities(model, x) if loss == "kl" else y
-    best = _Best(x)
+    best = _Best(x, y, prefer_wrong=keep == "best")
     for restart in range(restarts):
         if start is not None and restart == 0:
             x_adv = project(start.detach(), x, eps=eps, norm=norm)
+        elif options.random_start:
+            x_adv = random_point(x, eps=eps, norm=norm, generator=generator)
         else:
-            x_adv = random_point(x, eps=eps, norm=norm, generator=generator) if random_start else x
-        active: Tensor | slice = slice(None)
+            x_adv = x.clone()
+        active: Tensor | slice = slice(None)  # examples that are still attacked
         for i in range(steps + 1):
-            if early_stop and best.fooled[active].any():
-                stays = ~best.fooled[active]
-                active, x_adv = torch.arange(len(x), device=x.device)[active][stays], x_adv[stays]
-                if len(active) == 0:
+            if early_stop:
+                active, x_adv = best.still_right(active, x_adv)
+                if len(x_adv) == 0:
                     return best.images
             if i == steps and keep == "last":
-                return x_adv if steps else x_adv.clone()
-            unchecked = y if restart == i == 0 else None
-            logits, losses, gradient = loss_and_gradient(
-                model, x_adv, target[active], LOSSES[loss], last=i == steps, unchecked=unchecked
-            )
+                return x_adv
+            logits, losses, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[loss], last=i == steps)
             if keep != "last":
-                wrong = ~right_answers(logits, y[active])
-                best.update(active, x_adv, losses, wrong, prefer_wrong=keep == "best")
+                best.update(active, x_adv, logits, losses)
             if gradient is not None:
-                x_adv = project(x_adv + step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
+                x_adv = project(x_adv + options.step * ascent(gradient, norm=norm), x[active], eps=eps, norm=norm)
     return best.images
 
 
 class _Best:
     """Each example's best point so far."""
 
-    def __init__(self, x: Tensor) -> None:
-        self.images = x.clone()
+    def __init__(self, x: Tensor, y: Tensor, *, prefer_wrong: bool) -> None:
+        self.images, self.y, self.prefer_wrong = x.clone(), y, prefer_wrong
         self.losses = torch.full((len(x),), -torch.inf, device=x.device)
         self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
-    def update(
-        self, active: Tensor | slice, x_adv: Tensor, losses: Tensor, wrong: Tensor, *, prefer_wrong: bool
-    ) -> None:
-        fooled = self.fooled[active]
+    def update(self, active: Tensor | slice, x_adv: Tensor, logits: Tensor, losses: Tensor) -> None:
+        fooled, wrong = self.fooled[active], ~right_answers(logits, self.y[active])
         better = losses > self.losses[active]
-        if prefer_wrong:
+        if self.prefer_wrong:
             better = (wrong & ~fooled) | ((wrong == fooled) & better)
         # torch.where instead of an index: with an index, the host waits for the device to count the entries.
         self.images[active] = torch.where(per_image(better, x_adv), x_adv, self.images[active])
         self.losses[active] = torch.where(better, losses.to(self.losses.dtype), self.losses[active])
         self.fooled[active] = torch.where(better, wrong, fooled)
 
+    def still_right(self, active: Tensor | slice, x_adv: Tensor) -> tuple[Tensor | slice, Tensor]:
+        """Examples and points without those that have been fooled."""
+        stays = ~self.fooled[active]
+        if stays.all():
+            return active, x_adv
+        return torch.arange(len(self.y), device=self.y.device)[active][stays], x_adv[stays]
+
 
 def loss_and_gradient(
-    model: FastModel,
-    x_adv: Tensor,
-    target: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    *,
-    last: bool,
-    unchecked: Tensor | None = None,
+    model: FastModel, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point.
-
-    `unchecked` labels are compared with the number of logits first. Do so once, because the host waits for the device.
-    """
+    """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
     with torch.set_grad_enabled(not last), model.in_eval_mode():
         x_adv = x_adv.detach().requires_grad_(not last)
         logits = full_precision(model(x_adv))
-        if unchecked is not None:
-            check_labels(unchecked, logits)
         value = loss(logits, target)
         if last:
             return logits, value, None

@@ -188,7 +188,10 @@ def check_inputs(x: Tensor, y: Tensor) -> None:
 def check_examples(x: Tensor, y: Tensor) -> None:
     """Refuse images outside [0, 1], labels that are not class numbers, and different numbers of both."""
     if not x.is_floating_point():
-        raise InputError(f"Images must be floating-point numbers in [0, 1], not {x.dtype}; pass x.float() / 255.")
+        raise InputError(
+            f"Images must be floating-point numbers in [0, 1], not {x.dtype}; pass x.float() / 255. For text, attack a "
+            "model that takes embeddings, scaled to [0, 1]."
+        )
     if y.dtype != torch.int64:  # torch's losses take no other
         raise InputError(f"Labels must be class numbers, int64, not {y.dtype}; pass y.long().")
     if y.dim() != 1 or len(x) != len(y):

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from excite.evaluation.accuracy import Accuracy, Curve
 from excite.evaluation.comparison import Comparison, compare
-from excite.evaluation.result import AttackResult, Cost, Evaluation, Flag, Stage
+from excite.evaluation.result import Accuracy, AttackResult, Cost, Curve, Evaluation, Flag, Stage
 from excite.execution import Shards
 from excite.lazy import lazily
 

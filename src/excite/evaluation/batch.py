@@ -4,28 +4,27 @@ The record is one `AttackState` per attack. A `Journal` saves them after every b
 """
 
 import contextlib
-import functools
 import itertools
 import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import PROBES, FastModel, fast_inference
+from excite.attacks.fast_model import PROBES, fast_inference
 from excite.attacks.protocol import Attack, AttackWarning, distance, right_answers
-from excite.errors import CorruptFileError, InputError
+from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag, Stage
-from excite.execution import Executor, Shared
-from excite.files import read_json, write_json
+from excite.execution import Executor, Shared, as_completed
+from excite.files import read_as, write_json
 from excite.memory import keep_freed_memory
 from excite.randomness import device_of, seeded
 
@@ -59,12 +58,28 @@ class Attacker:
     """
 
     def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, attacks: Mapping[str, Attack], *, seed: int, fast: bool
+        self,
+        model: nn.Module,
+        x: Tensor,
+        y: Tensor,
+        attacks: Mapping[str, Attack],
+        *,
+        seed: int,
+        pool: Executor | None = None,
     ) -> None:
         keep_freed_memory()
-        self.model, self.x, self.y, self.attacks, self.seed, self.fast = model, x, y, attacks, seed, fast
-        self.fast_model = fast_inference(model) if fast else FastModel(model)
+        self.model, self.x, self.y, self.attacks, self.seed = model, x, y, attacks, seed
+        self.fast_model = fast_inference(model)
         self.fast_model.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
+        self._pool, self._attack_batch = pool, self.attack_batch
+        if pool is not None:
+            device = "cuda" if device_of(model, x).type == "cuda" else "cpu"
+            self._attack_batch = partial(_attack_in_worker, pool.share((model, x, y, attacks, seed)), device)
+
+    def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, BatchResult]]:
+        """Attack the batches that are left of the current stage, here or in workers; yield each with its result."""
+        calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
+        return as_completed(self._pool, self._attack_batch, calls)
 
     def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: Sequence[int]) -> BatchResult:
         """Run one stage of the attack `name`; `fell_before` says at which radius each example has fallen so far."""
@@ -100,10 +115,6 @@ class Attacker:
             n_checked += len(active)
         return BatchResult(fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked), flags)
 
-    def share(self, pool: Executor) -> Shared:
-        """Send what this attacker is made of to the workers, for `attack_in_worker`."""
-        return pool.share((self.model, self.x, self.y, self.attacks, self.seed, self.fast))
-
     def examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         device = device_of(self.model, self.x)
         return self.x[numbers.to(self.x.device)].to(device), self.y[numbers.to(self.y.device)].to(device)
@@ -112,15 +123,14 @@ class Attacker:
         return Cost(time.perf_counter(), self.fast_model.forwards, self.fast_model.backwards)
 
 
-def attack_in_worker(shared: Shared, device: str, *arguments: Any) -> BatchResult:
-    """`Attacker.attack_batch` in a worker process; `shared` is what `Attacker.share` returned."""
+def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> BatchResult:
     return _worker_attacker(shared, device).attack_batch(*arguments)
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def _worker_attacker(shared: Shared, device: str) -> Attacker:
-    model, x, y, attacks, seed, fast = shared.load()
-    return Attacker(model.to(device), x, y, attacks, seed=seed, fast=fast)
+    model, x, y, attacks, seed = shared.load()
+    return Attacker(model.to(device), x, y, attacks, seed=seed)
 
 
 def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
@@ -228,22 +238,17 @@ class Journal:
     def open(
         cls, path: Path | None, evaluation: str, attacks: Mapping[str, Attack], correct: Iterable[bool], batch_size: int
     ) -> "Journal":
-        """Read `path` to resume from it; start anew where there is no file, or one of an older version of excite."""
+        """Read `path` to resume from it; start anew if there is no such file."""
         if path is not None and path.is_dir():
             raise InputError(f"The journal {path} is a folder; name a file, such as {path / 'evaluation.journal'}.")
         if path is not None and path.exists():
-            stored = read_json(path)
-            if "evaluation" not in stored:
-                raise CorruptFileError(f"{path} is not the journal of an evaluation; delete it, or name another file.")
-            if stored["evaluation"] != evaluation:
+            stored = read_as(path, cls)
+            if stored.evaluation != evaluation:
                 raise InputError(
                     f"{path} belongs to another evaluation (another model, other examples, attacks, batch size or "
                     "seed). Delete it to start again, or name another file."
                 )
-            try:
-                return msgspec.convert(stored, cls)
-            except msgspec.ValidationError:
-                pass  # it is as it was written, for its hash fits: an older version wrote it
+            return stored
         correct = list(correct)
         states = {name: AttackState.start(name, attack, correct, batch_size) for name, attack in attacks.items()}
         return cls(evaluation, states)

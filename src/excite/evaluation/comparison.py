@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.evaluation.accuracy import Z95
-from excite.evaluation.result import Evaluation
+from excite.evaluation.result import Z95, Evaluation
 
 Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
 Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0

@@ -3,9 +3,8 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
 from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
 from excite.errors import InputError
 from excite.evaluation import trust
-from excite.evaluation.accuracy import Curve
-from excite.evaluation.batch import Attacker, AttackState, BatchResult, Checks, Journal, attack_in_worker
-from excite.evaluation.result import AttackResult, Cost, Evaluation
-from excite.execution import EngineName, Shards, as_completed, executor
+from excite.evaluation.batch import Attacker, AttackState, Checks, Journal
+from excite.evaluation.result import AttackResult, Cost, Curve, Evaluation, Flag
+from excite.execution import EngineName, Shards, executor
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, seeded
 
@@ -39,7 +37,6 @@ def evaluate(
     eps: Radius | None = None,
     batch_size: int = 128,
     seed: int = 0,
-    fast: bool = True,
     checks: bool = True,
     journal: Path | str | None = None,
     on_progress: OnProgress | None = None,
@@ -65,7 +62,6 @@ def evaluate(
         eps: radius for attacks that have none. Several radii give a curve of accuracy against ε for every attack.
         batch_size: examples that are attacked together. With several workers, leave each of them several batches.
         seed: of every random choice.
-        fast: attack a faster copy of the model, with batch norm folded into convolutions.
         checks: run the trust checks, whose findings are the result's `flags`.
         journal: a file, written after every batch, from which an interrupted evaluation resumes.
         on_progress: called with (done, total) examples of the attack that is running.
@@ -86,39 +82,32 @@ def evaluate(
     check_kind("model", model, "parameters", MODULE)
     by_name = as_attacks(attacks, eps)
     x, y = as_examples(model, x, y)
-    path = None if journal is None else Path(journal)
     (check_inputs if by_name else check_examples)(x, y)
     if len(x) == 0:
         raise InputError("There are no examples to evaluate; pass at least 1.")
     shards = Shards(workers, engine, address)
     shards.check(len(x))
-    flags_train_mode = list(trust.train_mode(model))
-    n_batches = len(by_name) and math.ceil(len(x) / batch_size)
-    on_gpu = device_of(model, x).type == "cuda"
+    path = None if journal is None else Path(journal)
+    flags = list(trust.train_mode(model))
+    uses_gpus, n_batches = device_of(model, x).type == "cuda", math.ceil(len(x) / batch_size)
+    several = bool(by_name) and not shards.alone
+    workers_started = executor(shards, use_gpus=uses_gpus, n_tasks=n_batches) if several else nullcontext()
     with eval_mode(model), _gradients_kept(model):
-        with (
-            nullcontext()
-            if shards.alone or n_batches == 0
-            else executor(shards, use_gpus=on_gpu, n_tasks=n_batches) as pool
-        ):
+        with workers_started as pool:
             started = time.perf_counter()
             correct, n_not_finite = _clean(model, x, y, batch_size)
-            cost = Cost(time.perf_counter() - started, forwards=len(x))
+            clean_cost = Cost(time.perf_counter() - started, forwards=len(x))
             examples, chance = fingerprint([x, y]), float(y.bincount().max()) / len(y)
             if not by_name:
-                return Evaluation(correct.numpy(), {}, (), cost, examples, chance=chance)
+                return Evaluation(correct.numpy(), {}, (), clean_cost, examples, chance)
             order = [batch_size, seed, *((name, repr(attack)) for name, attack in by_name.items())]
             weights = "" if path is None else fingerprint([*model.parameters(), *model.buffers(), correct])
             key = f"{order} on {examples} with {weights}"
             progress = Journal.open(path, key, by_name, correct.tolist(), batch_size)
-            attacker = Attacker(model, x, y, by_name, seed=seed, fast=fast)
-            attack_batch: Callable[..., BatchResult] = attacker.attack_batch
-            if pool is not None:
-                attack_batch = partial(attack_in_worker, attacker.share(pool), "cuda" if on_gpu else "cpu")
+            attacker = Attacker(model, x, y, by_name, seed=seed, pool=pool)
             for name, state in progress.attacks.items():
                 while not state.finished:
-                    calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
-                    for batch, result in as_completed(pool, attack_batch, calls):
+                    for batch, result in attacker.attack(name, state):
                         state.update(batch, result)
                         progress.save(path)
                         if on_progress is not None:
@@ -126,14 +115,14 @@ def evaluate(
                     state.next_stage(batch_size)
         results = {name: _result(by_name[name], state) for name, state in progress.attacks.items()}
         if checks and progress.checks is None:
-            progress.checks = _trust_checks(attacker, correct, results)
-            progress.checks.flags[:0] = [*flags_train_mode, *trust.not_finite(n_not_finite, len(x))]
+            flags += trust.not_finite(n_not_finite, len(x))
+            progress.checks = _trust_checks(attacker, correct, results, flags)
             progress.save(path)
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
         flags=tuple(progress.flags),
-        cost=sum((result.cost for result in results.values()), cost + (progress.checks or Checks()).cost),
+        cost=sum((result.cost for result in results.values()), clean_cost + (progress.checks or Checks()).cost),
         examples=examples,
         chance=chance,
     )
@@ -144,9 +133,11 @@ def _result(attack: Attack, state: AttackState) -> AttackResult:
     return AttackResult(str(attack), state.robust, tuple(state.stages), curve)
 
 
-def _trust_checks(attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult]) -> Checks:
+def _trust_checks(
+    attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult], flags: list[Flag]
+) -> Checks:
     plain, cost_before = FastModel(attacker.model), attacker.cost_so_far()
-    flags = trust.distrust(
+    flags = flags + trust.distrust(
         plain,
         attacker.fast_model,
         attacker.examples,
@@ -205,14 +196,9 @@ def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[
     if y is None:
         x, y = _loaded(x)
     images, labels = _tensor(x, "Images"), _tensor(y, "Labels")
-    if not images.is_floating_point() and images.dtype != torch.uint8:
-        raise InputError(
-            f"Inputs of type {images.dtype} cannot be attacked; images must be floating-point numbers in [0, 1]. For "
-            "text, attack a model that takes embeddings, scaled to [0, 1]."
-        )
-    if images.is_floating_point():
-        dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
-        images = images.to(dtypes.pop()) if len(dtypes) == 1 else images
+    dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    if images.is_floating_point() and len(dtypes) == 1:
+        images = images.to(dtypes.pop())
     if not labels.is_floating_point() and labels.dtype != torch.bool:
         labels = labels.long()
     return images, labels
@@ -229,14 +215,10 @@ def _loaded(batches: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any, what: str) -> Tensor:
-    if isinstance(values, Tensor):
-        return values
-    if isinstance(values, np.ndarray | list | tuple):
-        try:
-            return torch.as_tensor(np.asarray(values))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{what} must be numbers: {error}.") from error
-    raise InputError(
-        f"{what} must be a tensor or an array, not {type(values).__name__}. A DataLoader replaces images and labels: "
-        "evaluate(model, loader, attacks=…)."
-    )
+    try:
+        return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{what} must be numbers, in a tensor or an array ({error}). A DataLoader replaces images and labels: "
+            "evaluate(model, loader, attacks=…)."
+        ) from error

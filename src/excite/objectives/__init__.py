@@ -9,8 +9,7 @@ To add one: a file, a line in `OBJECTIVES`, a row in tests/objectives/test_every
 
 from collections.abc import Callable
 
-from excite.objectives.adversarial import PGDAT, RST, Trades, pgd_at_loss, rst_loss, trades_loss
-from excite.objectives.awp import AWP, awp_loss
+from excite.objectives.adversarial import AWP, PGDAT, RST, Trades, awp_loss, pgd_at_loss, rst_loss, trades_loss
 from excite.objectives.protocol import NamedObjective, Objective, Standard, frozen, standard_loss
 
 __all__ = [

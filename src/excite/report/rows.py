@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from excite.evaluation import Accuracy, Evaluation
-from excite.evaluation.accuracy import Curve, MedianRadius
 from excite.evaluation.comparison import PairedDifference, paired_difference
+from excite.evaluation.result import Curve, MedianRadius
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import number
 from excite.report.estimates import L_by, doubted_together, options_of_estimate, trust_in

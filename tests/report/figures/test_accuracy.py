@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from excite.evaluation import AttackResult, Cost, Evaluation
-from excite.evaluation.accuracy import Curve
+from excite.evaluation.result import Curve
 from excite.report.figures import accuracy
 from excite.report.page import page
 from excite.report.rows import tidy
