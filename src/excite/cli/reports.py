@@ -126,7 +126,7 @@ def list_(device: str | None, as_json: bool) -> None:
     from excite.report.figures import FIGURES
     from excite.report.formats import terminal_width
     from excite.runs.assemble import usable_device
-    from excite.sweeps.costs import list_everything
+    from excite.runs.costs import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
     show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))

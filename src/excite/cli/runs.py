@@ -104,8 +104,8 @@ def sweep(
     from excite.execution import Shards
     from excite.runs.arms import arm_names
     from excite.runs.collection import collect
-    from excite.sweeps.sweep import combinations
-    from excite.sweeps.sweep import sweep as sweep_runs
+    from excite.sweeps import combinations
+    from excite.sweeps import sweep as sweep_runs
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
@@ -185,7 +185,7 @@ def batch_size(
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
-    from excite.sweeps.sweep import check_batch_sizes, try_batch_sizes
+    from excite.sweeps import check_batch_sizes, try_batch_sizes
 
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()

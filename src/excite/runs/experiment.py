@@ -328,7 +328,13 @@ def is_wanted(experiment: Experiment) -> bool:
     return bool(experiment.lipschitz.get("wanted", False))
 
 
-def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
+def needed_estimators(experiment: Experiment, arms: Iterable[str]) -> set[str]:
+    """Return the names of the estimators whose L the arms need, and of the experiment's own if its L is wanted."""
+    names = (arm_named(arm).estimator for arm in arms)
+    return {name for name in names if name is not None} | ({OWN} if is_wanted(experiment) else set())
+
+
+def check_estimators(experiment: Experiment, arms: Iterable[str]) -> None:
     """Refuse estimators that need more than this experiment records, before anything trains."""
     record, epochs = experiment.record, experiment.training.epochs
     recording = Recording(
@@ -337,8 +343,6 @@ def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
         slopes=epochs * record.slopes_per_epoch,
         curvatures=epochs // record.curvature_every if record.curvature_every else 0,
     )
-    needed = {arm_named(arm).estimator for arm in arms} - {None} | ({OWN} if is_wanted(experiment) else set())
-    for name in {OWN, *needed}:
-        kind = estimator_of(experiment, name or OWN)
-        if name in needed:
-            kind.check(recording)
+    estimator_of(experiment)  # its options are checked even if no arm needs it
+    for name in needed_estimators(experiment, arms):
+        estimator_of(experiment, name).check(recording)
