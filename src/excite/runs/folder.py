@@ -14,8 +14,7 @@ from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, every_name, from_recorded, own_name
 from excite.runs.records import Certified, GridSearch, Illustration, Outcome, StageDone, StoredEstimate, read_stages
-from excite.training import history
-from excite.training.history import EpochMetrics
+from excite.training import CHECKPOINT, METRICS, EpochMetrics, read_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,8 +41,8 @@ class ArmFolder:
     evaluation_file = _inside(EVALUATION)
     journal_file = _inside("evaluation.journal")
     trace_file = _inside("trace.safetensors")
-    metrics_file = _inside(history.METRICS)
-    checkpoint_file = _inside(history.CHECKPOINT)
+    metrics_file = _inside(METRICS)
+    checkpoint_file = _inside(CHECKPOINT)
     certificate_file = _inside("certificate.json")
     search_file = _inside("search.json")
     moments = _inside("moments")  # the recorder's vectors, during training
@@ -96,7 +95,7 @@ class ArmFolder:
 
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
-        epochs = tuple(history.read(self.path))
+        epochs = tuple(read_metrics(self.path))
         if self.trained and (n_epochs := self.outcome.epochs) is not None:
             with expected(self.metrics_file):
                 if len(epochs) != n_epochs:
