@@ -20,7 +20,6 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
 STANDARD = "standard"  # the objective without an attack
-LARGEST_FILE = 1_000_000  # bytes
 GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
 
@@ -57,11 +56,7 @@ class Training(Section, frozen=True):
 
 
 class Teacher(Section, frozen=True):
-    """Learns from the labelled images and labels the others.
-
-    Model and training default to those of the arms, with the standard objective. Labels below the confidence
-    `threshold` are dropped; `balance` keeps equally many labels of each class.
-    """
+    """Learns from the labelled images and labels the others."""
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
     training: Training | None = None  # keys as in [training]; default: the arms' training, standard objective
@@ -155,7 +150,10 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     if name_or_path in shipped:
         text = shipped[name_or_path].read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = _text(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError) as error:
+            raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
     elif path.suffix == ".toml":
         raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
     else:
@@ -172,15 +170,6 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
         return from_values(values)
     except InputError as error:
         raise error if name_or_path in shipped else InputError(f"{name_or_path}: {error}") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes, too many for an experiment.")
-        return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
 
 
 def from_values(values: Mapping[str, Any]) -> Experiment:
@@ -306,11 +295,7 @@ def every_name(experiment: Experiment) -> list[str]:
 
 
 def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
-    """Build the experiment's own estimator, described under [lipschitz], or another one by name.
-
-    `method` is a name in `lipschitz.ESTIMATORS`; `shared` means one L for all seeds of a study; `wanted` means that L
-    is estimated even if no arm needs it. Other keys are options of the estimator.
-    """
+    """Build the experiment's own estimator, described under [lipschitz], or another one by name."""
     options = options_of(experiment, name)
     if not isinstance(options.get("method"), str):
         raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')

@@ -64,11 +64,6 @@ class ArmFolder:
     def short_title(self) -> str:
         return self.arm.short_title
 
-    @property
-    def best_of_grid(self) -> float:
-        """The best rate of its grid search."""
-        return GridSearch.load(self.search_file).winner
-
     @cached_property
     def certified(self) -> Certified | None:
         """What the theorem says about its training; None if it diverged or was not recorded."""
@@ -237,10 +232,7 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """The time that all stages took, recording and measuring included.
-
-        Older run folders do not have it; for them, the time of training steps, attacks and estimates.
-        """
+        """The time that all stages took; in older run folders, the time of training steps, attacks and estimates."""
         recorded = {stage.file for stage in self.stages}
         if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
             return sum(stage.seconds for stage in self.stages)
@@ -328,7 +320,7 @@ def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
 def first_rate(run: RunFolder, arm: Arm, baseline: float) -> float:
     """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
     if arm.rates is not None:
-        return run.arm(arm.name).best_of_grid
+        return GridSearch.load(run.arm(arm.name).search_file).winner
     if arm.multiple is not None:
         return needed_estimate(run, arm.estimator or OWN).learning_rate(arm.multiple)
     return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
