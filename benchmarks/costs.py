@@ -15,8 +15,8 @@ import torch
 
 from excite.console import Console
 from excite.runs import load
+from excite.runs.costs import costs
 from excite.runs.procedure import Run
-from excite.sweeps.costs import costs
 
 
 def estimated_over_true(folder: Path) -> float:

@@ -14,9 +14,8 @@ import time
 import torch
 
 from excite import models
-from excite.memory import keep_freed_memory
 from excite.objectives import standard_loss
-from excite.training import descend
+from excite.training import descend, keep_freed_memory
 
 CASES = {("resnet8", 1000): 10, ("resnet20", 128): 6}  # steps
 ROUNDS = 2

@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from excite import data, models
 from excite.data.batches import epoch_batches
-from excite.memory import keep_freed_memory
 from excite.objectives import standard_loss
-from excite.training import descend
+from excite.training import descend, keep_freed_memory
 
 BATCH, STEPS, ROUNDS = 64, 20, 25
 LAYOUTS = {"channels_last": torch.channels_last, "NCHW": torch.contiguous_format}

@@ -21,8 +21,8 @@ from excite.lipschitz.protocol import Needs
 from excite.report.figures import FIGURES, Kind
 from excite.runs import load
 from excite.runs.arms import ARMS, OWN, Arm
+from excite.runs.costs import costs
 from excite.runs.folder import RunFolder
-from excite.sweeps.costs import costs
 
 EXPERIMENT = """
 name = "toy"

@@ -21,6 +21,7 @@ from excite.runs.assemble import Parts, assemble
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from excite.runs.records import GridSearch
 
 EXPERIMENT: dict[str, Any] = {
     "name": "faults",
@@ -110,7 +111,9 @@ def told(finished: Path) -> Callable[[Path], str]:
             says.append([name, found and found.to_json(), stored.problem])
         for arm in folder.arms:
             trace = arm.trace()
-            says.append([arm.certified and arm.certified.to_json(), arm.arm.rates and arm.best_of_grid])
+            says.append(
+                [arm.certified and arm.certified.to_json(), arm.arm.rates and GridSearch.load(arm.search_file).winner]
+            )
             says.append([arm.name, str(trace), None if trace is None else trace.squared_gradient_distances.tolist()])
             for trained in (arm, arm.best):
                 weights = trained.load_into(model).state_dict()

@@ -14,7 +14,7 @@ from excite.runs import load
 from excite.runs.arms import OWN
 from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.trace import Trace
-from excite.training.history import EpochMetrics, append
+from excite.training import EpochMetrics, append_metrics
 
 ATTACK = "PGD_20 ε=1/255"
 
@@ -72,7 +72,7 @@ def write_run(tmp_path: Path) -> RunWriter:
             if "best" in arm:
                 arm["best"].save(folder / name / BEST / EVALUATION)
             for number, extra in enumerate(arm.get("epochs", ())):
-                append(folder / name, EpochMetrics(number + 1, 0.1, 0.5, 1.0, extra))
+                append_metrics(folder / name, EpochMetrics(number + 1, 0.1, 0.5, 1.0, extra))
             if "evaluation" in arm:
                 arm["evaluation"].save(folder / name / EVALUATION)
             if "trace" in arm:

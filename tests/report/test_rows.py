@@ -9,7 +9,7 @@ from excite.report.page import page
 from excite.report.rows import Row, tidy
 from excite.report.tables import study_table
 from excite.runs.folder import RunFolder
-from excite.training.history import EpochMetrics, append
+from excite.training import EpochMetrics, append_metrics
 
 WriteRun = Callable[..., RunFolder]
 Evaluated = Callable[..., Evaluation]
@@ -17,7 +17,7 @@ Evaluated = Callable[..., Evaluation]
 
 def trained(run: RunFolder, rates: list[float]) -> Row:
     for number, rate in enumerate(rates, start=1):
-        append(run.arm("baseline").path, EpochMetrics(number, rate, 1 / number, 1.0))
+        append_metrics(run.arm("baseline").path, EpochMetrics(number, rate, 1 / number, 1.0))
     (row,) = tidy([run])
     return row
 

@@ -24,7 +24,7 @@ from excite.report.tables import StudyTable, study_table
 from excite.runs import load
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.records import StoredEstimate
-from excite.training.history import EpochMetrics, append
+from excite.training import EpochMetrics, append_metrics
 from tests.report.conftest import EDGE, ROBUST
 
 ATTACK = "PGD_20 ε=1/255"
@@ -285,7 +285,7 @@ def results(tmp_path: Path) -> RunFolder:
         ("largest", 0.5, 0, problem),
     ):
         write_json(tmp_path / arm / OUTCOME, {"rate": rate, "seconds": 7.0, "problem": trouble})
-        append(tmp_path / arm, EpochMetrics(1, rate, 0.5, 3.0, {"test_accuracy": 0.9}))
+        append_metrics(tmp_path / arm, EpochMetrics(1, rate, 0.5, 3.0, {"test_accuracy": 0.9}))
         if not trouble:
             flags = (Flag("vanishing", "every gradient is zero"),) if arm == "poe" else ()
             evaluation(right, flags).save(tmp_path / arm / EVALUATION)

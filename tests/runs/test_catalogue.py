@@ -16,10 +16,10 @@ from excite.report.page import toml
 from excite.report.rows import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
+from excite.runs.costs import count_work, flops
 from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
-from excite.sweeps.costs import Network, count_work
-from excite.sweeps.sweep import combinations
+from excite.sweeps import combinations
 
 TABLE_1 = [
     *(f"table-1-cifar10-{model}" for model in ("resnet20", "resnet50", "resnet110", "densenet40")),
@@ -67,18 +67,18 @@ def test_a_small_twin_says_so_and_takes_minutes(name: str) -> None:
     full, small = load(name), load(f"{name}-small")
     assert small.summary.startswith("Small, not the paper's")
     assert "mall" not in full.summary
-    assert flops(small) < MINUTES
+    assert work(small) < MINUTES
     assert whole_sweep(full) > 10 * whole_sweep(small)
 
 
 def whole_sweep(experiment: Experiment) -> float:
     """Every run of its sweep; an L that is wanted for itself is estimated in one of them."""
-    return sum(flops(run) for run in combinations(experiment, Path("nowhere")).values())
+    return sum(work(run) for run in combinations(experiment, Path("nowhere")).values())
 
 
-def flops(experiment: Experiment) -> float:
+def work(experiment: Experiment) -> float:
     shape = data.find(experiment.data.name).input_shape
-    return count_work(experiment).passes * Network(experiment.model.name, shape).flops()
+    return count_work(experiment).passes * flops(experiment.model, shape)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

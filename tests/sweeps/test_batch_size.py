@@ -8,7 +8,7 @@ from excite.console import Console
 from excite.errors import DivergedError, InputError
 from excite.runs import load
 from excite.runs.procedure import Run
-from excite.sweeps.sweep import check_batch_sizes, papers_threshold, try_batch_sizes
+from excite.sweeps import check_batch_sizes, papers_threshold, try_batch_sizes
 
 
 @pytest.mark.parametrize(("data_set", "threshold"), [("cifar10", 0.8), ("cifar100", 0.6), ("mnist", 0.8)])

@@ -9,7 +9,7 @@ from excite.errors import InputError
 from excite.runs import load
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.sweeps.sweep import ESTIMATE_L, Job, earlier_outcome, perform
+from excite.sweeps import ESTIMATE_L, Job, earlier_outcome, perform
 
 
 class Heard(Console):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from excite import sweeps
 from excite.console import Console
 from excite.errors import InputError
 from excite.execution import Shared
@@ -18,8 +19,7 @@ from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.rate import leader_of
-from excite.sweeps import sweep as sweep_module
-from excite.sweeps.sweep import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
+from excite.sweeps import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
 from excite.trace import Trace
 
 
@@ -184,7 +184,7 @@ def test_a_shared_l_brings_along_all_that_its_own_run_needs(tmp_path: Path) -> N
 @pytest.fixture
 def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep in which no job runs."""
-    monkeypatch.setattr(sweep_module, "run_jobs", lambda *_, **__: iter(()))
+    monkeypatch.setattr(sweeps, "run_jobs", lambda *_, **__: iter(()))
 
 
 def keep_a_trace(folder: Path) -> None:

@@ -18,9 +18,8 @@ from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.files import read_json, write_json
 from excite.objectives import standard_loss
 from excite.schedules import constant
-from excite.training import TrainingHistory, resumable, train
+from excite.training import TrainingHistory, read_metrics, resumable, train
 from excite.training.collapse import diagnose, highest_by_chance, measured_by
-from excite.training.history import read
 from tests.training.stopped import StopAfter, same_weights
 
 Train = Callable[..., tuple[nn.Module, object]]
@@ -198,7 +197,7 @@ def test_a_number_that_is_none_is_never_kept(
     if not kept:
         return
     finished = (at - 1) // 5
-    assert len(read(tmp_path)) == finished
+    assert len(read_metrics(tmp_path)) == finished
     resumed, _ = train_lenet(folder=tmp_path)
     whole, _ = train_lenet()
     assert same_weights(whole, resumed)

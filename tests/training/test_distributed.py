@@ -23,8 +23,8 @@ from torch import Tensor
 
 from excite.cli import cli
 from excite.trace import Trace
+from excite.training import read_metrics
 from excite.training.distributed import ALONE
-from excite.training.history import read
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
 # Without these two, gloo may fail to connect again after a restart on one machine: docs/distributed.md.
@@ -85,7 +85,7 @@ def test_the_command_line_trains_under_torchrun_as_without(tmp_path: Path) -> No
     one, two = saved(tmp_path / "one" / "baseline"), saved(tmp_path / "two" / "baseline")
     for name in one.keys() - {"random.cpu"}:
         torch.testing.assert_close(two[name], one[name], rtol=1e-4, atol=1e-6)
-    assert [line.epoch for line in read(tmp_path / "two" / "baseline")] == [1, 2]
+    assert [line.epoch for line in read_metrics(tmp_path / "two" / "baseline")] == [1, 2]
     traces = [Trace.load(tmp_path / folder / "baseline" / "trace.safetensors") for folder in ("one", "two")]
     np.testing.assert_allclose(traces[1].slopes, traces[0].slopes, rtol=1e-3)
 
@@ -99,7 +99,7 @@ def test_the_trace_is_that_of_one_process(tmp_path: Path, worker: dict[str, Call
     for name in {field.name for field in fields(Trace)} - {"facts"}:
         np.testing.assert_allclose(getattr(two, name), getattr(one, name), rtol=1e-3, err_msg=name)
     assert two.facts == one.facts
-    assert [line.extra["rank"] for line in read(tmp_path / "two")] == [0, 0, 0]
+    assert [line.extra["rank"] for line in read_metrics(tmp_path / "two")] == [0, 0, 0]
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_killed_processes_are_started_again_and_the_run_ends_the_same(tmp_path: 
         os.kill(_process_of(process.pid, rank=rng.randrange(2)), signal.SIGKILL)
     assert "exitcode: -9" in finished(process)[1]
     assert same(saved(tmp_path / "whole" / "baseline"), saved(tmp_path / "killed" / "baseline"))
-    losses = [[line.loss for line in read(tmp_path / folder / "baseline")] for folder in ("whole", "killed")]
+    losses = [[line.loss for line in read_metrics(tmp_path / folder / "baseline")] for folder in ("whole", "killed")]
     assert losses[0] == losses[1]
     print(f"recovered from {kills} of {kills} killed ranks, with identical weights")
 

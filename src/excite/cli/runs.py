@@ -106,8 +106,8 @@ def sweep(
     from excite.execution import Shards
     from excite.runs.arms import arm_names
     from excite.runs.collection import collect
-    from excite.sweeps.sweep import combinations
-    from excite.sweeps.sweep import sweep as sweep_runs
+    from excite.sweeps import combinations
+    from excite.sweeps import sweep as sweep_runs
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
@@ -187,7 +187,7 @@ def batch_size(
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
-    from excite.sweeps.sweep import check_batch_sizes, try_batch_sizes
+    from excite.sweeps import check_batch_sizes, try_batch_sizes
 
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
@@ -291,7 +291,7 @@ def list_(device: str | None, as_json: bool) -> None:
     from excite.report.figures import FIGURES
     from excite.report.formats import terminal_width
     from excite.runs.assemble import usable_device
-    from excite.sweeps.costs import list_everything
+    from excite.runs.costs import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
     show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))

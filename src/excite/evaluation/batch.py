@@ -25,8 +25,8 @@ from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.execution import Executor, Shared, as_completed
 from excite.files import read_as, write_json
-from excite.memory import keep_freed_memory
 from excite.randomness import device_of, seeded
+from excite.training import keep_freed_memory
 
 ROUNDING = 1e-6
 

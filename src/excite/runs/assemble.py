@@ -18,14 +18,13 @@ from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
-from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, NamedObjective
 from excite.randomness import accelerator, derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, kind_and_options, lookup
 from excite.runs.experiment import Data, Experiment, Record
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
-from excite.training import descend
+from excite.training import descend, keep_freed_memory
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -69,18 +70,21 @@ def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
 
 def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:
     """Group runs of the same experiment, in the order given; inside a group, sort by seed."""
+    groups = [sorted(group, key=lambda run: run.experiment.seed) for group in _grouped(runs, seedless)]
+    for run, other in (pair for group in groups for pair in pairwise(group)):
+        if run.experiment.seed == other.experiment.seed:
+            raise InputError(
+                f"{run.path} and {other.path} hold the same experiment with the same seed, {run.experiment.seed}. "
+                "Name one of them, or train another seed: --set seed=1."
+            )
+    return tuple(Group(tuple(group)) for group in groups)
+
+
+def _grouped(runs: Iterable[RunFolder], key: Callable[[Experiment], object]) -> list[list[RunFolder]]:
     groups: dict[bytes, list[RunFolder]] = {}
     for run in runs:
-        key = msgspec.json.encode(seedless(run.experiment), order="sorted")
-        group = groups.setdefault(key, [])
-        for other in group:
-            if other.experiment.seed == run.experiment.seed:
-                raise InputError(
-                    f"{other.path} and {run.path} hold the same experiment with the same seed, {run.experiment.seed}. "
-                    "Name one of them, or train another seed: --set seed=1."
-                )
-        group.append(run)
-    return tuple(Group(tuple(sorted(group, key=lambda run: run.experiment.seed))) for group in groups.values())
+        groups.setdefault(msgspec.json.encode(key(run.experiment), order="sorted"), []).append(run)
+    return list(groups.values())
 
 
 def seedless(experiment: Experiment) -> Experiment:
@@ -91,12 +95,8 @@ def seedless(experiment: Experiment) -> Experiment:
 
 def same_but(key: Callable[[Experiment], Experiment], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
     """Group runs that are the same after `key` has removed the settings that may differ; name and seed always may."""
-    groups: dict[bytes, list[RunFolder]] = {}
-    for run in runs:
-        experiment = msgspec.structs.replace(key(run.experiment), name="", summary="", seed=0, arms=(), sweep={})
-        plain = experiment.to_json() | {"lipschitz": None, "record": None}
-        groups.setdefault(msgspec.json.encode(plain, order="sorted"), []).append(run)
-    return list(groups.values())
+    always = {"name": "", "summary": "", "seed": 0, "arms": (), "sweep": {}, "lipschitz": None, "record": None}
+    return _grouped(runs, lambda experiment: key(experiment).to_json() | always)
 
 
 def without_rate(experiment: Experiment) -> Experiment:

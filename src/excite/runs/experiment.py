@@ -20,7 +20,6 @@ Natural = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
 STANDARD = "standard"  # the objective without an attack
-LARGEST_FILE = 1_000_000  # bytes
 GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
 
@@ -57,11 +56,7 @@ class Training(Section, frozen=True):
 
 
 class Teacher(Section, frozen=True):
-    """Learns from the labelled images and labels the others.
-
-    Model and training default to those of the arms, with the standard objective. Labels below the confidence
-    `threshold` are dropped; `balance` keeps equally many labels of each class.
-    """
+    """Learns from the labelled images and labels the others."""
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
     training: Training | None = None  # keys as in [training]; default: the arms' training, standard objective
@@ -155,7 +150,10 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     if name_or_path in shipped:
         text = shipped[name_or_path].read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = _text(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError) as error:
+            raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
     elif path.suffix == ".toml":
         raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
     else:
@@ -172,15 +170,6 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
         return from_values(values)
     except InputError as error:
         raise error if name_or_path in shipped else InputError(f"{name_or_path}: {error}") from error
-
-
-def _text(path: Path) -> str:
-    try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise InputError(f"{path} has more than {LARGEST_FILE:,} bytes, too many for an experiment.")
-        return path.read_text(encoding="utf-8")
-    except (UnicodeDecodeError, OSError) as error:
-        raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
 
 
 def from_values(values: Mapping[str, Any]) -> Experiment:
@@ -306,11 +295,7 @@ def every_name(experiment: Experiment) -> list[str]:
 
 
 def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
-    """Build the experiment's own estimator, described under [lipschitz], or another one by name.
-
-    `method` is a name in `lipschitz.ESTIMATORS`; `shared` means one L for all seeds of a study; `wanted` means that L
-    is estimated even if no arm needs it. Other keys are options of the estimator.
-    """
+    """Build the experiment's own estimator, described under [lipschitz], or another one by name."""
     options = options_of(experiment, name)
     if not isinstance(options.get("method"), str):
         raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
@@ -328,7 +313,13 @@ def is_wanted(experiment: Experiment) -> bool:
     return bool(experiment.lipschitz.get("wanted", False))
 
 
-def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
+def needed_estimators(experiment: Experiment, arms: Iterable[str]) -> set[str]:
+    """Return the names of the estimators whose L the arms need, and of the experiment's own if its L is wanted."""
+    names = (arm_named(arm).estimator for arm in arms)
+    return {name for name in names if name is not None} | ({OWN} if is_wanted(experiment) else set())
+
+
+def check_estimators(experiment: Experiment, arms: Iterable[str]) -> None:
     """Refuse estimators that need more than this experiment records, before anything trains."""
     record, epochs = experiment.record, experiment.training.epochs
     recording = Recording(
@@ -337,8 +328,6 @@ def check_estimators(experiment: Experiment, arms: tuple[str, ...]) -> None:
         slopes=epochs * record.slopes_per_epoch,
         curvatures=epochs // record.curvature_every if record.curvature_every else 0,
     )
-    needed = {arm_named(arm).estimator for arm in arms} - {None} | ({OWN} if is_wanted(experiment) else set())
-    for name in {OWN, *needed}:
-        kind = estimator_of(experiment, name or OWN)
-        if name in needed:
-            kind.check(recording)
+    estimator_of(experiment)  # its options are checked even if no arm needs it
+    for name in needed_estimators(experiment, arms):
+        estimator_of(experiment, name).check(recording)

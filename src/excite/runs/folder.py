@@ -14,8 +14,7 @@ from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, every_name, from_recorded, own_name
 from excite.runs.records import Certified, GridSearch, Illustration, Outcome, StageDone, StoredEstimate, read_stages
-from excite.training import history
-from excite.training.history import EpochMetrics
+from excite.training import CHECKPOINT, METRICS, EpochMetrics, read_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -42,8 +41,8 @@ class ArmFolder:
     evaluation_file = _inside(EVALUATION)
     journal_file = _inside("evaluation.journal")
     trace_file = _inside("trace.safetensors")
-    metrics_file = _inside(history.METRICS)
-    checkpoint_file = _inside(history.CHECKPOINT)
+    metrics_file = _inside(METRICS)
+    checkpoint_file = _inside(CHECKPOINT)
     certificate_file = _inside("certificate.json")
     search_file = _inside("search.json")
     moments = _inside("moments")  # the recorder's vectors, during training
@@ -64,11 +63,6 @@ class ArmFolder:
     @property
     def short_title(self) -> str:
         return self.arm.short_title
-
-    @property
-    def best_of_grid(self) -> float:
-        """The best rate of its grid search."""
-        return GridSearch.load(self.search_file).winner
 
     @cached_property
     def certified(self) -> Certified | None:
@@ -96,7 +90,7 @@ class ArmFolder:
 
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
-        epochs = tuple(history.read(self.path))
+        epochs = tuple(read_metrics(self.path))
         if self.trained and (n_epochs := self.outcome.epochs) is not None:
             with expected(self.metrics_file):
                 if len(epochs) != n_epochs:
@@ -238,10 +232,7 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """The time that all stages took, recording and measuring included.
-
-        Older run folders do not have it; for them, the time of training steps, attacks and estimates.
-        """
+        """The time that all stages took; in older run folders, the time of training steps, attacks and estimates."""
         recorded = {stage.file for stage in self.stages}
         if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
             return sum(stage.seconds for stage in self.stages)
@@ -329,7 +320,7 @@ def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
 def first_rate(run: RunFolder, arm: Arm, baseline: float) -> float:
     """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
     if arm.rates is not None:
-        return run.arm(arm.name).best_of_grid
+        return GridSearch.load(run.arm(arm.name).search_file).winner
     if arm.multiple is not None:
         return needed_estimate(run, arm.estimator or OWN).learning_rate(arm.multiple)
     return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline

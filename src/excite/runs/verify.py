@@ -11,7 +11,7 @@ from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
 from excite.runs.collection import collect
 from excite.runs.folder import ArmFolder, RunFolder, batch_size, first_rate
-from excite.training import history
+from excite.training import WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _check_tensors(path: Path) -> None:
     from excite.training import checkpoints
 
     arm = ArmFolder(path.parent)
-    if path.match(history.WEIGHTS):
+    if path.match(WEIGHTS):
         if arm.trained or arm.has_checkpoint:  # otherwise the first checkpoint is being written
             checkpoints.check(path.parent)
     else:

@@ -1,10 +1,10 @@
 """Save everything a training needs to resume bit-identically, and refuse to resume a different training."""
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,10 +19,11 @@ from excite.errors import CorruptFileError, InputError
 from excite.files import expected, read_json, sha256, write_bytes, write_json
 from excite.objectives import Objective
 from excite.randomness import device_of, restore_tensors, state_tensors
-from excite.training.history import CHECKPOINT, WEIGHTS
+from excite.training import CHECKPOINT, WEIGHTS
 
 EXTRA = "extra."  # prefix of the names of extra tensors
-UNCOMPARED = {"lr", "foreach", "fused", "capturable", "differentiable"}  # options that do not identify a training
+COMPARED = ("momentum", "dampening", "weight_decay", "nesterov", "betas", "eps", "amsgrad")  # options of optimizers
+LOCAL = "<"  # in the names of lambdas and local functions, which do not identify them
 
 _MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
 
@@ -42,9 +43,8 @@ def save(
 ) -> None:
     """Write weights, optimizer, random state and `extra` to `weights`, then the JSON file that makes them valid.
 
-    Without an optimizer, only the weights are written. Those of the previous checkpoint stay until the new one is
-    valid. If several processes train together, the first one saves, with the `own_state` of the `others` in the order
-    of their ranks. A name in such a state that begins with `EXTRA` replaces that tensor of `extra` in its process.
+    Without an optimizer, only the weights are written. If several processes train together, the first one saves, with
+    the `own_state` of the `others`. A name in such a state that begins with `EXTRA` replaces that tensor of `extra`.
     """
     groups: dict[str, Mapping[str, Tensor]] = {"model": model.state_dict()}
     if optimizer is not None:
@@ -59,7 +59,7 @@ def save(
     }
     write_bytes(weights, safetensors.torch.save(tensors))
     write_json(weights.parent / CHECKPOINT, {"weights": weights.name, "weights_sha256": sha256(weights)} | facts)
-    _remove_other_weights(weights)
+    _remove_other_weights(weights)  # not before the new checkpoint is valid
 
 
 def _remove_other_weights(weights: Path) -> None:
@@ -200,38 +200,38 @@ def identity(
     >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "rate")]
     [25, 'Trades', 1.0, 'SGD', 0.1]
     """
-    rate = {} if online else {"rate": _of_groups("lr", optimizer.param_groups)}
-    return {
-        **numbers,
-        **_of_objective(objective),
-        **_of_function("augment", augment),
-        "optimizer": type(optimizer).__name__,
-        **rate,
-        **options(optimizer, optimizer.param_groups),
-        "recorder": recorder,
-        "online": online,
-    }
+    values = {**numbers, "optimizer": type(optimizer).__name__, "recorder": recorder, "online": online}
+    if not online:
+        values["rate"] = _of_groups("lr", optimizer)
+    values |= {f"optimizer.{name}": _of_groups(name, optimizer) for name in COMPARED if name in optimizer.defaults}
+    given: object = objective
+    if is_dataclass(given):
+        values["objective"] = type(given).__name__
+        values |= {f"objective.{field.name}": getattr(given, field.name) for field in fields(given)}
+    else:
+        values["objective"] = getattr(given, "__qualname__", LOCAL)
+    values["augment"] = getattr(augment, "__qualname__", LOCAL)
+    named = {name: value for name, value in values.items() if LOCAL not in str(value)}
+    plain: Identity = json.loads(json.dumps(named, default=_plain))  # as a checkpoint will return them
+    return plain
 
 
-def options(optimizer: Optimizer, groups: Sequence[Mapping[str, Any]]) -> Identity:
-    """Return the options of the parameter groups, except the rate and options that only affect speed."""
-    names = getattr(optimizer, "defaults", {}).keys() - UNCOMPARED
-    return {f"optimizer.{name}": _of_groups(name, groups) for name in sorted(names)}
+def _of_groups(name: str, optimizer: Optimizer) -> Any:
+    """The value of an option, or a list of one value per parameter group if they differ."""
+    values = [group.get(name) for group in optimizer.param_groups]
+    return values[0] if all(value == values[0] for value in values) else values
 
 
-def check_same(
-    folder: Path,
-    optimizer: Optimizer,
-    now: Identity,
-    *,
-    epochs: int,
-    rate_of: Callable[[int], float] | None,
-) -> Identity:
+def _plain(value: Any) -> Any:
+    """Convert tensors and numpy's numbers; of other objects, keep the type's name."""
+    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
+
+
+def check_same(folder: Path, now: Identity, *, epochs: int, rate_of: Callable[[int], float] | None) -> Identity:
     """Refuse to resume the training in `folder` as a different one, or with fewer epochs than it has begun.
 
-    Values that only one side has, as with older checkpoints, are not compared. Some optimizers count steps among their
-    options, so an optimizer that is used again in the same process may also have the values it has reached. `rate_of`
-    is the schedule; epochs that have not begun may have any rate. Returns the identity, completed by the saved values.
+    Values that only one side has, as with older checkpoints, are not compared. `rate_of` is the schedule; epochs that
+    have not begun may have any rate. Returns the identity, completed by the saved values.
     """
     if not (folder / CHECKPOINT).exists():
         return now
@@ -239,57 +239,19 @@ def check_same(
     with expected(folder / CHECKPOINT):
         saved, rates = dict(facts.get("identity", {})), facts.get("rates", [])
         begun = facts["position"]["epoch"] + (facts["position"]["step"] > 0)
-        reached = options(optimizer, facts["optimizer"]["param_groups"])
         different = [
             f"{name} was {saved[name]!r}, is {value!r}"
             for name, value in now.items()
-            if name in saved and value not in (saved[name], reached.get(name, saved[name]))
+            if name in saved and value != saved[name]
         ]
         if rate_of:  # that of epoch 0 is in `now`; rates that are tensors are rounded
             changed = [i for i in range(1, len(rates)) if not math.isclose(rates[i], rate_of(i), rel_tol=1e-6)]
             different += [f"rate of epoch {i + 1} was {rates[i]!r}, is {rate_of(i)!r}" for i in changed[:1]]
+    if begun > epochs:
+        different.append(f"it has begun epoch {begun}, more than epochs={epochs}")
     if different:
         raise InputError(
-            f"{folder} holds another training: {'; '.join(different)}. Use the same settings, train in another "
-            f"folder, or delete {folder} to train again from the start."
-        )
-    if begun > epochs:
-        raise InputError(
-            f"The training in {folder} has reached epoch {begun}, more than epochs={epochs}. Pass epochs={begun} or "
-            f"more, train in another folder, or delete {folder} to train again from the start."
+            f"{folder} holds another training: {'; '.join(different)}. Use the same settings (epochs={begun} or more), "
+            f"train in another folder, or delete {folder} to train again from the start."
         )
     return now | saved
-
-
-def _of_objective(objective: Objective) -> Identity:
-    given: object = objective
-    if is_dataclass(given):
-        values = {f"objective.{option.name}": getattr(given, option.name) for option in fields(given)}
-        plain = {
-            name: _plain(value) for name, value in values.items() if value is None or isinstance(value, Real | str)
-        }
-        return {"objective": type(given).__name__, **plain}
-    return _of_function("objective", given)
-
-
-def _of_function(what: str, given: object) -> Identity:
-    """The name of a function; lambdas and local functions have none."""
-    name = getattr(given, "__qualname__", "<>")
-    return {} if "<" in name else {what: name}
-
-
-def _of_groups(name: str, groups: Sequence[Mapping[str, Any]]) -> Any:
-    """The value of an option, or a list of one value per group if they differ."""
-    values = [_plain(group.get(name)) for group in groups]
-    return values[0] if all(value == values[0] for value in values) else values
-
-
-def _plain(value: object) -> Any:
-    """Convert a value to what a JSON file would return."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    return float(value) if isinstance(value, Real) else type(value).__name__

@@ -89,8 +89,7 @@ class Ranks:
         """Compute `loss()`; its backward pass leaves the mean gradient over processes in `.grad`."""
         if self.synchronized is None:
             return loss()
-        value: Tensor = self.synchronized(loss)
-        return value
+        return self.synchronized(loss)  # type: ignore[no-any-return]
 
     def average(self, tensor: Tensor) -> Tensor:
         """Return the mean of a tensor over processes."""
@@ -174,11 +173,9 @@ ALONE = Ranks()
 def launched() -> Iterator[Ranks]:
     """Yield the processes that torchrun started; without torchrun, this process alone.
 
-    Each process uses the accelerator with its local rank, if there is one.
-
-    The threads of the process group must end before Python does: one that releases a tensor during shutdown aborts the
-    process. torch.distributed.nn.functional keeps any group that exists when it is imported (by
-    DistributedDataParallel) alive as a default argument. So this module imports it before there is a group.
+    Each process uses the accelerator with its local rank, if there is one. The process group must be released before
+    Python ends, or its threads may abort the process. torch.distributed.nn.functional keeps any group that exists when
+    it is imported alive as a default argument, so this module imports it first.
     """
     if int(os.environ.get("WORLD_SIZE") or 1) == 1:
         yield ALONE
@@ -211,11 +208,7 @@ def _synchronize_batch_norm(model: nn.Module, first: bool) -> dist.ProcessGroup 
     device = device_of(model)
     if device.type != "cuda":
         if first:
-            logger.info(
-                "Batch-norm statistics are per process on %s: each process normalizes its own share of a batch, "
-                "and the running statistics of the first process are saved.",
-                device.type,
-            )
+            logger.info("Batch-norm on %s uses the statistics of each process's share of a batch.", device.type)
         return None
     nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     itself: dist.ProcessGroup = dist.new_subgroups(group_size=1)[0]  # type: ignore[no-untyped-call]

@@ -1,6 +1,9 @@
 """Train a model: one loop for every objective, which resumes bit-identically."""
 
+import contextlib
+import ctypes
 import math
+import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -9,25 +12,25 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import Optimizer
 
 from excite.data.augment import Augmentation, none
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
-from excite.data.dataset import Dataset
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
-from excite.memory import keep_freed_memory
 from excite.objectives import OBJECTIVES, Objective, frozen, standard_loss
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
+from excite.training import EpochMetrics, TrainingHistory
 from excite.training.checkpoints import identity
 from excite.training.distributed import ALONE, Ranks
-from excite.training.history import EpochMetrics, TrainingHistory
 from excite.training.resumable import ResumableRun, stop_requests
 
 STEPS_BETWEEN_CHECKS = 16  # reading a loss makes the host wait for the device
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
+LARGEST_KEPT = 1 << 30  # bytes; larger blocks are data sets rather than tensors of a training step
 
 
 def descend(
@@ -79,11 +82,10 @@ def train(
     """Train `model` in place.
 
     Batch order and augmentation depend on (seed, epoch) only, the random numbers of an adversarial objective on (seed,
-    epoch, step). With a `folder`, a training that was interrupted or killed resumes from its last checkpoint and ends
-    bit-identical to one that was not. It must be the same training: another seed, batch size, objective, augmentation,
-    optimizer, or rate of an epoch that was begun is refused, and so are fewer epochs. More epochs are allowed.
-
-    SIGINT and SIGTERM finish the step, save a checkpoint and raise InterruptedRunError.
+    epoch, step). With a `folder`, an interrupted training resumes from its last checkpoint and ends bit-identical to an
+    uninterrupted one. Resuming with another seed, batch size, objective, augmentation, optimizer, past rate, or fewer
+    epochs is an error; more epochs are allowed. SIGINT and SIGTERM finish the step, save a checkpoint and raise
+    InterruptedRunError.
 
     Args:
         model: takes images in [0, 1] and returns logits.
@@ -108,9 +110,7 @@ def train(
         Loss, rate and time of every epoch, and the loss before the first step.
 
     Raises:
-        DivergedError: if the loss is not finite or the training has collapsed; the last good checkpoint is kept. If the
-            loss seems to be above its initial value, the first 16 batches are evaluated again, to tell a collapse from
-            an easy first batch.
+        DivergedError: if the loss is not finite or the training has collapsed; the last good checkpoint is kept.
 
     >>> import excite
     >>> split = excite.data.load("mnist-sample").train.subset(64, seed=0)
@@ -126,7 +126,7 @@ def train(
     check_whole("seed", seed, least=0)
     check_kind("model", model, "parameters", MODULE)
     keep_freed_memory()
-    _check_kinds(model, data, objective, optimizer)
+    _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
     last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
     _check_fit(model, data, sum(map(len, last_batch)))
@@ -136,25 +136,23 @@ def train(
         recorder.join(ranks.average, keeps=ranks.first)
     if online and ranks.world > 1:
         online.keep()  # the weights of the first process, which all have now
-    scheduler = attach(optimizer, schedule)
-    this = identity(
-        objective,
-        optimizer,
-        augment=augment,
-        recorder=recorder is not None,
-        online=online is not None,
-        seed=int(seed),
-        batch_size=int(batch_size),
-        steps_per_epoch=length,
-        images=int(data.epoch_images),
-    )
     run = ResumableRun(
         folder=folder,
         model=model,
         optimizer=optimizer,
-        scheduler=scheduler,
+        scheduler=attach(optimizer, schedule),
         recorder=recorder,
-        identity=this,
+        identity=identity(
+            objective,
+            optimizer,
+            augment=augment,
+            recorder=recorder is not None,
+            online=online is not None,
+            seed=seed,
+            batch_size=batch_size,
+            steps_per_epoch=length,
+            images=data.epoch_images,
+        ),
         epochs=epochs,
         batch_size=batch_size,
         guessing=_cost_of_guessing(objective, data),
@@ -226,8 +224,7 @@ def _measure_again(
             x, y = next(batches_of(epoch=epoch, start=step))
             generator = next(step_generators(seed, epoch, start=step, rank=ranks.rank))
             losses.append(ranks.share(frozen(objective, model, x, y, generator), len(y))().detach())
-    averages: list[float] = ranks.average(torch.stack(losses)).tolist()
-    return averages
+    return ranks.average(torch.stack(losses)).tolist()
 
 
 def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
@@ -236,22 +233,7 @@ def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
     return math.log(data.largest_label + 1) if ours else None
 
 
-def _check_kinds(model: nn.Module, data: object, objective: object, optimizer: Optimizer) -> None:
-    if isinstance(data, Dataset):
-        raise InputError(f"{data.name} is a data set with two splits; pass one of them, such as dataset.train.")
-    if not hasattr(data, "order"):
-        raise InputError(
-            f"data is a {type(data).__name__}; pass a Split or a Mixture, for instance excite.data.Split(images, "
-            "labels) with uint8 images."
-        )
-    if not callable(objective):
-        raise InputError(
-            f"objective is {objective!r}; pass a function (model, x, y) -> loss, such as "
-            "excite.objectives.standard_loss or excite.objectives.Trades()."
-        )
-    if isinstance(optimizer, LBFGS):
-        raise InputError("LBFGS evaluates the loss several times per step, which this loop does not; use SGD or Adam.")
-
+def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     known = {id(parameter) for parameter in model.parameters()}
     held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if n_foreign := sum(id(parameter) not in known for parameter in held):
@@ -270,11 +252,6 @@ def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> Non
     except RuntimeError as error:
         shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model does not accept images of shape {shape}: {error}") from error
-    if not isinstance(logits, Tensor):
-        raise InputError(
-            f"The model returns a {type(logits).__name__}, not a tensor of logits. Wrap it in a module whose forward "
-            "returns the logits alone, such as model(x)[0]."
-        )
     largest = data.largest_label
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(
@@ -290,3 +267,17 @@ def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> Non
                 f"One batch of each epoch has a single image, too few for batch-norm ({error}). "
                 "Choose another batch size."
             ) from error
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep freed memory for the tensors of the next step; do nothing with another C library.
+
+    By default glibc returns every block above 32 MB to the system, and getting it back at every step is slow. Results
+    do not change. The process uses somewhat more memory: docs/training.md has the figures.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        mallopt(M_TRIM_THRESHOLD, -1)

@@ -19,11 +19,17 @@ from excite.files import expected
 from excite.lipschitz.online import OnlineRate
 from excite.schedules import ScheduledRate
 from excite.trace import Recorder
-from excite.training import checkpoints, history
+from excite.training import (
+    CHECKPOINT,
+    EpochMetrics,
+    TrainingHistory,
+    append_metrics,
+    checkpoints,
+    rewind_metrics,
+)
 from excite.training.checkpoints import Identity
 from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
 from excite.training.distributed import Ranks
-from excite.training.history import EpochMetrics, TrainingHistory
 
 KEPT = 16  # losses kept of the first batches; they tell an easy first batch from a rise of the loss
 ONLINE = "online."  # prefix of the names of the online rate's tensors
@@ -43,7 +49,7 @@ class Position:
 class ResumableRun:
     """A training that can be saved and resumed; without a folder it saves nothing.
 
-    With several `ranks`, all processes call every method and read the folder, and the first one writes it.
+    With several `ranks`, every process calls every method, and only the first one writes to the folder.
     """
 
     folder: Path | None
@@ -68,9 +74,7 @@ class ResumableRun:
             self._check_start()
             return
         rate_of = None if self.online else lambda epoch: self.scheduler.rates(epoch)[0]  # an online rate changes
-        self.identity = checkpoints.check_same(
-            folder, self.optimizer, self.identity, epochs=self.epochs, rate_of=rate_of
-        )
+        self.identity = checkpoints.check_same(folder, self.identity, epochs=self.epochs, rate_of=rate_of)
         saved = checkpoints.restore(folder, self.model, self.optimizer, rank=ranks.rank)
         if len(set(ranks.gather(saved[0]["weights_sha256"] if saved else None))) > 1:
             raise InputError(
@@ -78,12 +82,12 @@ class ResumableRun:
             )
         if saved:
             facts, extra = saved
-            with expected(folder / history.CHECKPOINT):
+            with expected(folder / CHECKPOINT):
                 self.position = Position(**facts["position"])
                 self.initial_loss = facts["initial_loss"]
                 self.first_losses = list(facts.get("first_losses", []))  # missing from older checkpoints
-            self.finished = ranks.from_first(partial(history.rewind, folder, self.position.epoch))
-            with expected(folder / history.CHECKPOINT):
+            self.finished = ranks.from_first(partial(rewind_metrics, folder, self.position.epoch))
+            with expected(folder / CHECKPOINT):
                 self.scheduler.load_state_dict(facts["scheduler"])
                 if self.position.step:  # or torch warns that the scheduler steps first
                     self.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -93,7 +97,7 @@ class ResumableRun:
                     self.online.restore(checkpoints.with_prefix(extra, ONLINE), facts["online"])
         else:
             self._check_start()
-            ranks.from_first(partial(history.rewind, folder, 0))  # left by a training whose checkpoint was deleted
+            ranks.from_first(partial(rewind_metrics, folder, 0))  # left by a training whose checkpoint was deleted
             self.save()
 
     @property
@@ -169,7 +173,8 @@ class ResumableRun:
         called if the loss is above its initial value.
         """
         self.check_weights()
-        extra = self._measured(measure) if measure else {}
+        measured = self.ranks.from_first(partial(measure, self.model)) if measure else {}
+        extra = {name: float(value) for name, value in measured.items()}
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
@@ -178,22 +183,13 @@ class ResumableRun:
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
         if self.folder and self.ranks.first:
-            history.append(self.folder, metrics)
+            append_metrics(self.folder, metrics)
         if self.recorder:
             with self.ranks.alone():
                 self.recorder.record()
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
-
-    def _measured(self, measure: Callable[[nn.Module], dict[str, float]]) -> dict[str, float]:
-        """Return the result of `measure`; if it is not valid, save the epoch before raising the error."""
-        result: object = self.ranks.from_first(partial(measure, self.model))
-        try:
-            return plain_numbers(result)
-        except InputError:
-            self.save()
-            raise
 
     def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]]) -> None:
         """Raise DivergedError if the training has collapsed in an epoch of this mean loss."""
@@ -240,27 +236,6 @@ class ResumableRun:
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def plain_numbers(result: object) -> dict[str, float]:
-    """Convert the result of `after_epoch` to floats.
-
-    >>> import torch
-    >>> plain_numbers({"accuracy": torch.tensor(0.5), "training": True})
-    {'accuracy': 0.5, 'training': 1.0}
-    >>> plain_numbers("half")
-    Traceback (most recent call last):
-        ...
-    excite.errors.InputError: after_epoch returned 'half'; it must return numbers by name, such as {'accuracy': 0.5}.
-    """
-    try:
-        if not isinstance(result, Mapping) or any(isinstance(value, str | bytes) for value in result.values()):
-            raise TypeError
-        return {str(name): float(value) for name, value in result.items()}
-    except (TypeError, ValueError, RuntimeError) as error:  # a RuntimeError for a tensor with several elements
-        raise InputError(
-            f"after_epoch returned {result!r}; it must return numbers by name, such as {{'accuracy': 0.5}}."
-        ) from error
 
 
 @dataclass

@@ -13,7 +13,6 @@ from PIL import Image
 
 from excite.console import Console
 from excite.data import load as load_data
-from excite.errors import InputError
 from excite.evaluation import Evaluation
 from excite.excitation import certify
 from excite.runs import load
@@ -118,12 +117,3 @@ def test_images_that_tell_the_arms_apart_come_first(small_run: RunFolder, tmp_pa
     numbers, words = choose(RunFolder(copy), 40, 4)
     assert {3, 30} < set(numbers.tolist())
     assert "(2)" in words
-
-
-def test_without_a_checkpoint_it_says_why(small_run: RunFolder, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(small_run.path, copy)
-    for facts in copy.glob("*/checkpoint.json"):
-        facts.unlink()
-    with pytest.raises(InputError, match="checkpoint"):
-        attacked(RunFolder(copy))

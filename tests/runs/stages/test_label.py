@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from excite.cli import cli
+from excite.console import Console
 from excite.data import Unlabelled, load_extra, load_unlabelled
 from excite.errors import InputError
 from excite.runs import load
@@ -46,7 +47,7 @@ def test_a_model_labels_in_eval_mode_and_is_left_as_it_was() -> None:
     model = Brightness().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images = Unlabelled("mine.npz", grey(0, 255, 128, 30, 200))
-    labelling = label_with(model, images, source="mine.npz", teacher={})
+    labelling = label_with(model, images, Console(quiet=True), "mine", source="mine.npz", teacher={})
     assert labelling.kept.labels.tolist() == [0, 1, 1, 0, 1]
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

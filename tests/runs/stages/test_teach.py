@@ -15,7 +15,7 @@ from excite.runs import Experiment, load
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
-from excite.training import history
+from excite.training import read_metrics
 
 SMALL = [
     *("data.name=mnist-sample-1k+4k", "data.test_examples=40", "data.epoch_samples=120"),
@@ -86,7 +86,7 @@ def test_the_whole_procedure_trains_a_teacher_then_every_arm_on_the_mixture(fini
     assert labels.teacher["experiment"]["training"]["objective"] == "standard"
     assert labels.teacher["experiment"]["training"]["epochs"] == 3
     assert float(labels.confidences.min()) >= 0.2
-    assert len(history.read(run.folder / "teacher")) == 3
+    assert len(read_metrics(run.folder / "teacher")) == 3
     assert [title.split(":")[0].split(", ")[-1] for title in console.titles][:3] == ["teacher", "teacher", "baseline"]
     assert any("4,000" in text for text in console.said)
     mixed = run.parts.training_set

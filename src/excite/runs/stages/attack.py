@@ -58,15 +58,8 @@ def certify(arm: ArmFolder) -> None:
 
 def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
     """Evaluate the arm under the experiment's attacks and write the result into its folder."""
-    with console.task(f"{arm.name}: {', '.join(parts.attacks)}") as progress:
-        _evaluate(
-            target_of(parts, arm),
-            parts.attacks,
-            arm.evaluation_file,
-            seed=parts.experiment.seed,
-            on_progress=progress,
-            **vars(shards),
-        )
+    title, seed = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment.seed
+    _evaluate(target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, seed=seed, **vars(shards))
 
 
 @dataclass(frozen=True)
@@ -110,36 +103,31 @@ def attack_target(
     batch_size: int = 128,
     shards: Shards = UNSHARED,
 ) -> tuple[Evaluation, Path]:
-    """Evaluate the target under `attacks`, on all its images or on `examples` of them; return the result and its file.
-
-    Every combination of attacks, options and images has its own file in the target's folder.
-    """
+    """Evaluate the target under `attacks`, on all images or on `examples` of them; return the result and its file."""
     if examples is not None:
         target = replace(target, images=target.images.subset(examples, subset_seed))
-    file = target.folder / f"{_stem(target.name, attacks, examples, subset_seed)}.json"
-    with console.task(f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images") as progress:
-        evaluation = _evaluate(
-            target, attacks, file, seed=subset_seed, batch_size=batch_size, on_progress=progress, **vars(shards)
-        )
-    return evaluation, file
+    # A readable name; the hash of every option of every attack makes it unique.
+    subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
+    digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
+    words = filter(None, ["attack", target.name, *attacks, subset, digest.hexdigest()[:8]])
+    file = target.folder / f"{'-'.join(words)}.json"
+    title = f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images"
+    options = {"seed": subset_seed, "batch_size": batch_size, **vars(shards)}
+    return _evaluate(target, attacks, file, console, title, **options), file
 
 
-def _evaluate(target: Target, attacks: Mapping[str, Attack], file: Path, **options: Any) -> Evaluation:
+def _evaluate(
+    target: Target, attacks: Mapping[str, Attack], file: Path, console: Speaker, title: str, **options: Any
+) -> Evaluation:
     """Evaluate and save to `file`. An interrupted evaluation resumes from the journal beside the file."""
-    journal = file.with_suffix(".journal")
+    journal, images = file.with_suffix(".journal"), target.images
     file.parent.mkdir(parents=True, exist_ok=True)
-    images = target.images
-    evaluation = evaluate(target.model, images.floats(), images.labels, attacks, journal=journal, **options)
+    with console.task(title) as on_progress:
+        options |= {"journal": journal, "on_progress": on_progress}
+        evaluation = evaluate(target.model, images.floats(), images.labels, attacks, **options)
     evaluation.save(file)
     journal.unlink(missing_ok=True)
     return evaluation
-
-
-def _stem(target: str, attacks: Mapping[str, Attack], examples: int | None, subset_seed: int) -> str:
-    """Return a readable file name that ends in a hash of every option of every attack."""
-    subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
-    digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
-    return "-".join(filter(None, ["attack", target, *attacks, subset, digest.hexdigest()[:8]]))
 
 
 def _from_factory(path: str) -> nn.Module:
@@ -151,18 +139,12 @@ def _from_factory(path: str) -> nn.Module:
         raise InputError(f"{path} cannot be imported ({error}). Write package.module:factory.") from error
     finally:
         sys.path.pop(0)
-    if isinstance(factory, nn.Module):
-        return factory
-    if not callable(factory):
-        raise InputError(f"{path} is a {type(factory).__name__}. Name a function that returns a torch module.")
     try:
-        built = factory()
+        built = factory if isinstance(factory, nn.Module) else factory()
     except Exception as error:
-        raise InputError(
-            f"{path}() failed: {error!r}. Name a function without arguments that returns a torch module."
-        ) from error
+        raise InputError(f"{path}() failed: {error!r}. Name a function without arguments.") from error
     if not isinstance(built, nn.Module):
-        raise InputError(f"{path}() returned a {type(built).__name__}, not a torch module.")
+        raise InputError(f"{path}() returned a {type(built).__name__}. Name a function that returns a torch module.")
     return built
 
 
@@ -181,8 +163,7 @@ def _read_weights(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(state, dict):
         raise CorruptFileError(f"{path} holds a {type(state).__name__}, not a state_dict. Save model.state_dict().")
-    weights: dict[str, Any] = state.get("state_dict", state)
-    return weights
+    return state.get("state_dict", state)  # type: ignore[no-any-return]
 
 
 def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -201,10 +182,6 @@ def shown_arms(run: RunFolder) -> list[ArmFolder]:
 def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) -> Illustration:
     """Attack `count` test images against every arm that has weights, with the first attack of the experiment."""
     arms = shown_arms(run)
-    if not arms:
-        raise InputError("The run folder holds no checkpoint; train an arm first.")
-    if not parts.attacks:
-        raise InputError("The experiment names no attack; name one under [attacks].")
     name, attack = next(iter(parts.attacks.items()))
     stage, attack = attack.stages[0]  # of a cascade, its first attack
     numbers, chosen = choose(run, len(parts.test), count)
@@ -216,7 +193,8 @@ def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) 
             warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
             generator = seeded(run.experiment.seed, "page", name)
             moved[arm.name] = attack(model, x, y, generator).detach()
-        before[arm.name], after[arm.name] = _probabilities(model, x), _probabilities(model, moved[arm.name])
+        with torch.no_grad():
+            before[arm.name], after[arm.name] = model(x).softmax(1), model(moved[arm.name]).softmax(1)
     largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
     classes = parts.class_names
     examples = tuple(
@@ -257,8 +235,7 @@ def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
 
     Returns their numbers, and a description of the choice.
     """
-    evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation]
-    evaluations = [evaluation for evaluation in evaluations if len(evaluation.correct) == total]
+    evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation and len(arm.evaluation.correct) == total]
     order = torch.randperm(total, generator=seeded(run.experiment.seed, "page")).numpy()
     drawn = f"drawn at random (seed {run.experiment.seed}) from"
     right = np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0)
@@ -272,11 +249,6 @@ def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
     if differing.any():
         words += f", first those that the attack fools in some arms only ({int(differing.sum()):,})"
     return torch.as_tensor(sorted(int(number) for number in preferred)), f"{drawn} {words}"
-
-
-def _probabilities(model: nn.Module, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(x).softmax(1)  # type: ignore[no-any-return]
 
 
 def _prediction(probabilities: Tensor, truth: int, classes: Sequence[str]) -> Prediction:

@@ -121,10 +121,9 @@ def _budget(parts: Parts) -> int:
 def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProgress = lambda *_: None) -> GridSearch:
     """Try `n_rates` rates, evenly spaced on a logarithmic scale from 1/8 of the baseline's rate to 8 times it.
 
-    Finding 1/L costs a baseline training and the estimate of L. The same number of steps is divided evenly among the
-    rates. Each trial starts from the initial weights of the arms, trains on the training images without the held-out
-    ones, and follows the whole schedule. The held-out images decide, see `winner_of`. Finished trials are kept in
-    `folder` until the search is over.
+    The rates share the number of steps that 1/L costs: a baseline training and the estimate of L. Each trial starts
+    from the initial weights of the arms and follows the whole schedule. Held-out images decide, see `winner_of`.
+    Finished trials are kept in `folder` until the search is over.
     """
     check_search(parts, n_rates)
     budget = _budget(parts)

@@ -134,8 +134,7 @@ def _teach(
         )
     facts = {"run": run.path.name, "experiment": parts.experiment.to_json()}
     keep = {"threshold": teacher.threshold, "balance": teacher.balance}
-    with console.task(f"teacher: labelling {len(unlabelled):,} images") as progress:
-        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
+    labelling = label_with(model, unlabelled, console, "teacher", source=source, teacher=facts, **keep)
     labelling.kept.save(run.pseudo_labels_file)
     console.say(f"teacher: {labelling}")
 
@@ -162,15 +161,15 @@ def label_with_run(
     model = trained.load_into(run.parts.new_model())
     facts = {"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()}
     keep = {"threshold": threshold, "balance": balance}
-    with run.console.task(f"labelling {len(unlabelled):,} images with {run.folder.name}/{arm}") as progress:
-        labelling = label_with(model, unlabelled, source=source, teacher=facts, on_progress=progress, **keep)
+    labelling = label_with(model, unlabelled, run.console, arm, source=source, teacher=facts, **keep)
     labelling.kept.save(out)
     return labelling
 
 
-def label_with(model: nn.Module, unlabelled: Unlabelled, **options: Any) -> Labelling:
-    """Call `pseudo_label` with the model in eval mode; the model is left unchanged."""
+def label_with(model: nn.Module, unlabelled: Unlabelled, console: Speaker, name: str, **options: Any) -> Labelling:
+    """Label the images with the model in eval mode; the model is left unchanged."""
     device = device_of(model)
-    with undisturbed(model, device):
+    title = f"{name}: labelling {len(unlabelled):,} images"
+    with undisturbed(model, device), console.task(title) as progress:
         predict = fast_inference(model.eval())
-        return pseudo_label(lambda images: predict(images.to(device)), unlabelled, **options)
+        return pseudo_label(lambda images: predict(images.to(device)), unlabelled, on_progress=progress, **options)

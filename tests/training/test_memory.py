@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from excite.memory import keep_freed_memory
+from excite.training import keep_freed_memory
 
 ALLOCATE = """
 import resource
-from excite.memory import keep_freed_memory
+from excite.training import keep_freed_memory
 {first}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -1,0 +1,212 @@
+"""List every name that an experiment file can use, and how long the shipped experiments take on this machine.
+
+Work is counted in forward passes of one image; a backward pass counts as two. Seconds are passes times the FLOPs of a
+pass, divided by one measured speed, and are right within a factor of two or three. No data set is read. The count is an
+upper bound, except that half of the images are assumed to withstand each attack: those that fall leave it early.
+"""
+
+import itertools
+import math
+import textwrap
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from excite import data, models
+from excite.attacks import ATTACKS
+from excite.data.augment import AUGMENTATIONS
+from excite.data.batches import steps_per_epoch
+from excite.lipschitz import ESTIMATORS
+from excite.objectives import OBJECTIVES
+from excite.objectives.protocol import TRAINING_PASSES
+from excite.quantities import duration
+from excite.randomness import drawing_from
+from excite.runs.arms import ARMS, arm_named
+from excite.runs.assemble import look_up
+from excite.runs.experiment import Experiment, Model, catalogue, estimator_of, load, needed_estimators, with_values
+from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
+from excite.schedules import SCHEDULES
+
+WITHSTAND = 0.5  # share of the images that is assumed to withstand an attack
+CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each costs two training steps
+BATCH = 64  # images of the training step whose speed is measured
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Forward passes of one image, by purpose; `teaching` counts those of the teacher's network."""
+
+    training: float
+    estimating: float = 0.0
+    attacking: float = 0.0
+    teaching: float = 0.0
+
+    @property
+    def passes(self) -> float:
+        """Through the experiment's network."""
+        return self.training + self.estimating + self.attacking
+
+
+def count_work(experiment: Experiment) -> Workload:
+    """Count the work of one run with all its arms."""
+    training, record, teacher = experiment.training, experiment.record, experiment.teacher
+    arms, named, dataset = (
+        [arm_named(arm) for arm in experiment.arms],
+        look_up(experiment),
+        data.find(experiment.data.name),
+    )
+    n_train = experiment.data.train_examples or dataset.train_images
+    n_test = experiment.data.test_examples or dataset.test_images
+    per_epoch = experiment.epoch_images(n_train)
+    batch = min(training.batch_size, per_epoch)
+    steps = steps_per_epoch(per_epoch, training.batch_size, training.steps)
+    images = steps * batch if experiment.mixes else min(per_epoch, steps * batch)  # trained on per epoch
+    passes = named.objective.passes  # per image
+    attacks = [WITHSTAND * attack.passes(dataset.num_classes) for attack in named.attacks.values()]
+    first_attack = sum(attacks[:1])
+
+    probe = min(record.probe_examples, n_train)
+    epoch: float = (images + min(record.slopes_per_epoch, steps) * batch) * passes
+    epoch += min(record.test_examples, n_test) + min(record.attacked_examples, n_test) * first_attack
+    epoch += probe * passes * (record.gradient == "probe") + probe * TRAINING_PASSES * record.input_gradients
+    curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
+    evaluations = math.ceil(training.epochs / record.best_every) if record.best_every else 0  # of the best weights
+    one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * probe * passes
+    one_training += evaluations * record.held_out_examples * first_attack
+
+    whole_training = training.epochs * steps
+    estimators = [estimator_of(experiment, name) for name in needed_estimators(experiment, experiment.arms)]
+    estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
+    most_steps = estimator_of(experiment).most_steps(whole_training)
+    one_search = (training.epochs * images + most_steps * batch) * passes
+    one_trial = min(HELD_OUT * n_train, MOST_HELD_OUT) * (1 + first_attack)
+    searches = sum(one_search + arm.rates * one_trial for arm in arms if arm.rates)
+    lesson = (teacher and teacher.training) or training
+    taught = min(n_train, (lesson.steps or n_train) * lesson.batch_size)
+    return Workload(
+        training=len(arms) * one_training,
+        estimating=searches + estimate_steps * batch * passes,
+        attacking=len(arms) * (2 if evaluations else 1) * n_test * (1 + sum(attacks)),  # last and best weights
+        teaching=lesson.epochs * TRAINING_PASSES * taught if teacher else 0.0,
+    )
+
+
+def flops(model: Model, input_shape: tuple[int, int, int]) -> int:
+    """Count the FLOPs of one image's forward pass, in convolutions and linear layers. Nothing is computed."""
+    total = 0
+
+    def add(layer: nn.Module, _: object, output: Tensor) -> None:
+        nonlocal total
+        total += 2 * output.numel() * layer.get_parameter("weight")[0].numel()
+
+    with torch.device("meta"), torch.no_grad():
+        network = models.create(model.name, input_shape=input_shape, **model.options).eval()
+        for layer in network.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                layer.register_forward_hook(add)
+        network(torch.zeros(1, *input_shape))
+    return total
+
+
+def measured_speed(device: torch.device) -> float:
+    """Return the FLOPs per second of training a small network."""
+    model, input_shape = Model(name="resnet8"), (1, 28, 28)
+    with drawing_from(0, device):
+        network = models.create(model.name, input_shape=input_shape).to(device)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        images, labels = torch.rand(BATCH, *input_shape, device=device), torch.arange(BATCH, device=device) % 10
+        times = []
+        for _ in range(2):
+            started = time.perf_counter()
+            torch.autograd.backward(cross_entropy(network(images), labels))
+            torch.linalg.vector_norm(next(network.parameters()).grad).item()  # waits for an accelerator
+            times.append(time.perf_counter() - started)
+    return flops(model, input_shape) * TRAINING_PASSES * BATCH / min(times)
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one run takes, and what all runs of the experiment's sweep take."""
+
+    work: Workload
+    seconds: float
+    sweep_runs: int
+    sweep_seconds: float
+
+
+def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Price]:
+    """Return what each experiment takes on `device`, whose speed is measured now."""
+    speed = measured_speed(device)
+    flops_of: dict[str, int] = {}
+
+    def seconds(experiment: Experiment, passes: float, model: Model) -> float:
+        input_shape = data.find(experiment.data.name).input_shape
+        key = f"{model} {input_shape}"
+        if key not in flops_of:
+            flops_of[key] = flops(model, input_shape)
+        return passes * flops_of[key] / speed
+
+    def total(experiment: Experiment, work: Workload) -> float:
+        teacher = (experiment.teacher and experiment.teacher.model) or experiment.model
+        return seconds(experiment, work.passes, experiment.model) + seconds(experiment, work.teaching, teacher)
+
+    prices = {}
+    for name, experiment in experiments.items():
+        combinations = itertools.product(*experiment.sweep.values()) if experiment.sweep else ()
+        runs = [with_values(experiment, dict(zip(experiment.sweep, values, strict=True))) for values in combinations]
+        work = count_work(experiment)
+        sweep_seconds = sum(total(run, count_work(run)) for run in runs)
+        prices[name] = Price(work, total(experiment, work), len(runs), sweep_seconds)
+    return prices
+
+
+@dataclass(frozen=True)
+class Listing:
+    names: dict[str, list[str]]
+    experiments: dict[str, Experiment]
+    costs: dict[str, Price]
+    machine: str
+
+    def text(self, width: int | None = None) -> str:
+        """Return two lines per experiment and one per kind of name, wrapped to `width`."""
+        longest = max(map(len, self.experiments))
+        lines = [f"experiments, and how long one run and the whole sweep take on this machine ({self.machine}):"]
+        for name, experiment in self.experiments.items():
+            price = self.costs[name]
+            sweep = f"{price.sweep_runs} runs ≈ {duration(price.sweep_seconds)}" if price.sweep_runs else ""
+            lines.append(f"{name:{longest}}  ≈ {duration(price.seconds):10}  {sweep}".rstrip())
+            lines.append(f"    {experiment.summary}")
+        lines += ["", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())]
+        if width is not None:
+            lines = [textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        experiments = {
+            name: {"summary": experiment.summary, **asdict(self.costs[name])}
+            for name, experiment in self.experiments.items()
+        }
+        return {"machine": self.machine, "experiments": experiments, **self.names}
+
+
+def list_everything(device: torch.device, *, figures: Iterable[str] = ()) -> Listing:
+    """Measure the speed of `device` and list everything; `figures` are names that this module does not know."""
+    experiments = {name: load(name) for name in sorted(catalogue())}
+    names = {
+        "data": list(data.names()),
+        "augmentations": list(AUGMENTATIONS),
+        "models": list(models.MODELS),
+        "objectives": list(OBJECTIVES),
+        "schedules": list(SCHEDULES),
+        "attacks": list(ATTACKS),
+        "estimators": list(ESTIMATORS),
+        "arms": list(ARMS),
+        "figures": list(figures),
+    }
+    machine = f"cpu × {torch.get_num_threads()}" if device.type == "cpu" else str(device)
+    return Listing(names, experiments, costs(experiments, device), machine)
