@@ -25,7 +25,7 @@ from excite.registry import LONGEST_NAME
 from excite.runs.arms import OWN, arm_named
 from excite.runs.collection import check_not_a_run, seedless
 from excite.runs.experiment import Experiment, check_estimators, estimator_of, is_shared, is_wanted, with_values
-from excite.runs.folder import RunFolder
+from excite.runs.folder import FURTHER, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.records import StoredEstimate
 from excite.runs.stages.rate import leader_of
@@ -51,8 +51,9 @@ class Job:
         if self.estimator is not None:
             return (RunFolder(self.folder).estimate_file(self.estimator),)
         arm = RunFolder(self.folder).arm(self.task)
-        best = (arm.best.evaluation_file,) if arm.best.has_checkpoint else ()
-        return (arm.outcome_file, arm.evaluation_file, *best)
+        further = [arm.of(weights) for weights in FURTHER]
+        attacked = [arm, *(weights for weights in further if weights.has_checkpoint)]
+        return (arm.outcome_file, *(weights.evaluation_file for weights in attacked))
 
     @property
     def log(self) -> Path:

@@ -115,7 +115,7 @@ def told(finished: Path) -> Callable[[Path], str]:
                 [arm.certified and arm.certified.to_json(), arm.arm.rates and GridSearch.load(arm.search_file).winner]
             )
             says.append([arm.name, str(trace), None if trace is None else trace.squared_gradient_distances.tolist()])
-            for trained in (arm, arm.best):
+            for trained in (arm, arm.of("best")):
                 weights = trained.load_into(model).state_dict()
                 says.append({key: float(value.double().sum()) for key, value in weights.items()})
         return json.dumps(says, sort_keys=True)

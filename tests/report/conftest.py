@@ -12,7 +12,7 @@ from excite.files import write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs import load
 from excite.runs.arms import OWN
-from excite.runs.folder import BEST, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.folder import EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.trace import Trace
 from excite.training import EpochMetrics, append_metrics
 
@@ -70,7 +70,7 @@ def write_run(tmp_path: Path) -> RunWriter:
                 {"rate": arm.get("rate", 0.1), "seconds": 1.0, "problem": arm.get("problem"), **known},
             )
             if "best" in arm:
-                arm["best"].save(folder / name / BEST / EVALUATION)
+                arm["best"].save(folder / name / "best" / EVALUATION)
             for number, extra in enumerate(arm.get("epochs", ())):
                 append_metrics(folder / name, EpochMetrics(number + 1, 0.1, 0.5, 1.0, extra))
             if "evaluation" in arm:

@@ -306,8 +306,8 @@ def test_the_table_of_one_run_has_its_numbers_its_verdict_and_l(
 
 def test_warning_about_the_best_weights_spares_the_last_ones(results: RunFolder) -> None:
     doubt = (Flag("masked", "noise helps more than the gradient"),)
-    evaluation(70, doubt).save(results.arm("baseline").best.evaluation_file)
-    evaluation(70, ()).save(results.arm("poe").best.evaluation_file)
+    evaluation(70, doubt).save(results.arm("baseline").of("best").evaluation_file)
+    evaluation(70, ()).save(results.arm("poe").of("best").evaluation_file)
     run = RunFolder(results.path)
     study = study_table(tidy([run]))
     doubted = {arm: {title for title, text in cells(study, arm).items() if "†" in text} for arm in ("baseline", "poe")}

@@ -71,10 +71,10 @@ def test_a_job_is_done_when_its_best_weights_are_attacked_too(tiny: Path, tmp_pa
     job = Job(run.folder, "baseline")
     assert perform(job, None).status == "done"
     assert earlier_outcome(job)
-    run.files.arm("baseline").best.evaluation_file.unlink()
+    run.files.arm("baseline").of("best").evaluation_file.unlink()
     assert earlier_outcome(job) is None
     assert perform(job, None).status == "done"
-    assert run.files.arm("baseline").best.evaluation
+    assert run.files.arm("baseline").of("best").evaluation
 
 
 def test_an_l_that_no_arm_needs_does_not_end_a_run(tiny: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from excite.report.estimates import L_by, doubted_together, options_of_estimate,
 from excite.runs import Experiment, load
 from excite.runs.arms import OWN
 from excite.runs.collection import Group, apart, by_seed
-from excite.runs.folder import ArmFolder, RunFolder, arm_title
+from excite.runs.folder import ArmFolder, RunFolder, Weights, arm_title
 
 Pair = tuple[Evaluation, Evaluation]  # of the baseline and of an arm
 BASELINE, CLEAN = "baseline", "clean"
@@ -51,12 +51,11 @@ class Row:
     def seed(self) -> int:
         return self.run.experiment.seed
 
-    def evaluation(self, *, best: bool = False) -> Evaluation | None:
-        """The evaluation of the last weights, or of those that were best on held-out images."""
-        return self.arm.best.evaluation if best else self.arm.evaluation
+    def evaluation(self, weights: Weights = "last") -> Evaluation | None:
+        return self.arm.of(weights).evaluation
 
-    def accuracy(self, *, best: bool = False) -> Accuracy | None:
-        evaluation = self.evaluation(best=best)
+    def accuracy(self, weights: Weights = "last") -> Accuracy | None:
+        evaluation = self.evaluation(weights)
         if evaluation is None:
             return None
         return evaluation.clean if self.images == CLEAN else evaluation.robust.get(self.images)
@@ -137,10 +136,10 @@ def arm_names(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row.name for row in rows))
 
 
-def pairs(baseline: Iterable[Row], rows: Iterable[Row], *, best: bool = False) -> dict[int, Pair]:
+def pairs(baseline: Iterable[Row], rows: Iterable[Row], weights: Weights = "last") -> dict[int, Pair]:
     """By seed, the evaluations of the baseline and of an arm, where both have an accuracy on these images."""
     first, second = (
-        {row.seed: evaluation for row in side if row.accuracy(best=best) and (evaluation := row.evaluation(best=best))}
+        {row.seed: evaluation for row in side if row.accuracy(weights) and (evaluation := row.evaluation(weights))}
         for side in (baseline, rows)
     )
     return {seed: (first[seed], second[seed]) for seed in second if seed in first}
@@ -246,9 +245,9 @@ class Summary:
     def n_diverged(self) -> int:
         return sum(bool(row.arm.problem) for row in self.rows)
 
-    def accuracy(self, *, best: bool = False) -> Mean | None:
+    def accuracy(self, weights: Weights = "last") -> Mean | None:
         """In %."""
-        accuracies = [accuracy for row in self.rows if (accuracy := row.accuracy(best=best))]
+        accuracies = [accuracy for row in self.rows if (accuracy := row.accuracy(weights))]
         if not accuracies:
             return None
         shares = [accuracy.value for accuracy in accuracies]
@@ -257,16 +256,16 @@ class Summary:
             return Mean(100 * shares[0], None, 100 * low, 100 * high)
         return Mean(100 * statistics.mean(shares), 100 * statistics.stdev(shares), None, None)
 
-    def difference(self, *, best: bool = False) -> PairedDifference | None:
+    def difference(self, weights: Weights = "last") -> PairedDifference | None:
         """The accuracy minus the baseline's, paired by image and seed."""
-        paired = pairs(self.baseline, self.rows, best=best)
+        paired = pairs(self.baseline, self.rows, weights)
         if self.first.name == BASELINE or not paired:
             return None
         return paired_difference(list(paired.values()), self.first.images)
 
-    def doubted(self, *, best: bool = False) -> bool:
+    def doubted(self, weights: Weights = "last") -> bool:
         """Whether a trust check warned about an attack on this arm."""
-        evaluations = [row.evaluation(best=best) for row in self.rows]
+        evaluations = [row.evaluation(weights) for row in self.rows]
         return self.first.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
 
     @property

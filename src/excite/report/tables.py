@@ -15,7 +15,7 @@ from excite.report.formats import Cell, latex, markdown, prose, terminal_width, 
 from excite.report.rows import CLEAN, Mean, PublishedAccuracy, Row, Summary, at_full_scale, summarize, tidy
 from excite.report.verdict import Verdict, conclude
 from excite.runs.arms import POE, arm_named
-from excite.runs.folder import RunFolder
+from excite.runs.folder import FURTHER, RunFolder, Weights
 
 FORMAT = 2  # of the JSON
 EMPTY, DAGGER = "–", "†"
@@ -32,7 +32,10 @@ DIFFERENCE = (
     "Δ: points gained on the baseline, paired by test image and seed, with a 95% interval that covers the variation of "
     "both (with one seed, of the images only)."
 )
-BEST = "best: with the weights that were best on held-out training images; all other numbers are for the last weights."
+FURTHER_WEIGHTS = {
+    "best": "best: with the weights that were best on held-out training images.",
+    "averaged": "averaged: with an exponential moving average of the weights.",
+}
 
 Arm = Mapping[str, Summary]  # by images: one arm of one experiment
 
@@ -139,7 +142,7 @@ def record(summary: Summary, mark: str | None) -> dict[str, Any]:
         elif attack and summary.published.measured_by(attack):
             published = summary.published_arm.robust
     accuracies = [accuracy for each in summary.rows if (accuracy := each.accuracy())]
-    best, median, difference = summary.accuracy(best=True), summary.median_radius, summary.difference()
+    median, difference = summary.median_radius, summary.difference()
     train_accuracy = _mean([each.arm.outcome.train_accuracy for each in summary.rows])
     return {
         "experiment": experiment.name,
@@ -169,8 +172,7 @@ def record(summary: Summary, mark: str | None) -> dict[str, Any]:
         **_values(published, mean="paper", deviation="paper_deviation"),
         **_values(median, mean="median_eps", deviation="median_eps_deviation"),
         **_values(median, low="median_eps_low", high="median_eps_high"),
-        **_values(best, mean="best_accuracy", deviation="best_deviation"),
-        **_difference("best_difference", summary.difference(best=True)),
+        **_further_weights(summary),
         "rate_per_image": _mean([each.rate_per_image for each in summary.rows]),
         "rate_times_decay": _mean([each.rate_times_decay for each in summary.rows]),
         "steps": _whole(_mean([each.arm.outcome.steps for each in summary.rows])),
@@ -207,6 +209,14 @@ def _difference(name: str, difference: PairedDifference | None) -> dict[str, flo
     shares = (difference.difference, *difference.interval) if difference else (None,) * 3
     fields = (name, f"{name}_low", f"{name}_high")
     return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}
+
+
+def _further_weights(summary: Summary) -> dict[str, float | None]:
+    fields: dict[str, float | None] = {}
+    for weights in FURTHER:
+        fields |= _values(summary.accuracy(weights), mean=f"{weights}_accuracy", deviation=f"{weights}_deviation")
+        fields |= _difference(f"{weights}_difference", summary.difference(weights))
+    return fields
 
 
 def _marks(summaries: Sequence[Summary]) -> dict[Summary, str]:
@@ -259,9 +269,9 @@ def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, li
     further = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
     further = {title: column for title, column in further.items() if set(column) - {EMPTY}}
     further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
-    if any(summary.accuracy(best=True) for summary in clean):
-        further |= {f"best: {on} %": [accuracy_text(arm[on], best=True) for arm in arms] for on in images}
-        further |= {f"best: Δ {on}": [difference_text(arm[on], best=True) for arm in arms] for on in images}
+    for weights in _shown_weights(clean):
+        further |= {f"{weights}: {on} %": [accuracy_text(arm[on], weights) for arm in arms] for on in images}
+        further |= {f"{weights}: Δ {on}": [difference_text(arm[on], weights) for arm in arms] for on in images}
     stated = [summary.published_arm for summary in clean]
     if any(stated):
         further |= {
@@ -273,6 +283,10 @@ def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, li
         logs = [arm.logged if arm else None for arm in stated]
         further["released log: clean / robust %"] = ["{:.2f} / {:.2f}".format(*log) if log else EMPTY for log in logs]
     return columns | {title: [Cell(text) for text in column] for title, column in further.items()}
+
+
+def _shown_weights(clean: Sequence[Summary]) -> list[Weights]:
+    return [weights for weights in FURTHER if any(summary.accuracy(weights) for summary in clean)]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -296,8 +310,8 @@ def _constant(summary: Summary) -> str:
     return _range([estimate.constant for estimate in summary.estimates]) + ("" if summary.trusted else " ?")
 
 
-def accuracy_text(summary: Summary, *, best: bool = False) -> str:
-    accuracy, dagger = summary.accuracy(best=best), f" {DAGGER}" if summary.doubted(best=best) else ""
+def accuracy_text(summary: Summary, weights: Weights = "last") -> str:
+    accuracy, dagger = summary.accuracy(weights), f" {DAGGER}" if summary.doubted(weights) else ""
     if accuracy is None:
         return "diverged" if summary.n_diverged else EMPTY
     if accuracy.deviation is None:
@@ -315,8 +329,8 @@ def _median(summary: Summary) -> str:
     return f"{words(mean.mean)} ± {words(mean.deviation)}"
 
 
-def difference_text(summary: Summary, *, best: bool = False) -> str:
-    paired = summary.difference(best=best)
+def difference_text(summary: Summary, weights: Weights = "last") -> str:
+    paired = summary.difference(weights)
     if paired is None:
         return EMPTY
     difference, low, high = (100 * number for number in (paired.difference, *paired.interval))
@@ -341,8 +355,7 @@ def _legend(arms: Sequence[Arm]) -> Iterator[str]:
     if any(summary.medians for arm in arms for summary in arm.values()):
         yield MEDIAN
     yield DIFFERENCE
-    if any(summary.accuracy(best=True) for summary in clean):
-        yield BEST
+    yield from (FURTHER_WEIGHTS[weights] for weights in _shown_weights(clean))
     if any(summary.estimates and not summary.trusted for summary in clean):
         yield "L with a question mark: the data do not identify it, or trainings contradict it."
     published = [(summary.published, summary.first.group.experiment.name) for summary in clean if summary.published]

@@ -17,7 +17,7 @@ from excite.report.estimates import UNMET, doubted, doubted_together, used_estim
 from excite.report.formats import listed, percent, points, template
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select
 from excite.runs.arms import Arm, arm_named, in_order
-from excite.runs.folder import RunFolder
+from excite.runs.folder import FURTHER, RunFolder, Weights
 
 # Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
 LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
@@ -104,11 +104,13 @@ def _unbeaten(rows: Sequence[Row], helped: Finding, controls: Sequence[str]) -> 
     )
 
 
-def compare(rows: Sequence[Row], name: str, images: str, *, against: str = BASELINE, best: bool = False) -> Finding:
-    """Compare one arm of an experiment with another: with their last weights, or their best ones."""
+def compare(
+    rows: Sequence[Row], name: str, images: str, *, against: str = BASELINE, weights: Weights = "last"
+) -> Finding:
+    """Compare one arm of an experiment with another."""
     title, n_seeds = _title(rows, name), len(rows[0].group.runs)
     diverged, other_diverged = (sum(bool(row.arm.problem) for row in select(rows, arm)) for arm in (name, against))
-    paired = pairs(select(rows, against, images), select(rows, name, images), best=best)
+    paired = pairs(select(rows, against, images), select(rows, name, images), weights)
     if not paired:
         evaluated = any(row.evaluation() for row in select(rows, name))
         no_baseline = Effect.BASELINE_DIVERGED if other_diverged and evaluated else Effect.NOT_EVALUATED
@@ -277,15 +279,15 @@ def _overfitted(only: Sequence[Row]) -> float | None:
     last_and_best = [
         (last, best)
         for row in select(only, BASELINE, deciding)
-        if (last := row.evaluation()) and (best := row.evaluation(best=True))
-        if row.accuracy() and row.accuracy(best=True)
+        if (last := row.evaluation()) and (best := row.evaluation("best"))
+        if row.accuracy() and row.accuracy("best")
     ]
     lost = paired_difference(last_and_best, deciding).difference if last_and_best else 0.0
     return lost if lost >= OVERFITTED else None
 
 
 def _disagreements(only: Sequence[Row], findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Clear effects that are reversed under another attack, or with the best weights."""
+    """Clear effects that are reversed under another attack, or with the best or the averaged weights."""
     clear = {finding.name: finding.difference for finding in findings if only and finding.effect in CLEAR}
     if not clear:
         return {}
@@ -295,8 +297,9 @@ def _disagreements(only: Sequence[Row], findings: Sequence[Finding]) -> dict[str
         for attack in experiment.attacks
         if attack != experiment.deciding
     }
-    best = "The best and the last weights disagree: with the best weights"
-    others[best] = [compare(only, name, experiment.deciding, best=True) for name in clear]
+    for weights in FURTHER:
+        where = f"The {weights} and the last weights disagree: with the {weights} weights"
+        others[where] = [compare(only, name, experiment.deciding, weights=weights) for name in clear]
     reverse = {
         where: [other for other in compared if other.effect in CLEAR and other.difference * clear[other.name] < 0]
         for where, compared in others.items()

@@ -10,6 +10,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from excite import data, models
 from excite.attacks import Attack
@@ -134,6 +135,15 @@ class Parts(Named):
             seed=self.experiment.seed,
             folder=folder,
         )
+
+    def new_average(self, model: nn.Module) -> AveragedModel | None:
+        """An exponential moving average of weights and batch-norm statistics, if the experiment records one."""
+        steps = self.experiment.record.average * self.whole_training
+        if not steps:
+            return None
+        decay = max(1 - 1 / steps, 0.0)
+        average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        return AveragedModel(model, multi_avg_fn=average, use_buffers=True)
 
     def losses_at(self, rate: float, draw: int = 0, steps: int | None = None) -> Iterator[float]:
         """Train from the first rate `rate` and yield the loss of each step, without end.

@@ -79,6 +79,7 @@ def count_work(experiment: Experiment) -> Workload:
     one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * probe * passes
     one_training += evaluations * record.held_out_examples * first_attack
 
+    n_weights = 1 + bool(record.best_every) + bool(record.average)  # the last, the best, averaged ones
     whole_training = training.epochs * steps
     estimators = [estimator_of(experiment, name) for name in needed_estimators(experiment, experiment.arms)]
     estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
@@ -91,7 +92,7 @@ def count_work(experiment: Experiment) -> Workload:
     return Workload(
         training=len(arms) * one_training,
         estimating=searches + estimate_steps * batch * passes,
-        attacking=len(arms) * (2 if evaluations else 1) * n_test * (1 + sum(attacks)),  # last and best weights
+        attacking=len(arms) * n_weights * n_test * (1 + sum(attacks)),
         teaching=lesson.epochs * TRAINING_PASSES * taught if teacher else 0.0,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from excite.errors import DivergedError, InputError
 from excite.files import expected, read_json
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
-ESTIMATES, BEST = "estimates", "best"
+ESTIMATES = "estimates"
+Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
+FURTHER: tuple[Weights, ...] = ("best", "averaged")
 
 
 def _inside(name: str) -> "cached_property[Path]":
@@ -118,21 +120,25 @@ class ArmFolder:
 
     @property
     def doubts(self) -> "list[tuple[str, Flag]]":
-        """The warnings of the trust checks, each after "" (last weights) or ", best weights"."""
-        evaluations = {"": self.evaluation, ", best weights": self.best.evaluation}
+        """The warnings of the trust checks, each after "" (last weights), ", best weights" or ", averaged weights"."""
+        evaluations = {"": self.evaluation} | {f", {which} weights": self.of(which).evaluation for which in FURTHER}
         return [(which, flag) for which, evaluation in evaluations.items() if evaluation for flag in evaluation.flags]
 
+    def of(self, weights: Weights) -> "ArmFolder":
+        """The folder of these weights and their evaluation; it exists if the experiment keeps them."""
+        return self if weights == "last" else self._further[weights]
+
     @cached_property
-    def best(self) -> "ArmFolder":
-        """The weights that were best on held-out images, and their evaluation, if the experiment keeps them."""
-        return ArmFolder(self.path / BEST)
+    def _further(self) -> "dict[Weights, ArmFolder]":
+        return {weights: ArmFolder(self.path / weights) for weights in FURTHER}
 
     @property
     def best_epoch(self) -> int | None:
-        if not self.best.has_checkpoint:
+        best = self.of("best")
+        if not best.has_checkpoint:
             return None
-        with expected(self.best.checkpoint_file):
-            return int(read_json(self.best.checkpoint_file)["epoch"])
+        with expected(best.checkpoint_file):
+            return int(read_json(best.checkpoint_file)["epoch"])
 
     def load_into(self, model: "nn.Module") -> "nn.Module":
         """Load its weights into `model`."""
@@ -160,14 +166,18 @@ class ArmFolder:
             "steps": self.outcome.steps,
             "train_accuracy": self.outcome.train_accuracy,
             "best_epoch": self.best_epoch,
-            "best_evaluation": self.best.evaluation.to_json() if self.best.evaluation else None,
+            **{f"{weights}_evaluation": _json(self.of(weights).evaluation) for weights in FURTHER},
             "epochs": [asdict(epoch) for epoch in self.epochs],
-            "evaluation": self.evaluation.to_json() if self.evaluation else None,
+            "evaluation": _json(self.evaluation),
         }
 
     def __str__(self) -> str:
         last = f"{self.epochs[-1]}" if self.epochs else "no epoch finished"
         return f"{self.title}: {self.problem or last}; {self.outcome.seconds:.1f} s in all"
+
+
+def _json(evaluation: "Evaluation | None") -> dict[str, Any] | None:
+    return evaluation.to_json() if evaluation else None
 
 
 def arm_title(arms: Sequence[ArmFolder]) -> str:
@@ -236,7 +246,7 @@ class RunFolder:
         recorded = {stage.file for stage in self.stages}
         if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
             return sum(stage.seconds for stage in self.stages)
-        evaluations = [evaluation for arm in self.arms for evaluation in (arm.evaluation, arm.best.evaluation)]
+        evaluations = [arm.of(weights).evaluation for arm in self.arms for weights in ("last", *FURTHER)]
         attacks = sum(evaluation.cost.seconds for evaluation in evaluations if evaluation)
         estimates = sum(stored.seconds for stored in self.estimates.values())
         return estimates + attacks + sum(arm.outcome.seconds for arm in self.arms)
@@ -251,7 +261,8 @@ class RunFolder:
 
     def files(self) -> list[Path]:
         """Every file that stages read; pseudo-labels are left out, since they are checked whenever they are read."""
-        patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", "*/best/[!.]*")
+        further = (f"*/{weights}/[!.]*" for weights in FURTHER)
+        patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", *further)
         return [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
 
     def to_json(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import RunFolder, batch_size, first_rate, needed_model
+from excite.runs.folder import FURTHER, RunFolder, batch_size, first_rate, needed_model
 from excite.runs.records import StoredEstimate, recorded_stage
 from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
@@ -135,7 +135,7 @@ class Run:
         finally:
             self.files.arm(arm).tidy()
         self.attack(arm, shards)
-        self.attack_best(arm, shards)
+        self.attack_further(arm, shards)
         self.files.arm(arm).tidy()
         return None
 
@@ -261,14 +261,12 @@ class Run:
         self._once(files.evaluation_file, lambda: attack_arm(self.parts, files, console, shards))
         return Evaluation.load(files.evaluation_file)
 
-    def attack_best(self, arm: str, shards: Shards = UNSHARED) -> Evaluation | None:
-        """Evaluate the weights that were best on held-out images, if the experiment keeps them."""
-        best = self.files.arm(arm).best
-        if not best.has_checkpoint:
-            return None
-        self._once(best.evaluation_file, lambda: attack_arm(self.parts, best, self.console, shards))
-        best.tidy()
-        return Evaluation.load(best.evaluation_file)
+    def attack_further(self, arm: str, shards: Shards = UNSHARED) -> None:
+        """Evaluate the best and the averaged weights, if the experiment keeps them."""
+        for weights in map(self.files.arm(arm).of, FURTHER):
+            if weights.has_checkpoint:
+                self._once(weights.evaluation_file, partial(attack_arm, self.parts, weights, self.console, shards))
+                weights.tidy()
 
     def _once(self, file: Path, stage: Callable[[], object]) -> None:
         """Do the stage that writes `file`, unless the file exists, and record when and where it ran."""

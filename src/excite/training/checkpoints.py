@@ -186,7 +186,6 @@ def identity(
     optimizer: Optimizer,
     *,
     augment: Augmentation = none,
-    recorder: bool = False,
     online: bool = False,
     **numbers: int,
 ) -> Identity:
@@ -200,7 +199,7 @@ def identity(
     >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "rate")]
     [25, 'Trades', 1.0, 'SGD', 0.1]
     """
-    values = {**numbers, "optimizer": type(optimizer).__name__, "recorder": recorder, "online": online}
+    values = {**numbers, "optimizer": type(optimizer).__name__, "online": online}
     if not online:
         values["rate"] = _of_groups("lr", optimizer)
     values |= {f"optimizer.{name}": _of_groups(name, optimizer) for name in COMPARED if name in optimizer.defaults}

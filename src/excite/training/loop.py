@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from excite.data.augment import Augmentation, none
 from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
@@ -40,6 +41,7 @@ def descend(
     optimizer: Optimizer,
     recorder: Recorder | None = None,
     *,
+    averaged: AveragedModel | None = None,
     generators: Iterable[torch.Generator | None] = repeat(None),
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
@@ -56,6 +58,8 @@ def descend(
         optimizer.step()
         if recorder:
             recorder.after_step(loss)
+        if averaged:
+            averaged.update_parameters(model)
         yield value.detach()
 
 
@@ -74,6 +78,7 @@ def train(
     folder: Path | str | None = None,
     recorder: Recorder | None = None,
     online: OnlineRate | None = None,
+    averaged: AveragedModel | None = None,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -101,6 +106,7 @@ def train(
         folder: where to write metrics.jsonl and a checkpoint after each epoch.
         recorder: records every step; made for this model and optimizer.
         online: finds the rate during training and rolls back failed steps; pass `online.follow(schedule)` as schedule.
+        averaged: an `AveragedModel` of the model, updated after each step; not together with `online`.
         after_epoch: `after_epoch(model)` returns further numbers for the metrics of the epoch.
         on_epoch: called with the metrics of each epoch.
         on_progress: called with (done, total) after each step.
@@ -148,6 +154,7 @@ def train(
             augment=augment,
             recorder=recorder is not None,
             online=online is not None,
+            averaged=averaged is not None,
             seed=seed,
             batch_size=batch_size,
             steps_per_epoch=length,
@@ -157,6 +164,7 @@ def train(
         batch_size=batch_size,
         guessing=_cost_of_guessing(objective, data),
         online=online,
+        averaged=averaged,
         ranks=ranks,
     )
 
@@ -180,7 +188,10 @@ def train(
             batches = batches_of(epoch=epoch, start=run.position.step)
             rest = islice(batches, length - run.position.step)
             generators = step_generators(seed, epoch, start=run.position.step, rank=ranks.rank)
-            for loss in descend(model, rest, objective, optimizer, recorder, generators=generators, ranks=ranks):
+            steps_taken = descend(
+                model, rest, objective, optimizer, recorder, averaged=averaged, generators=generators, ranks=ranks
+            )
+            for loss in steps_taken:
                 losses.append(loss)
                 run.position.step += 1
                 if online:

@@ -13,6 +13,7 @@ from types import FrameType
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from excite.errors import DivergedError, InputError, InterruptedRunError
 from excite.files import expected
@@ -32,7 +33,7 @@ from excite.training.collapse import broken_number, diagnose, highest_by_chance,
 from excite.training.distributed import Ranks
 
 KEPT = 16  # losses kept of the first batches; they tell an easy first batch from a rise of the loss
-ONLINE = "online."  # prefix of the names of the online rate's tensors
+ONLINE, AVERAGED = "online.", "averaged."  # prefixes of the names of their tensors in a checkpoint
 
 
 @dataclass
@@ -62,6 +63,7 @@ class ResumableRun:
     batch_size: int
     guessing: float | None  # the loss of a network that guesses, if that is known
     online: OnlineRate | None
+    averaged: AveragedModel | None
     ranks: Ranks
     position: Position = field(default_factory=Position)
     initial_loss: float | None = None
@@ -70,6 +72,10 @@ class ResumableRun:
 
     def __post_init__(self) -> None:
         folder, ranks = self.folder, self.ranks
+        if self.online and self.averaged:
+            raise InputError(
+                "The average would keep steps that `online` rolls back. Pass online or averaged, not both."
+            )
         if not folder:
             self._check_start()
             return
@@ -95,6 +101,8 @@ class ResumableRun:
                     self.recorder.restore(extra, facts["recorder"])
                 if self.online:
                     self.online.restore(checkpoints.with_prefix(extra, ONLINE), facts["online"])
+                if self.averaged:
+                    self.averaged.load_state_dict(checkpoints.with_prefix(extra, AVERAGED))
         else:
             self._check_start()
             ranks.from_first(partial(rewind_metrics, folder, 0))  # left by a training whose checkpoint was deleted
@@ -131,6 +139,8 @@ class ResumableRun:
             if self.online:
                 tensors, facts["online"] = self.online.state()
                 extra = extra | _prefixed(ONLINE, tensors)
+            if self.averaged:
+                extra = extra | _prefixed(AVERAGED, self.averaged.state_dict())
             checkpoints.save(weights, self.model, self.optimizer, facts, extra, others=others)
         self.ranks.gather(None)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from excite.files import read_json, write_json
 from excite.runs import load
 from excite.runs.arms import arm_named
 from excite.runs.assemble import Parts, assemble
-from excite.runs.folder import RunFolder
+from excite.runs.folder import FURTHER, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.train import epoch_accuracies, keep_best
 from excite.runs.verify import verify
@@ -71,7 +72,7 @@ def test_an_attack_is_needed(tiny: Path, tmp_path: Path) -> None:
 
 
 SMALL = ["data.train_examples=60", "data.test_examples=40", "record.slopes_per_epoch=0", "training.epochs=3"]
-KEEPING = [*SMALL, "record.best_every=1", "record.held_out_examples=40"]
+KEEPING = [*SMALL, "record.best_every=1", "record.held_out_examples=40", "record.average=0.3"]
 
 
 def rows(parts: Parts) -> tuple[set[bytes], set[bytes]]:
@@ -94,24 +95,26 @@ def test_of_all_images_some_are_taken_out(tiny: Path) -> None:
     assert (len(parts.train), not trained_on & held_out) == (len(everything) - 40, True)
 
 
-def test_the_best_epoch_is_kept_and_attacked(tiny: Path, tmp_path: Path) -> None:
+def test_the_best_and_the_averaged_weights_are_kept_and_attacked(tiny: Path, tmp_path: Path) -> None:
     run = Run(tmp_path, load(str(tiny), overrides=KEEPING), console=Console())
     run.finish("baseline")
     arm = RunFolder(tmp_path).arm("baseline")
     measured = [epoch.extra["held_out_accuracy"] for epoch in arm.epochs]
     assert arm.best_epoch == 1 + measured.index(max(measured))  # the first of equals
-    model = arm.best.load_into(run.parts.new_model())
+    model = arm.of("best").load_into(run.parts.new_model())
     assert run.parts.held_out is not None
     x, y = run.parts.held_out.floats(), run.parts.held_out.labels
     assert evaluate(model, x, y, run.parts.attacks, checks=False).worst.value == max(measured)
-    assert arm.best.evaluation is not None
-    assert len(arm.best.evaluation.correct) == len(run.parts.test)
+    for weights in FURTHER:
+        evaluation = arm.of(weights).evaluation
+        assert evaluation is not None
+        assert len(evaluation.correct) == len(run.parts.test)
     assert verify(tmp_path).problems == ()
-    next(arm.best.path.glob("weights-*")).write_bytes(b"something else")
+    next(arm.of("best").path.glob("weights-*")).write_bytes(b"something else")
     assert verify(tmp_path).problems
 
 
-def test_looking_for_the_best_does_not_change_the_training(tiny: Path, tmp_path: Path) -> None:
+def test_keeping_further_weights_does_not_change_the_training(tiny: Path, tmp_path: Path) -> None:
     with_best = load(str(tiny), overrides=KEEPING)
     without = load(str(tiny), overrides=SMALL)
     weights = []
@@ -122,7 +125,7 @@ def test_looking_for_the_best_does_not_change_the_training(tiny: Path, tmp_path:
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_a_stopped_training_keeps_the_same_best(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_training_keeps_the_same_weights(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = load(str(tiny), overrides=KEEPING)
     Run(tmp_path / "whole", experiment, console=Console()).train("baseline")
     looks = iter(range(10))
@@ -140,7 +143,25 @@ def test_a_stopped_training_keeps_the_same_best(tiny: Path, tmp_path: Path, monk
     one, other = (RunFolder(tmp_path / name).arm("baseline") for name in ("whole", "stopped"))
     assert one.best_epoch == other.best_epoch
     assert [epoch.extra for epoch in one.epochs] == [epoch.extra for epoch in other.epochs]
-    assert next(one.best.path.glob("weights-*")).read_bytes() == next(other.best.path.glob("weights-*")).read_bytes()
+    for weights in FURTHER:
+        kept, kept_when_stopped = (next(arm.of(weights).path.glob("weights-*")) for arm in (one, other))
+        assert kept.read_bytes() == kept_when_stopped.read_bytes()
+
+
+def test_the_average_is_exponential(tiny: Path, tmp_path: Path) -> None:
+    changes = [*SMALL, "training.steps=1", "training.epochs=4", "record.average=0.5"]  # 4 steps: a mean over 2 of them
+    run, after_steps = Run(tmp_path, load(str(tiny), overrides=changes), console=Console()), []
+    run.train("baseline")
+    arm = run.files.arm("baseline")
+    for epochs in range(1, 5):
+        shorter = load(str(tiny), overrides=[*changes, f"training.epochs={epochs}", "record.average=0"])
+        first = Run(tmp_path / str(epochs), shorter, console=Console())
+        first.train("baseline")
+        after_steps.append(first.files.arm("baseline").load_into(run.parts.new_model()).state_dict())
+    averaged = arm.of("averaged").load_into(run.parts.new_model()).state_dict()
+    for name, value in averaged.items():
+        one, *others = (weights[name] for weights in after_steps)
+        assert torch.allclose(value, reduce(lambda mean, weights: (mean + weights) / 2, others, one))
 
 
 def test_bad_settings(tiny: Path, tmp_path: Path) -> None:

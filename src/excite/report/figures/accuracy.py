@@ -14,17 +14,19 @@ from excite.report.formats import points as signed_points
 from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select, tidy
 from excite.report.verdict import Effect, Finding, compare_arms
 from excite.runs.collection import same_but, titles, without_rate
-from excite.runs.folder import RunFolder, arm_title, arm_titles
+from excite.runs.folder import RunFolder, Weights, arm_title, arm_titles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.typing import FillStyleType
 
 RATES = {1: "1/L", 2: "edge, 2/L"}
 CLEAN_EPOCHS, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the latter on the images that are attacked
 ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
 LOSS = "loss"
 MARKED_EPOCHS = 8
+FILLINGS: "dict[Weights, FillStyleType]" = {"last": "full", "best": "none", "averaged": "left"}  # of the markers
 ROOM = 0.7  # share of the height of an arm that its intervals take
 REACH = 20  # points to either side of zero; larger differences are written at the border
 NOTHING = "{} needs runs in which the baseline and another arm were evaluated. Try `excite run mnist-sample`."
@@ -231,22 +233,22 @@ def _evaluated(rows: Sequence[Row]) -> list[str]:
 
 def _draw_gains(axes: "Axes", rows: Sequence[Row]) -> None:
     arms = [name for name in _evaluated(rows) if name != BASELINE]
-    has_best = any(row.evaluation(best=True) for row in select(rows, BASELINE))
+    kept = [weights for weights in FILLINGS if any(row.evaluation(weights) for row in select(rows, BASELINE))]
     attacks = dict.fromkeys(row.images for row in rows if row.name == BASELINE and row.accuracy())
     looks = dict(zip(attacks, cycle(style.LOOKS), strict=False))
-    lines = [(images, best) for images in attacks for best in ((False, True) if has_best else (False,))]
-    for number, (images, best) in enumerate(lines):
+    lines = [(images, weights) for images in attacks for weights in kept]
+    for number, (images, weights) in enumerate(lines):
         color, marker = looks[images]
         offset = ROOM * ((number + 0.5) / len(lines) - 0.5)
         for y, arm in enumerate(arms):
-            paired = list(pairs(select(rows, BASELINE, images), select(rows, arm, images), best=best).values())
+            paired = list(pairs(select(rows, BASELINE, images), select(rows, arm, images), weights).values())
             if not paired:
                 continue
             mean = paired_difference(paired, images)
             gain, low, high = (100 * share for share in (mean.difference, *mean.interval))
             axes.plot([low, high], [y + offset] * 2, color=color, linewidth=1.2)
-            name, filling = (f"{images}, best weights", "none") if best else (images, color)
-            axes.plot([gain], [y + offset], marker, color=color, markerfacecolor=filling, label=name)
+            name = images if weights == "last" else f"{images}, {weights} weights"
+            axes.plot([gain], [y + offset], marker, color=color, fillstyle=FILLINGS[weights], label=name)
             each = [100 * paired_difference([pair], images).difference for pair in paired]
             axes.plot(each, [y + offset] * len(each), ".", color=color, markersize=3, alpha=0.6)
     axes.axvline(0, color=style.INK, linewidth=1)

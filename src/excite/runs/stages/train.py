@@ -1,4 +1,4 @@
-"""Train one arm: its weights, the best of them, its trace, the accuracies after each epoch, and its outcome."""
+"""Train one arm: its last, best and averaged weights, its trace, the accuracies after each epoch, and its outcome."""
 
 import logging
 import math
@@ -38,6 +38,7 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
     optimizer = parts.new_optimizer(model, rate)
     online = OnlineRate(model, optimizer, steps=parts.whole_training) if arm.arm.finds_its_rate else None
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
+    averaged = None if online else parts.new_average(model)
     schedule = rescale(parts.schedule, rate, horizon=settings.epochs)
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
     with console.task(title) as progress:
@@ -50,6 +51,7 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
                 folder=arm.path,
                 recorder=recorder,
                 online=online,
+                averaged=averaged,
                 after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_progress=progress,
@@ -61,6 +63,10 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
     def conclude() -> None:
         if recorder:
             recorder.trace.save(arm.trace_file)
+        if averaged and not problem:
+            epochs = len(arm.epochs)
+            weights = checkpoints.weights_file(arm.of("averaged").path, epochs)
+            checkpoints.save(weights, averaged.module, None, {"epoch": epochs})
         Outcome(
             rate=online.rate if online else rate,
             seconds=sum(metrics.seconds for metrics in arm.epochs),  # including those before an interruption
@@ -137,5 +143,5 @@ def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float
     accuracy = measure(parts, model, parts.held_out, attacked=True).worst.value
     if accuracy > max((metrics.extra.get(HELD_OUT_ACCURACY, -math.inf) for metrics in finished), default=-math.inf):
         facts = {"epoch": epoch, HELD_OUT_ACCURACY: accuracy}
-        checkpoints.save(checkpoints.weights_file(arm.best.path, epoch), model, None, facts)
+        checkpoints.save(checkpoints.weights_file(arm.of("best").path, epoch), model, None, facts)
     return {HELD_OUT_ACCURACY: accuracy}
