@@ -3,6 +3,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +120,25 @@ def test_a_model_with_dropout_resumes_bit_identical(digits: data.Split, tmp_path
     assert same_weights(whole, run(tmp_path / "stopped"))
 
 
+@pytest.mark.parametrize("objective", [standard_loss, Trades(steps=2), PGDAT(steps=2)])
+def test_bfloat16_trains_nearly_the_same_and_resumes_bit_identical(
+    train_lenet: Train, tmp_path: Path, objective: Objective
+) -> None:
+    options: dict[str, Any] = {"objective": objective, "precision": "bf16", "epochs": 2, "rate": 0.02}
+    model, exact = train_lenet(**options | {"precision": "float32"})
+    whole, rounded = train_lenet(**options, folder=tmp_path / "whole")
+    for first, second in zip(exact.epochs, rounded.epochs, strict=True):  # type: ignore[attr-defined]
+        assert first.loss != second.loss == pytest.approx(first.loss, rel=0.05)
+    assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
+    assert not same_weights(model, whole)
+    with pytest.raises(InterruptedRunError):
+        train_lenet(**options, folder=tmp_path / "stopped", on_progress=StopAfter(3, signal.SIGTERM))
+    with pytest.raises(InputError, match="precision"):
+        train_lenet(**options | {"precision": "float32"}, folder=tmp_path / "stopped")
+    resumed, _ = train_lenet(**options, folder=tmp_path / "stopped")
+    assert same_weights(whole, resumed)
+
+
 def test_an_attack_of_the_objective_draws_from_seed_epoch_and_step_alone(train_lenet: Train) -> None:
     def losses(disturb: Callable[[int, int], object] | None, seed: int = 0) -> list[float]:
         _, training = train_lenet(objective=Trades(steps=1), on_progress=disturb, epochs=2, steps=2, seed=seed)
@@ -218,6 +238,7 @@ def test_labels_out_of_range_are_refused(train_lenet: Train) -> None:
         ({"seed": -1}, "seed"),
         ({"seed": 0.5}, "seed"),
         ({"schedule": 0.1}, "schedules.constant"),
+        ({"precision": "fp8"}, "bf16"),
     ],
 )
 def test_what_cannot_be_trained_with_is_refused_with_the_cure(

@@ -22,6 +22,7 @@ from excite.attacks.protocol import (
     right_answers,
 )
 from excite.errors import InputError
+from excite.precision import full_precision
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
 from excite.registry import check_choice, lookup
 
@@ -181,11 +182,6 @@ def loss_and_gradient(
 @torch.no_grad()
 def _clean_log_probabilities(model: nn.Module, x: Tensor) -> Tensor:
     return functional.log_softmax(full_precision(model(x)), dim=1)
-
-
-def full_precision(logits: Tensor) -> Tensor:
-    """At least float32: under autocast, a softmax in bfloat16 would round small steps away."""
-    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,9 +16,10 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.projected_gradient import PGD, full_precision, pgd
+from excite.attacks.projected_gradient import PGD, pgd
 from excite.attacks.protocol import check_inputs
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input
+from excite.precision import full_precision
 from excite.randomness import undisturbed
 from excite.registry import build
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
+from excite.precision import full_precision
 from excite.quantities import check_number
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> a scalar or one loss per example
@@ -46,7 +47,7 @@ class NamedObjective(Protocol):
 
 def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Mean cross-entropy on clean images."""
-    return cross_entropy(model(x), y)
+    return cross_entropy(full_precision(model(x)), y)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,9 @@ class Parts(Named):
                     optimizer.param_groups[0]["lr"] = rate * self.schedule(epoch) / self.schedule(0)
                 yield batch
 
-        losses = descend(model, batches(), self.objective, optimizer, generators=generators)
+        losses = descend(
+            model, batches(), self.objective, optimizer, generators=generators, precision=training.precision
+        )
         for loss in drawn_from(derive_seed(seed), device_of(model), losses):
             yield loss.item()
 

@@ -52,6 +52,7 @@ class Training(Section, frozen=True):
     weight_decay: Share = 0.0  # weight decay of SGD
     nesterov: bool = False  # use Nesterov's momentum
     steps: Count | None = None  # steps per epoch; default: all batches
+    precision: Literal["float32", "bf16"] = "float32"  # of the layers; weights stay in float32
     threads: Count | None = None  # CPU threads; another number changes the last digits. Default: torch decides
 
 

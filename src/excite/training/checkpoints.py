@@ -187,7 +187,7 @@ def identity(
     *,
     augment: Augmentation = none,
     online: bool = False,
-    **numbers: int,
+    **settings: int | str,
 ) -> Identity:
     """Return the values that must be the same when a training resumes; `optimizer` is as before the first step.
 
@@ -199,7 +199,7 @@ def identity(
     >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "rate")]
     [25, 'Trades', 1.0, 'SGD', 0.1]
     """
-    values = {**numbers, "optimizer": type(optimizer).__name__, "online": online}
+    values: Identity = {**settings, "optimizer": type(optimizer).__name__, "online": online}
     if not online:
         values["rate"] = _of_groups("lr", optimizer)
     values |= {f"optimizer.{name}": _of_groups(name, optimizer) for name in COMPARED if name in optimizer.defaults}

@@ -20,8 +20,10 @@ from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.objectives import OBJECTIVES, Objective, frozen, standard_loss
+from excite.precision import Precision, autocast
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
+from excite.registry import check_choice
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training import EpochMetrics, TrainingHistory
@@ -42,18 +44,21 @@ def descend(
     recorder: Recorder | None = None,
     *,
     averaged: AveragedModel | None = None,
+    precision: Precision = "float32",
     generators: Iterable[torch.Generator | None] = repeat(None),
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """Take the step θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ) for each batch, and yield l(θᵏ).
 
     An adversarial objective draws random numbers from the `generators`, one for each step. If several `ranks` train
-    together, `batches` are the shares of this process, and l(θᵏ) is the mean over processes.
+    together, `batches` are the shares of this process, and l(θᵏ) is the mean over processes. The recorder measures in
+    float32, whatever the `precision` of the steps.
     """
     for (x, y), generator in zip(batches, generators, strict=False):
         optimizer.zero_grad()
-        loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
-        value = ranks.forward(loss)
+        with autocast(precision, x.device):
+            loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
+            value = ranks.forward(loss)
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if recorder:
@@ -79,6 +84,7 @@ def train(
     recorder: Recorder | None = None,
     online: OnlineRate | None = None,
     averaged: AveragedModel | None = None,
+    precision: Precision = "float32",
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -107,6 +113,7 @@ def train(
         recorder: records every step; made for this model and optimizer.
         online: finds the rate during training and rolls back failed steps; pass `online.follow(schedule)` as schedule.
         averaged: an `AveragedModel` of the model, updated after each step; not together with `online`.
+        precision: "bf16" runs the forward and backward passes of layers in bfloat16; weights stay in float32.
         after_epoch: `after_epoch(model)` returns further numbers for the metrics of the epoch.
         on_epoch: called with the metrics of each epoch.
         on_progress: called with (done, total) after each step.
@@ -131,6 +138,7 @@ def train(
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
     check_kind("model", model, "parameters", MODULE)
+    check_choice("precision", Precision, precision)
     keep_freed_memory()
     _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
@@ -155,6 +163,7 @@ def train(
             recorder=recorder is not None,
             online=online is not None,
             averaged=averaged is not None,
+            precision=precision,
             seed=seed,
             batch_size=batch_size,
             steps_per_epoch=length,
@@ -189,7 +198,15 @@ def train(
             rest = islice(batches, length - run.position.step)
             generators = step_generators(seed, epoch, start=run.position.step, rank=ranks.rank)
             steps_taken = descend(
-                model, rest, objective, optimizer, recorder, averaged=averaged, generators=generators, ranks=ranks
+                model,
+                rest,
+                objective,
+                optimizer,
+                recorder,
+                averaged=averaged,
+                precision=precision,
+                generators=generators,
+                ranks=ranks,
             )
             for loss in steps_taken:
                 losses.append(loss)

@@ -52,6 +52,7 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
                 recorder=recorder,
                 online=online,
                 averaged=averaged,
+                precision=settings.precision,
                 after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_progress=progress,
