@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+from torch.nn.utils import parameters_to_vector
 from torch.utils.checkpoint import checkpoint
 
 from excite.errors import InputError
@@ -356,3 +357,35 @@ def test_refuses_a_wrong_closure_and_keeps_the_gradients(name: str) -> None:
 def test_docs_table_has_these_rows() -> None:
     lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert [line.split("|")[1].strip() for line in lines[1:]] == [*ROWS, *REFUSED, *CLOSURES]
+
+
+def test_slopes_of_rounded_steps_are_measured_in_float32() -> None:
+    """Steps in bfloat16 with closures in float32, as in `train(precision="bf16")`: small changes are no rounding."""
+    torch.manual_seed(0)
+    model, (x, y) = classifier(), vectors(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    recorder = Recorder(model, optimizer, slopes_per_epoch=3, steps_per_epoch=3)
+    expected = []
+
+    def closure() -> Tensor:
+        return cross_entropy(model(x), y)
+
+    def state() -> tuple[Tensor, Tensor]:
+        model.eval()  # the recorder watches passes in training mode; this model computes the same in both
+        gradient = torch.autograd.grad(closure(), list(model.parameters()))
+        model.train()
+        return parameters_to_vector(gradient), parameters_to_vector(model.parameters()).detach()
+
+    for _ in range(3):
+        gradient, parameters = state()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = cross_entropy(model(x).float(), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        recorder.after_step(closure)
+        gradient_after, parameters_after = state()
+        expected.append(float((gradient_after - gradient).norm() / (parameters_after - parameters).norm()))
+    recorder.record()
+    assert recorder.trace.slopes.tolist() == pytest.approx(expected, rel=1e-3)
+    assert recorder.problems == ()
