@@ -4,13 +4,15 @@ CPU time of this process, because other work on the machine distorts it less tha
 
     OMP_NUM_THREADS=1 python benchmarks/training_step.py            the parts of a step
     OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last and NCHW, three networks
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py precision  float32 and bfloat16, three networks and PGD-AT
 """
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +21,19 @@ from torch.utils.data import DataLoader, Dataset
 
 from excite import data, models
 from excite.data.batches import epoch_batches
-from excite.objectives import standard_loss
+from excite.objectives import PGDAT, Objective, Trades, standard_loss
+from excite.precision import Precision
 from excite.training import descend, keep_freed_memory
 
 BATCH, STEPS, ROUNDS = 64, 20, 25
+Shape = tuple[int, int, int]
+Case = tuple[Objective, str, Shape, int, int, int]  # network, image shape, batch size, steps, rounds
+STANDARD: list[Case] = [
+    (standard_loss, "lenet5", (1, 28, 28), 128, STEPS, 12),
+    (standard_loss, "resnet20", (3, 32, 32), 128, 1, 12),
+    (standard_loss, "resnet8", (3, 32, 32), 1000, 1, 6),
+]
+ADVERSARIAL: list[Case] = [(PGDAT(), "resnet8", (3, 32, 32), 128, 1, 6), (Trades(), "resnet8", (3, 32, 32), 128, 1, 6)]
 LAYOUTS = {"channels_last": torch.channels_last, "NCHW": torch.contiguous_format}
 
 
@@ -109,28 +120,39 @@ def plain_work(split: data.Split) -> Callable[[], object]:
 
 
 def whole_steps(
-    name: str, shape: tuple[int, int, int], size: int, steps: int, layout: torch.memory_format
+    name: str,
+    shape: tuple[int, int, int],
+    size: int,
+    steps: int,
+    *,
+    layout: torch.memory_format = torch.channels_last,
+    precision: Precision = "float32",
+    objective: Objective = standard_loss,
 ) -> Callable[[], object]:
     torch.manual_seed(0)
     model = models.create(name, input_shape=shape).train()
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batch = torch.rand(size, *shape).contiguous(memory_format=layout), torch.randint(10, (size,))
-    return lambda: list(descend(model, [batch] * steps, standard_loss, optimizer))
+    return lambda: list(descend(model, [batch] * steps, objective, optimizer, precision=precision))
 
 
-def layouts() -> None:
+def compare(option: str, variants: Mapping[str, Any], cases: Iterable[Case]) -> None:
+    """Time whole steps with each of two values of the option."""
     keep_freed_memory()
-    for name, shape, size, steps, rounds in (
-        ("lenet5", (1, 28, 28), 128, STEPS, 12),
-        ("resnet20", (3, 32, 32), 128, 1, 12),
-        ("resnet8", (3, 32, 32), 1000, 1, 6),
-    ):
-        works = {key: whole_steps(name, shape, size, steps, layout) for key, layout in LAYOUTS.items()}
+    for objective, name, shape, size, steps, rounds in cases:
+        works = {
+            key: whole_steps(name, shape, size, steps, objective=objective, **{option: value})
+            for key, value in variants.items()
+        }
         taken = milliseconds(works, steps, rounds)
-        ratio = taken["NCHW"] / taken["channels_last"]
-        words = ", ".join(f"{key} {each:.2f} ms" for key, each in taken.items())
-        print(f"{name}, batch {size}: {words} a step; channels_last is {ratio:.2f} × as fast", flush=True)
+        (first, slow), (second, fast) = sorted(taken.items(), key=lambda pair: -pair[1])
+        title = getattr(objective, "title", "standard training")
+        print(
+            f"{title}, {name}, batch {size}: {first} {slow:.2f} ms, {second} {fast:.2f} ms a step; {second} is "
+            f"{slow / fast:.2f} × as fast",
+            flush=True,
+        )
 
 
 def parts() -> None:
@@ -152,4 +174,10 @@ def parts() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    layouts() if sys.argv[1:] == ["layouts"] else parts()
+    match sys.argv[1:]:
+        case ["layouts"]:
+            compare("layout", LAYOUTS, STANDARD)
+        case ["precision"]:
+            compare("precision", {"float32": "float32", "bfloat16": "bf16"}, [*STANDARD, *ADVERSARIAL])
+        case _:
+            parts()
