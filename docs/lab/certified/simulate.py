@@ -45,8 +45,7 @@ STAR = {
 ABLATED: list[tuple[ModuleType, str, tuple[float, ...]]] = [
     (brief_run, "AS_FAR", (0.75, 0.95)),
     (brief_run, "RISEN", (0.0, 0.2)),
-    (edge, "RUNS", (8, 48)),
-    (edge, "FEWEST_STEPS", (30, 120)),
+    (edge, "FIRST_LENGTH", (30, 120)),
     (edge, "NARROW", (1.2, 2.0)),
     (edge, "IDENTIFIED", (1.5, 3.0)),
     (edge, "LONGER", (2, 8)),

@@ -21,8 +21,7 @@ LossesAt = Callable[[float, int, int], Iterable[float]]
 
 RELIABLE = 0.95  # the share of trainings that converge at η*
 CERTAINTY = 0.95  # that 2/L is no more than η*
-RUNS = 24  # runs of the first length that the budget pays for; later runs are longer
-FEWEST_STEPS = 60  # of a run, if the limit allows: shorter ones end within the first oscillations
+FIRST_LENGTH = 60  # steps of the first runs, if the limit allows: shorter ones end within the first oscillations
 SHORTEST = 20  # steps; a run shorter than this is refused
 FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
 USUALLY_LONGER = 8.0  # times: assumed length of a training over that of the runs, if `whole` is not given
@@ -128,8 +127,7 @@ def find_edge(
         budget: steps that all runs together take at first; 15% of a training is a good choice.
         limit: steps that all runs together take at most, if the budget does not identify L. By default the budget.
         whole: steps of a whole training. By default trainings are taken to be 8 times as long as the longest runs.
-        steps: the length of a run. By default the budget pays for 24 of the first length, which is at least 60 steps.
-            Runs of a given length are not made longer.
+        steps: the length of a run. By default the first ones take 60 steps. Runs of a given length are not made longer.
         start: the first rate to try, for instance your present one.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
         say: told when the search continues beyond the budget.
@@ -172,11 +170,11 @@ def _check(budget: int, limit: int, steps: int | None, start: float) -> int:
         raise InputError(f"steps={steps} is too few for a run; pass 1 or more, or leave it out.")
     if limit < budget:
         raise InputError(f"limit={limit} is below the budget of {budget} steps; raise it, or leave it out.")
-    steps = steps or max(budget // RUNS, min(FEWEST_STEPS, limit // 4), SHORTEST)
+    steps = steps or max(min(FIRST_LENGTH, limit // 4), SHORTEST)
     if steps > limit:
         raise InputError(
             f"A budget of {limit} steps does not pay for a single run of {steps}. "
-            f"Raise it, to {RUNS * steps} for instance, or make the runs shorter with steps."
+            f"Raise it, to {FEWEST_RUNS * steps} for instance, or make the runs shorter with steps."
         )
     return steps
 
