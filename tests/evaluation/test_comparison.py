@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation import AttackResult, Cost, Evaluation
-from excite.evaluation.comparison import compare, interval_over_seeds, mcnemar, paired_difference
+from excite.evaluation.comparison import Variation, compare, holm, mcnemar, paired_difference
 from excite.evaluation.result import Z95
 
 
@@ -174,7 +174,7 @@ def covered(study: Study, *, studies: int) -> float:
         hardness = images(200) if same else images(200 * seeds).reshape(seeds, 200)
         before, after = rng.random((2, seeds, 200)) < chances(hardness, seeds)
         gains = after.astype(float) - before
-        low, high = interval_over_seeds([gains] if same else [row[None] for row in gains])
+        low, high = Variation.of([gains] if same else [row[None] for row in gains]).interval
         hits += low <= truth <= high
     return hits / studies
 
@@ -194,6 +194,39 @@ def test_the_interval_covers_in_every_kind_of_study() -> None:
         print(f"{seeds} seeds, {images} images, effect {effect:.1f}, luck {luck:.2f}: {share:.1%} covered")
     assert min(found.values()) >= 0.95 - 2 * (0.95 * 0.05 / 2000) ** 0.5
     assert max(found.values()) <= 0.999  # wider than needed would be no answer either
+
+
+def test_the_p_value_is_that_of_students_test_where_seeds_decide(evaluated: Evaluated) -> None:
+    """Gains of 5, 10 and 21 points on images of their own: t = 0.12 / (0.0819 / √3), with 2 degrees of freedom."""
+    pairs = [
+        (evaluated(100, 40, examples=f"{seed}"), evaluated(100, right, examples=f"{seed}"))
+        for seed, right in enumerate((45, 50, 61))
+    ]
+    t = 0.12 / (np.std([0.05, 0.1, 0.21], ddof=1) / 3**0.5)
+    assert paired_difference(pairs, ATTACK).p_value == pytest.approx(1 - t / (t**2 + 2) ** 0.5)  # two-sided, exact
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(30, 60), min_size=1, max_size=4))
+def test_the_p_value_is_below_5_percent_where_the_interval_excludes_zero(robust: list[int]) -> None:
+    right = np.arange(100)
+    pairs = [(evaluation(right < 95, right < 40), evaluation(right < 95, right < number)) for number in robust]
+    found = paired_difference(pairs, "pgd")
+    low, high = found.interval
+    if len(robust) > 1 and min(abs(low), abs(high)) > 1e-9:
+        assert (found.p_value < 0.05) == (low > 0 or high < 0)
+    assert 0 < found.p_value <= 1
+
+
+@given(st.lists(st.floats(0, 1), max_size=8))
+def test_holm_rejects_what_its_steps_reject(p_values: list[float]) -> None:
+    """The definition: compare the smallest p with 5% / n, the next with 5% / (n − 1), until one is larger."""
+    rejected = set()
+    for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if p_values[number] * (len(p_values) - rank) >= 0.05:
+            break
+        rejected.add(number)
+    assert {number for number, p in enumerate(holm(p_values)) if p < 0.05} == rejected
 
 
 def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated) -> None:

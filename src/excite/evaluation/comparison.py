@@ -1,5 +1,6 @@
 """Compare two models on the same images, and two arms over several seeds, with paired 95% intervals."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from excite.errors import InputError
 from excite.evaluation.result import Z95, Evaluation
 
+SMALLEST = 1e-12  # p-value; smaller ones are not distinguished
 Pairs = Sequence[tuple[Evaluation, Evaluation]]  # per seed: the baseline's evaluation and the arm's
 Gains = NDArray[np.float64]  # seeds × images: 1 where only the arm is right, −1 where only the baseline is, else 0
 
@@ -71,10 +73,11 @@ def mcnemar(only_first: int, only_second: int) -> float:
     >>> mcnemar(0, 5)
     0.0625
     """
-    from scipy.stats import binomtest
-
-    tosses = only_first + only_second
-    return float(binomtest(only_first, tosses).pvalue) if tosses else 1.0
+    tosses, ways, tail = only_first + only_second, 1, 0
+    for heads in range(min(only_first, only_second) + 1):
+        tail += ways  # the number of ways to toss so many heads
+        ways = ways * (tosses - heads) // (heads + 1)
+    return min(1.0, float(2 * tail / 2**tosses))
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class PairedDifference:
     difference: float
     interval: tuple[float, float]  # 95%
     seeds: int
+    p_value: float  # two-sided, that the mean difference of such trainings is zero
 
     def __str__(self) -> str:
         low, high = (100 * bound for bound in self.interval)
@@ -93,31 +97,48 @@ class PairedDifference:
 def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
     """The mean difference on `"clean"`, `"worst"` or an attack, with an interval over seeds and images.
 
-    With one seed it is that of `compare`, which does not cover variation between trainings. With several, see
-    `interval_over_seeds`.
+    With one seed, interval and p-value are those of `compare`, which do not cover variation between trainings. With
+    several, see `Variation`.
     """
     if not pairs:
         raise InputError("The baseline and the arm have no evaluated seed in common; evaluate both on the same seeds.")
     if len(pairs) == 1:
         comparison = compare(*pairs[0], on)
-        return PairedDifference(comparison.difference, comparison.interval, 1)
+        return PairedDifference(comparison.difference, comparison.interval, 1, comparison.p_value)
     by_examples: dict[str, list[NDArray[np.float64]]] = {}
     for baseline, arm in pairs:
         by_examples.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
-    gains = [np.stack(rows) for rows in by_examples.values()]
-    mean = float(np.mean(np.concatenate([block.mean(axis=1) for block in gains])))
-    return PairedDifference(mean, interval_over_seeds(gains), len(pairs))
+    variation = Variation.of([np.stack(rows) for rows in by_examples.values()])
+    return PairedDifference(variation.mean, variation.interval, len(pairs), variation.p_value)
 
 
-def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
-    """A 95% interval of the mean gain over S ≥ 2 seeds; each block of `gains` holds seeds evaluated on the same images.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p-values for their number (Holm 1979).
+
+    If no difference is real, any of the adjusted p-values is below 0.05 with a probability of at most 5%.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, largest = list(p_values), 0.0
+    for rank, number in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        largest = max(largest, (len(p_values) - rank) * p_values[number])
+        adjusted[number] = min(1.0, largest)
+    return adjusted
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How much the mean gain over S ≥ 2 seeds varies between trainings and between choices of images.
 
     The S means vary between trainings; the choice of images that several seeds share moves all of them together. Half
-    the width of the interval is the root of
+    the width of the 95% interval is the root of
 
         t² V_seeds / S + z² V_shared,    or of  z² V_images  if that is larger.
 
-    V_seeds is the variance of the means, t Student's quantile with S − 1 degrees of freedom and z the normal one.
+    V_seeds is the variance of the means, t Student's quantile with S − 1 degrees of freedom and z the normal one. The
+    p-value is 1 minus the level of the interval that just reaches zero.
+
     V_shared is what common images add to the variance of the overall mean without showing in V_seeds: in a block
     (V_mean − V_rest / seeds) / n for n images, V_mean being the variance over images of the mean gain over the block's
     seeds and V_rest the mean square of the residual gains. V_images is the variance of the overall mean due to the
@@ -127,16 +148,46 @@ def interval_over_seeds(gains: Sequence[Gains]) -> tuple[float, float]:
     without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals contain the true value;
     this module's test prints each. With two seeds the intervals are wide.
     """
-    from scipy.special import stdtrit
 
-    means = np.concatenate([block.mean(axis=1) for block in gains])
-    seeds, mean = len(means), float(means.mean())
-    weights = [(len(block) / seeds) ** 2 for block in gains]
-    of_images = sum(w * variance_of_mean(block.mean(axis=0)) for w, block in zip(weights, gains, strict=True))
-    shared = sum(w * _shared(block) for w, block in zip(weights, gains, strict=True))
-    of_seeds = float(stdtrit(seeds - 1, 0.975)) ** 2 * float(means.var(ddof=1)) / seeds
-    half = max(of_seeds + Z95**2 * shared, Z95**2 * of_images) ** 0.5
-    return max(-1.0, mean - half), min(1.0, mean + half)  # accuracies cannot differ by more
+    mean: float
+    n_seeds: int
+    of_seeds: float  # V_seeds / S
+    shared: float
+    of_images: float
+
+    @classmethod
+    def of(cls, gains: Sequence[Gains]) -> "Variation":
+        """Each block of `gains` holds seeds evaluated on the same images."""
+        means = np.concatenate([block.mean(axis=1) for block in gains])
+        blocks = [((len(block) / len(means)) ** 2, block) for block in gains]
+        return cls(
+            mean=float(means.mean()),
+            n_seeds=len(means),
+            of_seeds=float(means.var(ddof=1)) / len(means),
+            shared=sum(weight * _shared(block) for weight, block in blocks),
+            of_images=sum(weight * variance_of_mean(block.mean(axis=0)) for weight, block in blocks),
+        )
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """At 95%."""
+        half = self._half_width(0.05)
+        return max(-1.0, self.mean - half), min(1.0, self.mean + half)  # accuracies cannot differ by more
+
+    @property
+    def p_value(self) -> float:
+        low, high = math.log(SMALLEST), 0.0
+        for _ in range(60):  # bisection: wider intervals belong to smaller p
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._half_width(math.exp(middle)) < abs(self.mean) else (middle, high)
+        return math.exp(high)
+
+    def _half_width(self, p: float) -> float:
+        """Of the interval that misses the true value with probability `p`."""
+        from scipy.special import ndtri, stdtrit
+
+        t, z = float(stdtrit(self.n_seeds - 1, 1 - p / 2)), float(ndtri(1 - p / 2))
+        return float(max(t**2 * self.of_seeds + z**2 * self.shared, z**2 * self.of_images) ** 0.5)
 
 
 def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64]:

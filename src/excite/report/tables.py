@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from excite.evaluation.comparison import PairedDifference
+from excite.evaluation.comparison import PairedDifference, holm
 from excite.report.estimates import doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.rows import CLEAN, Mean, PublishedAccuracy, Row, Summary, at_full_scale, summarize, tidy
@@ -31,6 +31,10 @@ MEDIAN = (
 DIFFERENCE = (
     "Δ: points gained on the baseline, paired by test image and seed, with a 95% interval that covers the variation of "
     "both (with one seed, of the images only)."
+)
+ADJUSTED = (
+    "p (Holm): the probability of a difference at least this large under the attack that decides if there is none, "
+    "adjusted for the {} comparisons in this table."
 )
 FURTHER_WEIGHTS = {
     "best": "best: with the weights that were best on held-out training images.",
@@ -118,20 +122,20 @@ class StudyTable:
 def study_table(rows: Sequence[Row]) -> StudyTable:
     """Mean ± standard deviation over seeds, or Wilson's interval for one seed; see the notes below the table."""
     summaries = summarize(rows)
-    marks = _marks(summaries)
+    marks, adjusted = _marks(summaries), _adjusted(summaries)
     by_arm = groupby(summaries, key=lambda summary: (summary.first.group, summary.first.name))
     arms = [{summary.first.images: summary for summary in same} for _, same in by_arm]
     return StudyTable(
-        columns=_columns(arms, marks),
+        columns=_columns(arms, marks, adjusted),
         arms=arms,
-        records=[record(summary, marks.get(summary)) for summary in summaries],
-        legend=list(_legend(arms)),
+        records=[record(summary, marks.get(summary), adjusted.get(summary)) for summary in summaries],
+        legend=list(_legend(arms, len(adjusted))),
         warnings=list(_warnings([arm[CLEAN] for arm in arms])),
         verdict=conclude(rows),
     )
 
 
-def record(summary: Summary, mark: str | None) -> dict[str, Any]:
+def record(summary: Summary, mark: str | None, adjusted: float | None) -> dict[str, Any]:
     """A row of CSV and JSON: numbers in full, accuracies and differences in %. docs/tables.md describes the fields."""
     row, experiment, estimates = summary.first, summary.first.group.experiment, summary.estimates
     attack = experiment.attacks.get(row.images)  # None if only another experiment of the table ran it
@@ -167,6 +171,8 @@ def record(summary: Summary, mark: str | None) -> dict[str, Any]:
         **_values(summary.accuracy(), mean="accuracy", deviation="deviation", low="low", high="high"),
         **_difference("difference", difference),
         "difference_seeds": difference.seeds if difference else None,
+        "p_value": difference.p_value if difference else None,
+        "p_adjusted": adjusted,
         "mark": mark,
         "doubted": summary.doubted(),
         **_values(published, mean="paper", deviation="paper_deviation"),
@@ -242,7 +248,21 @@ def _marks(summaries: Sequence[Summary]) -> dict[Summary, str]:
     return marks
 
 
-def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, list[Cell]]:
+def _adjusted(summaries: Sequence[Summary]) -> dict[Summary, float]:
+    """The adjusted p-value of each arm but controls, under the attack that decides."""
+    compared = {
+        summary: difference.p_value
+        for summary in summaries
+        if summary.first.images == summary.first.group.experiment.deciding
+        and not summary.first.arm.arm.control
+        and (difference := summary.difference())
+    }
+    return dict(zip(compared, holm(list(compared.values())), strict=True))
+
+
+def _columns(
+    arms: Sequence[Arm], marked: Mapping[Summary, str], adjusted: Mapping[Summary, float]
+) -> dict[str, list[Cell]]:
     """A column is left out where it would say nothing: the objective, settings, medians, the paper's numbers …"""
     clean = [arm[CLEAN] for arm in arms]
     images = list(arms[0]) if arms else [CLEAN]
@@ -269,6 +289,9 @@ def _columns(arms: Sequence[Arm], marked: Mapping[Summary, str]) -> dict[str, li
     further = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
     further = {title: column for title, column in further.items() if set(column) - {EMPTY}}
     further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
+    if adjusted:
+        by_arm = [[adjusted[summary] for summary in arm.values() if summary in adjusted] for arm in arms]
+        further["p (Holm)"] = [f"{p_values[0]:.2g}" if p_values else EMPTY for p_values in by_arm]
     for weights in _shown_weights(clean):
         further |= {f"{weights}: {on} %": [accuracy_text(arm[on], weights) for arm in arms] for on in images}
         further |= {f"{weights}: Δ {on}": [difference_text(arm[on], weights) for arm in arms] for on in images}
@@ -345,7 +368,7 @@ def _published_settings(summary: Summary) -> str:
     return f"{row.constant:g}, ({row.n_maxima}, {row.n_points}), {row.epochs}, {row.batch_size}"
 
 
-def _legend(arms: Sequence[Arm]) -> Iterator[str]:
+def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
     clean = [arm[CLEAN] for arm in arms]
     if any(summary.n_evaluated > 1 for summary in clean):
         yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
@@ -355,6 +378,8 @@ def _legend(arms: Sequence[Arm]) -> Iterator[str]:
     if any(summary.medians for arm in arms for summary in arm.values()):
         yield MEDIAN
     yield DIFFERENCE
+    if n_compared:
+        yield ADJUSTED.format(n_compared)
     yield from (FURTHER_WEIGHTS[weights] for weights in _shown_weights(clean))
     if any(summary.estimates and not summary.trusted for summary in clean):
         yield "L with a question mark: the data do not identify it, or trainings contradict it."

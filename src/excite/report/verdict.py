@@ -19,10 +19,10 @@ from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, p
 from excite.runs.arms import Arm, arm_named, in_order
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
-# Where larger rates helped, see docs/results.md: unfinished training in large batches, and overfitting.
-LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images
+LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images, below which a training has not finished
 OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
 BETTER_FITTED = 0.01  # share of the training images
+MANY = 5  # comparisons, among which a false alarm is likely enough to be mentioned
 
 
 class Effect(StrEnum):
@@ -183,6 +183,7 @@ def conclude(rows: Sequence[Row]) -> Verdict:
     arms = [finding for finding in compared if not arm_named(finding.name).control]
     fitted = _train_accuracy(only, BASELINE)
     facts = {
+        "MANY": MANY,
         "runs": runs,
         "compared": compared,
         "arms": arm_names(only),
