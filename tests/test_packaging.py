@@ -82,9 +82,12 @@ def test_every_installed_package_declares_a_permissive_license() -> None:
             metadata = importlib.metadata.metadata(package)
         except importlib.metadata.PackageNotFoundError:  # of an extra
             continue
-        classifiers = [line for line in metadata.get_all("Classifier", []) if line.startswith("License")]
-        whole_text_or_name = metadata.get("License", "").partition("\n")[0]
-        declared = " ".join([metadata.get("License-Expression", ""), whole_text_or_name, *classifiers])
+        fields = [
+            *metadata.get_all("License-Expression", []),
+            *(name_or_text.partition("\n")[0] for name_or_text in metadata.get_all("License", [])),
+            *(line for line in metadata.get_all("Classifier", []) if line.startswith("License")),
+        ]
+        declared = " ".join(fields)
         assert PERMISSIVE.search(declared), package
         assert "GPL" not in declared, package
 
