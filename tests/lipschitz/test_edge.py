@@ -181,6 +181,14 @@ def test_l_is_the_95_percent_bound_on_2_over_the_rate_at_which_95_percent_of_tra
     assert noisy_estimate.convergence == pytest.approx(curve.survival([star / 2, star], longer=8))
 
 
+@pytest.mark.parametrize(("runs", "identified"), [(7, False), (8, True)])
+def test_l_is_identified_once_the_threshold_is_known_within_a_factor_2(runs: int, identified: bool) -> None:
+    estimate = find_edge(noisy(0.5), budget=runs * STEPS, steps=STEPS)
+    low, high = curve_of(estimate).interval()
+    assert 1.5 < high / low < 2.5
+    assert estimate.identified == (high / low <= 2) == identified
+
+
 def test_the_search_ends_once_the_threshold_is_known_within_a_factor_1_5(noisy_estimate: LipschitzEstimate) -> None:
     (low, high), (low_before, high_before) = (curve_of(noisy_estimate, runs).interval() for runs in (None, -1))
     assert high / low <= 1.5 < high_before / low_before

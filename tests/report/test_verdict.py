@@ -13,6 +13,7 @@ from excite.report.formats import points
 from excite.report.rows import tidy
 from excite.report.verdict import Effect, Verdict, compare_arms, conclude
 from excite.runs.folder import RunFolder
+from excite.runs.records import Certified
 
 ONE_SEED = "one training per arm"
 ATTACK = "PGD_20 ε=1/255"  # what `write_run` puts into the experiment
@@ -144,6 +145,18 @@ def test_judges_the_l_of_every_arm(write_run: WriteRun) -> None:
     assert "unused" not in text
 
 
+@pytest.mark.parametrize(("slopes", "told"), [((10.1, 12.5), True), ((10.0, 10.0), False)])
+def test_says_where_recorded_slopes_exceed_one_over_the_rate(
+    write_run: WriteRun, slopes: tuple[float, float], told: bool
+) -> None:
+    """The rate is 0.1. The slopes that are told are those of the first seed."""
+    runs = [write_run(arms(40, 60), changes=[f"seed={seed}"]) for seed in range(2)]
+    for run, slope in zip(runs, slopes, strict=True):
+        Certified(1, 0, 0, 1, slope, None, None, None, "").save(run.arm("poe").certificate_file)
+    text = str(verdict(*runs))
+    assert ("theorem" in text, "10.1" in text, "12.5" in text) == (told, told, False)
+
+
 def test_mentions_attacks_that_disagree(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60))
     experiment = run.experiment
@@ -166,6 +179,9 @@ def test_mentions_best_weights_that_disagree(write_run: WriteRun) -> None:
     both["baseline"]["best"], both["poe"]["best"] = evaluation(60), evaluation(40)
     found = verdict(*(write_run(both, changes=[f"seed={seed}"]) for seed in range(3)))
     assert any("best weights" in caution and "−20.0" in caution for caution in found.cautions)
+    both["baseline"]["best"], both["poe"]["best"] = evaluation(41), evaluation(40)  # reversed, but not clearly
+    found = verdict(*(write_run(both, changes=[f"seed={seed}"]) for seed in range(3)))
+    assert not any("best weights" in caution for caution in found.cautions)
 
 
 def test_counts_the_settings_of_a_sweep(write_run: WriteRun) -> None:
@@ -198,7 +214,9 @@ def test_mentions_an_arm_that_helped_and_fitted_better(
     both = arms(40, poe)
     both["baseline"]["train_accuracy"], both["poe"]["train_accuracy"] = 0.93, fitted
     cautions = verdict(write_run(both)).cautions
-    assert any("94.1%" in caution and "93.0%" in caution and "`batch`" in caution for caution in cautions) == told
+    assert (
+        any(f"{fitted:.1%}" in caution and "93.0%" in caution and "`batch`" in caution for caution in cautions) == told
+    )
 
 
 def test_does_not_recommend_a_trained_control(write_run: WriteRun) -> None:

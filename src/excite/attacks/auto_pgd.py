@@ -202,9 +202,8 @@ class _Climbers:
         self.gradient = self.best_gradient = torch.zeros_like(x)
         self.step = zeros + step
         self.loss = zeros  # at the point; the first loss is compared with zero, as in the authors' code
-        self.best_loss = zeros - math.inf
-        self.checked_loss = zeros  # the best one at the last checkpoint
-        self.halved = zeros == 0  # whether the step was halved at the last checkpoint; the start counts as halved
+        self.best_loss = self.checked_loss = zeros - math.inf  # so far, and at the last checkpoint
+        self.halved = zeros != 0  # whether the step was halved at the last checkpoint
         self.rises = zeros  # of the loss, since the last checkpoint
 
     def keep(self, chosen: Tensor) -> None:
