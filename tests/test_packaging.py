@@ -1,5 +1,6 @@
 """The package as others get it: a small wheel with everything in it, complete metadata, no repository needed."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -9,12 +10,37 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import excite
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PINS = [
+    line
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
 LARGEST_WHEEL = 2_000_000  # bytes
+COMPROMISED = {"lightning": ("2.6.2", "2.6.3")}
+PERMISSIVE = re.compile(r"\b(MIT|\d?BSD|Apache|PSF|Python Software Foundation|ISC|MPL|Mozilla)\b")
+MEANT = {  # in the wheel, besides modules and experiments
+    "excite/data/assets/README.md",
+    "excite/data/assets/mnist-sample.npz",
+    "excite/py.typed",
+    "excite/report/published.toml",
+    "excite/report/templates/page.css",
+    "excite/report/templates/page.html.j2",
+    "excite/report/templates/page.js",
+    "excite/report/templates/verdict.j2",
+    *(
+        f"excite-{excite.__version__}.dist-info/{name}"
+        for name in (
+            *("METADATA", "RECORD", "WHEEL", "entry_points.txt"),
+            *("licenses/LICENSE", "licenses/LICENSES/CC-BY-SA-3.0.txt"),
+        )
+    ),
+}
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -36,12 +62,42 @@ def test_running_needs_no_tools_of_development() -> None:
 
 
 def test_every_dependency_is_pinned() -> None:
-    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = names([line for line in pins if line and not line.startswith("#")])
     extras = PROJECT["optional-dependencies"].values()
     wanted = names(PROJECT["dependencies"]).union(*map(names, extras)) - {"excite"}
-    assert wanted <= pinned
-    assert not [line for line in pins if "+" in line and not line.startswith("#")], "no local versions"
+    assert wanted <= names(PINS)
+    assert not [line for line in PINS if "+" in line], "no local versions"
+
+
+def test_compromised_releases_are_excluded() -> None:
+    lines = [line for extra in PROJECT["optional-dependencies"].values() for line in extra]
+    for requirement in map(Requirement, PROJECT["dependencies"] + lines):
+        for version in COMPROMISED.get(requirement.name, ()):
+            assert version not in requirement.specifier
+            assert f"{requirement.name}=={version}" not in PINS
+
+
+def test_every_installed_package_declares_a_permissive_license() -> None:
+    for package in names(PINS) - {"docutils"}:  # which names the GPL for one file
+        try:
+            metadata = importlib.metadata.metadata(package)
+        except importlib.metadata.PackageNotFoundError:  # of an extra
+            continue
+        fields = [
+            *metadata.get_all("License-Expression", []),
+            *(name_or_text.partition("\n")[0] for name_or_text in metadata.get_all("License", [])),
+            *(line for line in metadata.get_all("Classifier", []) if line.startswith("License")),
+        ]
+        declared = " ".join(fields)
+        assert PERMISSIVE.search(declared), package
+        assert "GPL" not in declared, package
+
+
+def test_the_images_keep_their_license() -> None:
+    assert PROJECT["license"] == "MIT AND CC-BY-SA-3.0"
+    files = [file for pattern in PROJECT["license-files"] for file in ROOT.glob(pattern)]
+    texts = [file.read_text(encoding="utf-8") for file in files]
+    for title in ("MIT License", "Attribution-ShareAlike 3.0 Unported"):
+        assert any(title in text for text in texts), title
 
 
 def test_the_citation_names_this_version() -> None:
@@ -55,8 +111,8 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.stat().st_size < LARGEST_WHEEL
     shipped = zipfile.ZipFile(wheel).namelist()
-    assert "excite/py.typed" in shipped
-    assert not [name for name in shipped if name.startswith("tests/")]
+    others = {name for name in shipped if not re.fullmatch(r"excite/([\w/]+\.py|runs/experiments/[\w-]+\.toml)", name)}
+    assert others == MEANT
     environment = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -3,8 +3,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
+import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -131,3 +132,8 @@ def test_a_buffer_is_put_back_also_where_a_pass_replaces_it() -> None:
         model(torch.ones(3, 2))
         assert model.mean.any()
     assert all(buffer is before[name] and not buffer.any() for name, buffer in model.named_buffers())
+
+
+def test_random_examples_are_the_same_every_time_unless_exploring(pytestconfig: pytest.Config) -> None:
+    exploring = pytestconfig.getoption("--hypothesis-profile") == "explore"
+    assert settings().derandomize is not exploring

@@ -9,8 +9,8 @@ from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from torch import Tensor, nn
 
 from excite.attacks import fast_inference
-from excite.attacks.auto_pgd import APGD, Variant, checkpoints
-from excite.attacks.protocol import Norm
+from excite.attacks.auto_pgd import APGD, Variant, _clearly_wrong, _Climbers, checkpoints
+from excite.attacks.protocol import Norm, distance
 
 EPS: dict[Norm, float] = {"linf": 0.01, "l2": 0.12}
 
@@ -79,3 +79,62 @@ def test_whoever_is_fooled_leaves(convnet: nn.Module, images: Tensor, labels: Te
 def test_checkpoints_come_closer() -> None:
     assert checkpoints(10) == list(range(2, 11))
     assert checkpoints(1) == [1]
+
+
+def climbed(first_loss: float, *windows: list[float]) -> _Climbers:
+    """One example with a step of 1 after these losses, at the points 0, 1, 2 …; a checkpoint follows each window."""
+    x = torch.zeros(1, 1)
+    climbers = _Climbers(x, x, x, x, step=1.0)
+    climbers.arrive(torch.tensor([first_loss]), x, first=True)
+    for losses in windows:
+        for loss in losses:
+            climbers.point = climbers.point + 1
+            climbers.arrive(torch.tensor([loss]), 2 * climbers.point, first=False)
+        climbers.adapt_steps(len(losses))
+    return climbers
+
+
+@pytest.mark.parametrize(
+    ("first_loss", "windows", "step", "point"),
+    [
+        (0.0, [[1.0, 2.0, 3.0, 2.5]], 0.5, 3),  # it rose on three of four steps
+        (0.0, [[1.0, 2.0, 3.0, 3.0]], 0.5, 3),
+        (0.0, [[1.0, 2.0, 3.0, 4.0]], 1.0, 4),
+        (-1.0, [[-5.0, -4.0, -3.0, -2.5, -2.0]], 1.0, 5),  # on four of five; the first checkpoint asks for no record
+        (0.0, [[1.0, 2.0, 3.0, 4.0], [-1.0, 0.0, 1.0, 2.0, 3.0]], 0.5, 4),  # the second one does,
+        (0.0, [[1.0, 2.0, 3.0, 2.5], [-1.0, 0.0, 1.0, 2.0, 2.75]], 0.5, 8),  # unless the first one halved the step
+        (0.0, [[1.0, 2.0, 3.0, 4.0], [3.0, 2.0, 1.0, 5.0]], 0.5, 8),
+    ],
+)
+def test_the_step_is_halved_where_the_loss_stalls(
+    first_loss: float, windows: list[list[float]], step: float, point: int
+) -> None:
+    found = climbed(first_loss, *windows)
+    assert (found.step.item(), found.point.item(), found.gradient.item()) == (step, point, 2 * point)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_an_example_that_withstands_is_moved_to_the_largest_loss_of_all_restarts(
+    convnet: nn.Module, images: Tensor, labels: Tensor, given: bool
+) -> None:
+    """The second restart begins at a random point, even where the first one was given."""
+    once, start = APGD("apgd-ce", 1e-3, iterations=2), images if given else None
+    runs = [attack(convnet, images, labels, None, start) for attack in (once, dataclasses.replace(once, restarts=2))]
+    with torch.no_grad():
+        losses = [torch.nn.functional.cross_entropy(convnet(x), labels, reduction="none") for x in (images, *runs)]
+    clean, after_one, after_two = losses
+    assert (after_one > clean).all()
+    assert (after_two >= after_one).all()
+    assert (after_two > after_one).any()
+
+
+@pytest.mark.parametrize("norm", get_args(Norm))
+def test_a_random_start_is_as_far_away_as_the_ball_allows(norm: Norm) -> None:
+    x = torch.full((4, 1, 3, 3), 0.5)
+    far = distance(APGD("apgd-ce", 0.1, norm)._random_start(x), x, norm=norm)
+    assert far.tolist() == pytest.approx([0.1] * 4, rel=1e-4)
+
+
+def test_an_example_that_rounding_may_have_fooled_stays() -> None:
+    logits = torch.tensor([[1.0, 1.0 + 1e-6], [0.0, 1.0], [1.0, 0.0]])
+    assert _clearly_wrong(logits, torch.zeros(3, dtype=torch.long)).tolist() == [False, True, False]

@@ -53,7 +53,8 @@ def test_compare_counts_pairs() -> None:
     result = compare(evaluation(one, one), evaluation(two, two), "pgd")
     assert (result.only_first, result.only_second, result.total) == (1, 2, 5)
     assert result.difference == pytest.approx(0.2)
-    assert result.interval[0] <= 0.2 <= result.interval[1]
+    half = Z95 * ((5 / 7 - 1 / 49) / 7) ** 0.5  # of −1, 1, 1, 0, 0, and of the 1 and −1 that are added
+    assert result.interval == pytest.approx((1 / 7 - half, 1 / 7 + half))
     assert "+20.00 points" in str(result)
 
 
@@ -116,6 +117,24 @@ def test_the_interval_by_hand(evaluated: Evaluated) -> None:
     assert found.difference == pytest.approx(0.5)
     assert found.interval == pytest.approx((0.5 - half, min(1.0, 0.5 + half)))
     assert found.seeds == 2
+
+
+def test_images_that_several_seeds_share_widen_the_interval() -> None:
+    """Two seeds on the same eight images, and a third one on others: 4, 4 and 6 of 8 gain."""
+    shared = np.array([[1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 0, 1, 0, 0, 0]], dtype=float)
+    alone = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], dtype=float)
+    # Means ½, ½, ¾: V_seeds = 1/48. Means over the seeds that share: 1, 1, 1, ½, ½, 0, 0, 0: V_mean = 1.5/7.
+    # Rest ±½ on two images, over 1 · 7 degrees of freedom: V_rest = 1/7. Two of three seeds share: a weight of (2/3)².
+    of_shared = (2 / 3) ** 2 * (1.5 / 7 - 1 / 7 / 2) / 8
+    half = (STUDENT[2] ** 2 / 48 / 3 + Z95**2 * of_shared) ** 0.5
+    assert interval_over_seeds([shared, alone]) == pytest.approx((7 / 12 - half, 7 / 12 + half))
+
+
+def test_shared_images_whose_gains_cancel_add_nothing() -> None:
+    """Each of nine images gains in one of three seeds: 4, 2 and 3 of them."""
+    gains = np.repeat(np.eye(3), [4, 2, 3], axis=1)
+    half = STUDENT[2] * (1 / 81 / 3) ** 0.5
+    assert interval_over_seeds([gains]) == pytest.approx((1 / 3 - half, 1 / 3 + half))
 
 
 def test_seeds_apart_leave_students_interval(evaluated: Evaluated) -> None:
@@ -232,6 +251,9 @@ def test_holm_rejects_what_its_steps_reject(p_values: list[float]) -> None:
 def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated) -> None:
     pairs = [(evaluated(50, 0), evaluated(50, 50)), (evaluated(50, 50), evaluated(50, 0))]
     assert paired_difference(pairs, ATTACK).interval == (-1.0, 1.0)
+    assert interval_over_seeds([np.array([[1.0], [0.0]])]) == (-1.0, 1.0)
+    low, high = compare(evaluated(1, 0, total=1), evaluated(1, 1, total=1), ATTACK).interval
+    assert -1 < low < high == 1
 
 
 def test_different_images_cannot_be_paired(evaluated: Evaluated) -> None:

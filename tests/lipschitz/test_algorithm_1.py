@@ -173,6 +173,21 @@ def test_the_authors_protocol_reports_where_their_optimizer_stopped() -> None:
     assert "optimizer stops" in str(found)
 
 
+def test_the_authors_protocol_identifies_nothing_even_where_the_fit_does() -> None:
+    slopes = 3 - np.random.default_rng(7).random(20_000) ** (1 / 2)
+    grid: dict[str, Any] = {"n_maxima": 300, "n_points": (400,), "initial_shapes": (1.0,), "bootstraps": 0}
+    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), protocol="authors", **grid)
+    assert found.details["fit"]["identified"]
+    assert not found.identified
+
+
+def test_the_interval_of_a_scale_contains_it_even_where_its_redraws_do_not() -> None:
+    slopes = np.exp(np.random.default_rng(6).normal(size=4000))
+    grid: dict[str, Any] = {"n_maxima": 30, "n_points": (40,), "initial_shapes": (1.0,), "bootstraps": 0, "seed": 8}
+    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), statistic="scale", **grid)
+    assert found.interval[0] == found.constant < min(found.details["redraws"])
+
+
 def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
     slopes = np.array([1.0, 2.0] * 20)
     found = estimate_from(

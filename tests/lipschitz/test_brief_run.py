@@ -32,6 +32,17 @@ def test_a_jump_from_which_a_run_recovers_is_forgiven() -> None:
     assert converged([train_briefly(iter(jumps), rate=0.1, steps=60)]) == [True]
 
 
+@pytest.mark.parametrize(("loss", "taken"), [(201.9, 5), (202.1, 2)])
+def test_a_rise_by_100_times_the_initial_loss_ends_a_run(loss: float, taken: int) -> None:
+    assert len(train_briefly([2.0, loss, 1.0, 1.0, 1.0], rate=0.1, steps=5).losses) == taken
+
+
+def test_longer_runs_are_judged_by_shorter_ones_but_not_the_other_way_round() -> None:
+    fell, stayed = ([BriefRun(0.1, (2.3, *[final] * 4), steps) for steps in (16, 64)] for final in (1.0, 2.2))
+    assert converged([fell[0], stayed[1]]) == [True, False]
+    assert converged([stayed[0], fell[1]]) == [True, True]
+
+
 def test_a_run_needs_nine_tenths_of_the_best_way_down() -> None:
     assert converged([run(0.2, 1.3), run(0.8, 1.39), run(0.8, 1.41)]) == [True, True, False]
 
@@ -43,18 +54,21 @@ def test_lower_rates_need_less_and_very_low_rates_only_a_loss_that_has_not_risen
 
 def test_all_runs_are_measured_from_the_same_initial_loss() -> None:
     """One batch says little about the loss before training: a lucky first batch decides nothing."""
-    assert converged([run(0.4, 1.3, initial=2.0), run(0.8, 1.3, initial=2.6)]) == [True, True]
+    runs = [run(0.4, 1.3, initial=2.0), run(0.8, 1.39, initial=2.6), run(0.8, 1.41)]
+    assert converged(runs) == [True, True, False]
 
 
 def test_a_difference_within_the_noise_of_the_best_run_is_no_failure() -> None:
     noisy = BriefRun(0.2, (2.3, 1.0, 1.6, 1.0, 1.6), 16)
     steady = run(0.2, 1.3)
-    assert converged([noisy, run(0.8, 1.5)])[1]
+    # The standard error is √(2 · 0.12 / 4) = 0.245, so a run needs 0.9 − 0.245 = 0.655.
+    assert converged([noisy, run(0.8, 1.63), run(0.8, 1.66)]) == [True, True, False]
     assert not converged([steady, run(0.8, 1.5)])[1]
 
 
 def test_if_no_loss_fell_those_that_rose_did_not_converge() -> None:
-    assert converged([run(0.1, 2.3), run(0.2, 2.5)]) == [True, False]
+    came_back = BriefRun(0.3, (2.3, 2.5, *[2.3] * 14), 16)
+    assert converged([run(0.1, 2.3), run(0.2, 2.5), came_back]) == [True, False, False]
 
 
 def test_a_run_that_falls_behind_may_recover() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from excite.errors import DivergedError, InputError
 from excite.lipschitz import LipschitzEstimate
-from excite.lipschitz.dose_response import DRIFT
+from excite.lipschitz.dose_response import DRIFT, DoseResponse
 from excite.lipschitz.edge import find_edge
 from excite.lipschitz.optimizers import largest_stable_rate
 
@@ -162,6 +162,38 @@ def test_if_the_budget_does_not_identify_l_it_grows_up_to_the_limit_and_says_so(
     assert said
 
 
+@pytest.fixture(scope="module")
+def noisy_estimate() -> LipschitzEstimate:
+    return find_edge(noisy(0.5), budget=40 * STEPS, steps=STEPS)
+
+
+def curve_of(estimate: LipschitzEstimate, runs: int | None = None) -> DoseResponse:
+    return DoseResponse(0.1, estimate.details["rates"][:runs], estimate.details["converged"][:runs])
+
+
+def test_l_is_the_95_percent_bound_on_2_over_the_rate_at_which_95_percent_of_trainings_converge(
+    noisy_estimate: LipschitzEstimate,
+) -> None:
+    curve = curve_of(noisy_estimate)
+    star = curve.rate_for(0.95, 0.05, longer=8)
+    assert noisy_estimate.constant == pytest.approx(2 / star)
+    assert noisy_estimate.interval[0] == pytest.approx(2 / curve.rate_for(0.95, 0.95, longer=8, rising=True))
+    assert noisy_estimate.convergence == pytest.approx(curve.survival([star / 2, star], longer=8))
+
+
+@pytest.mark.parametrize(("runs", "identified"), [(7, False), (8, True)])
+def test_l_is_identified_once_the_threshold_is_known_within_a_factor_2(runs: int, identified: bool) -> None:
+    estimate = find_edge(noisy(0.5), budget=runs * STEPS, steps=STEPS)
+    low, high = curve_of(estimate).interval()
+    assert 1.5 < high / low < 2.5
+    assert estimate.identified == (high / low <= 2) == identified
+
+
+def test_the_search_ends_once_the_threshold_is_known_within_a_factor_1_5(noisy_estimate: LipschitzEstimate) -> None:
+    (low, high), (low_before, high_before) = (curve_of(noisy_estimate, runs).interval() for runs in (None, -1))
+    assert high / low <= 1.5 < high_before / low_before
+
+
 def test_an_identified_l_does_not_use_the_limit() -> None:
     assert find_edge(descent(4.0), budget=8 * STEPS, limit=800 * STEPS, steps=STEPS).details["spent"] <= 8 * STEPS
 
@@ -262,6 +294,8 @@ def test_runs_become_longer_where_luck_decides() -> None:
 def test_runs_as_long_as_a_training_need_no_margin() -> None:
     short, whole = (find_edge(descent(4.0), budget=8 * STEPS, steps=STEPS, whole=k * STEPS) for k in (8, 1))
     assert whole.learning_rate(2) > 1.3 * short.learning_rate(2)
+    longer = find_edge(descent(4.0), budget=8 * STEPS, steps=STEPS, whole=STEPS // 2)
+    assert longer.learning_rate(2) == whole.learning_rate(2)
     assert whole.learning_rate(2) < 0.5  # the largest stable rate
 
 

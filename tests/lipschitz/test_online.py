@@ -138,6 +138,28 @@ def test_a_rung_breaks_below_nine_tenths_of_the_best_rungs_way_down(reached: flo
     assert [ladder.observe(2.0 - reached) for _ in range(4)][-1] == advice
 
 
+@pytest.mark.parametrize(("mean", "advice"), [(1.17, "keep"), (1.19, "roll back")])
+def test_a_difference_within_the_noise_of_a_rung_is_no_break(mean: float, advice: str) -> None:
+    """The best rung has come down by 1 from 2, so 1.1 would do; the standard error is √(2 · 0.0133 / 4) = 0.082."""
+    ladder = Climb(rate=0.1, rung=8, multiple=1.0)
+    for loss in (2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0, 1.0):
+        ladder.observe(loss)
+    assert ladder.best == 1.0
+    assert [ladder.observe(mean + sign * 0.1) for sign in (1, -1) * 4][-1] == advice
+
+
+@pytest.mark.parametrize(("loss", "advice"), [(1.79, "keep"), (1.81, "go on")])
+def test_a_loss_that_fell_by_a_tenth_has_learned(loss: float, advice: str) -> None:
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    assert [ladder.observe(value) for value in (2.0, 2.0, loss, loss)][-1] == advice
+
+
+@pytest.mark.parametrize(("loss", "advice"), [(199.9, "go on"), (200.1, "roll back")])
+def test_100_times_the_initial_loss_breaks_a_rung(loss: float, advice: str) -> None:
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    assert [ladder.observe(value) for value in (2.0, loss)][-1] == advice
+
+
 def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() -> None:
     ladder = Climb(rate=0.1, rung=4, multiple=1.0)
     assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
@@ -147,6 +169,10 @@ def test_on_the_initial_plateau_the_rate_grows_gently_and_no_weights_are_kept() 
     assert ladder.rate == pytest.approx(0.1)
     assert {ladder.observe(2.3) for _ in range(16)} == {"go on"}
     assert ladder.rate == pytest.approx(0.1)  # it has broken above
+    ladder = Climb(rate=0.1, rung=4, multiple=1.0)
+    for _ in range(4 * (MOST_RUNGS + 4)):
+        ladder.observe(2.3)
+    assert ladder.rate == pytest.approx(0.1 * 2 ** ((MOST_RUNGS - 1) / 4))
 
 
 def test_a_climb_that_never_breaks_ends_after_so_many_rungs() -> None:
@@ -268,3 +294,4 @@ def test_a_climb_that_broke_only_later_does_not_say_that_it_never_broke() -> Non
     online.after_step(1e9)
     assert f"but broke at {settled:.3g} too" in str(online.estimate)
     assert online.estimate.interval == (0.0, 2 / settled)
+    assert not online.estimate.identified

@@ -41,6 +41,8 @@ def test_gumbel_samples_are_reported_as_not_identified() -> None:
     assert np.mean([not fit.identified for fit in fits]) >= 0.9
     for fit in fits:
         assert fit.identified == (math.isfinite(fit.interval[1]) and fit.endpoint is not None)
+    levels = [fit.return_level for fit in fits if fit.return_level is not None]
+    assert np.median(levels) == pytest.approx(-math.log(-math.log(1 - 1 / 1000)), rel=0.03)
 
 
 def test_clear_endpoints_are_identified_and_given_back() -> None:

@@ -68,6 +68,7 @@ def test_guessing_neither_helps_nor_hurts(write_run: WriteRun) -> None:
     seeds = [run, write_run(arms(0, 1, largest={"evaluation": evaluation(1)}), changes=["seed=1"])]
     (_, largest) = compare_arms(tidy(seeds))
     assert largest.failures == "1 of 2 seeds learned nothing"
+    assert largest.effect is Effect.UNCLEAR
 
 
 def test_does_not_compare_with_a_guessing_baseline(write_run: WriteRun) -> None:
@@ -76,6 +77,9 @@ def test_does_not_compare_with_a_guessing_baseline(write_run: WriteRun) -> None:
         tidy([write_run({"baseline": guesses, "poe": {"evaluation": evaluation(60)}, "placebo": guesses})])
     )
     assert (poe.effect, placebo.effect) == (Effect.BASELINE_LEARNED_NOTHING, Effect.BOTH_LEARNED_NOTHING)
+    once = [{"baseline": guesses, "poe": guesses}, {"baseline": {"evaluation": evaluation(60)}, "poe": guesses}]
+    runs = [write_run(found, changes=[f"seed={seed}"]) for seed, found in enumerate(once)]
+    assert compare_arms(tidy(runs))[0].effect is Effect.LEARNED_NOTHING
 
 
 def test_a_grid_search_is_an_arm_like_others(write_run: WriteRun) -> None:

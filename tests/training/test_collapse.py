@@ -19,7 +19,7 @@ from excite.files import read_json, write_json
 from excite.objectives import standard_loss
 from excite.schedules import constant
 from excite.training import TrainingHistory, read_metrics, resumable, train
-from excite.training.collapse import diagnose, highest_by_chance, measured_by
+from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
 from tests.training.stopped import StopAfter, same_weights
 
 Train = Callable[..., tuple[nn.Module, object]]
@@ -42,6 +42,28 @@ def test_lost_runs_are_named(losses: list[float], message: str) -> None:
 @pytest.mark.parametrize("losses", [[2.3], [2.31, 2.305, 2.3], [2.2, 2.29], [0.5, 1.5], [1.0, 0.1]])
 def test_slow_and_noisy_runs_are_not(losses: list[float]) -> None:
     assert diagnose(losses, 2.3) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "options", "lost"),
+    [  # initial loss 2
+        ([2.05], {}, True),  # 2% above it is 2.04
+        ([2.03], {}, False),
+        ([1.79, 2.0], {}, True),  # 10% below it is 1.8
+        ([1.81, 2.0], {}, False),
+        ([1.0, 1.97], {}, True),  # back within 2%
+        ([1.0, 1.95], {}, False),
+        ([1.9, 1.0, 2.0], {}, True),  # learned in between
+        ([2.6], {"steps": 50}, True),
+        ([2.6], {"steps": 49}, False),
+        ([2.6], {"images": 5000}, True),
+        ([2.6], {"images": 4999}, False),
+        ([2.6], {"ending": 2.01}, True),
+        ([2.6], {"ending": 2.0}, False),
+    ],
+)
+def test_where_a_collapse_begins(losses: list[float], options: dict[str, Any], lost: bool) -> None:
+    assert (diagnose(losses, 2.0, **options) is not None) is lost
 
 
 def test_short_epochs_are_judged_together() -> None:
@@ -98,7 +120,8 @@ def test_what_a_first_batch_does_not_tell_guessing_does() -> None:
     guessing = math.log(10)
     assert measured_by(0.3, None, 64)[0] == 0.3
     assert measured_by(0.3, guessing, 1000)[0] == guessing
-    assert measured_by(2.2, guessing, 8)[0] == guessing
+    assert measured_by(2.2, guessing, 63)[0] == guessing
+    assert measured_by(2.2, guessing, 64)[0] == 2.2
     assert measured_by(2.5, guessing, 8)[0] == 2.5
 
 
@@ -121,6 +144,8 @@ def test_chance_allows_four_standard_errors_above_the_estimated_start() -> None:
         ([2.3, 2.3], [2.4, 2.3]),  # the first batch costs more
         ([2.3, 2.3, 2.3], [2.3, 2.4, 2.4]),  # all of them together do
         ([2.3, 2.9, 2.9], [2.3, 2.4, 2.5]),  # the steps after the first one did
+        ([2.0, 2.0], [2.06, 2.002]),  # the first batch costs 3% more, their mean 1.6%
+        ([2.0, 2.0], [2.0, 1.88]),  # the first batch costs the same, the mean 3% less
         ([2.3, 2.3], [2.3, math.inf]),
         ([2.3, 2.3], [math.nan, 2.3]),
         ([-2.3, -2.3], [-2.2, -2.3]),
@@ -257,6 +282,19 @@ def test_a_lucky_first_batch_makes_no_collapse(batch_size: int) -> None:
 def test_a_fitted_network_that_is_ruined_is_a_collapse() -> None:
     with pytest.raises(DivergedError, match=r"0\.693"):
         fine_tune(64, 1e3)
+
+
+def test_only_parameters_must_be_finite() -> None:
+    """Masks may be infinite, and so may what an optimizer remembers."""
+    model = nn.Linear(1, 1)
+    model.register_buffer("mask", torch.tensor([-math.inf]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    remembered = optimizer.state[model.weight]["momentum_buffer"] = torch.full((1, 1), math.inf)
+    assert broken_number(model, optimizer) is None
+    remembered.fill_(math.nan)
+    assert "momentum_buffer" in (broken_number(model, optimizer) or "")
+    model.get_buffer("mask").fill_(math.nan)
+    assert "mask" in (broken_number(model, optimizer) or "")
 
 
 def test_the_loss_of_an_objective_of_ones_own_is_measured_by_its_first_batch(train_lenet: Train) -> None:

@@ -202,9 +202,8 @@ class _Climbers:
         self.gradient = self.best_gradient = torch.zeros_like(x)
         self.step = zeros + step
         self.loss = zeros  # at the point; the first loss is compared with zero, as in the authors' code
-        self.best_loss = zeros - math.inf
-        self.checked_loss = zeros  # the best one at the last checkpoint
-        self.halved = zeros == 0  # whether the step was halved at the last checkpoint
+        self.best_loss = self.checked_loss = zeros - math.inf  # so far, and at the last checkpoint
+        self.halved = zeros != 0  # whether the step was halved at the last checkpoint
         self.rises = zeros  # of the loss, since the last checkpoint
 
     def keep(self, chosen: Tensor) -> None:
@@ -224,9 +223,7 @@ class _Climbers:
         self.best_loss = torch.where(better, loss, self.best_loss)
         self.best_point = torch.where(per_image(better, self.x), self.point, self.best_point)
         self.best_gradient = torch.where(per_image(better, self.x), gradient, self.best_gradient)
-        if first:
-            self.checked_loss = self.best_loss
-        else:
+        if not first:
             self.rises = self.rises + (loss > self.loss)
             self.loss = loss
 
