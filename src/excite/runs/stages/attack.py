@@ -154,16 +154,17 @@ def _read_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no file {path}.")
     try:
         if path.suffix == ".safetensors":
-            state: dict[str, Any] = safetensors.torch.load(path.read_bytes())
+            state: Any = safetensors.torch.load(path.read_bytes())
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CorruptFileError(
             f"Cannot read weights from {path} ({error}). Save a state_dict as .safetensors or with torch.save."
         ) from error
-    if not isinstance(state, dict):
-        raise CorruptFileError(f"{path} holds a {type(state).__name__}, not a state_dict. Save model.state_dict().")
-    return state.get("state_dict", state)  # type: ignore[no-any-return]
+    named = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
+        raise CorruptFileError(f"{path} does not hold a state_dict, tensors by name. Save model.state_dict().")
+    return named
 
 
 def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
