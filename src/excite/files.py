@@ -74,7 +74,7 @@ def _write_errors(path: Path, state: str = "The previous contents are unchanged"
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "requested and" in str(error)  # by numpy
         problem = "No room left to write" if full else "Cannot write"
         cure = "Free some space" if full else "Make sure the disk is writable"
         raise ExciteError(
