@@ -81,8 +81,8 @@ class StudyTable:
             return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
 
         keys, text = list(self.records[0]) if self.records else [], io.StringIO()
-        rows = [keys, *([record.get(key) for key in keys] for record in self.records)]
-        csv.writer(text, lineterminator="\n").writerows(map(cell, row) for row in rows)
+        rows: list[list[Any]] = [keys, *([record.get(key) for key in keys] for record in self.records)]
+        csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
         return text.getvalue().rstrip("\n")
 
     def to_json(self) -> dict[str, Any]:

@@ -38,12 +38,18 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, c
 
 def certify(arm: ArmFolder) -> None:
     """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
+    if certificate := certificate_of(arm):
+        certificate.save(arm.certificate_file)
+
+
+def certificate_of(arm: ArmFolder) -> Certified | None:
+    """Compute the arm's certificate from its trace."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
-        return
+        return None
     path, slopes = certify_path(trace), smoothness(trace, math.inf)
     excitation = path.excitation
-    Certified(
+    return Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
         acute=int(path.angles.holds.sum()),
@@ -53,7 +59,7 @@ def certify(arm: ArmFolder) -> None:
         fastest=excitation.largest if excitation else None,
         mean_rate=excitation.mean_rate if excitation else None,
         conclusion=str(path),
-    ).save(arm.certificate_file)
+    )
 
 
 def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
