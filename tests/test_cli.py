@@ -1,5 +1,6 @@
 """The command line as people meet it: its output and exit codes; a whole run and what is stopped in real processes."""
 
+import io
 import json
 import os
 import pty
@@ -15,7 +16,7 @@ import click
 import pytest
 
 import excite
-from excite.cli import cli
+from excite.cli import cli, main
 from tests.command_line import call, call_process, start
 
 SHORT = [
@@ -62,6 +63,31 @@ def test_broken_pipe_exits_with_141() -> None:
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_what_an_encoding_lacks_is_escaped(finished: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "cp1252"))
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(finished[0] / "runs/mnist-sample")])
+    text = written.getvalue().decode("cp1252")
+    assert not end.value.code
+    assert r"rate \u03b7" in text
+    assert "---" in text
+    assert re.search(r" -\d+\.\d+", text)  # a minus sign
+
+
+def test_a_closed_stdout_is_no_error(finished: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(finished[0] / "runs/mnist-sample")])
+    assert not end.value.code
+
+
+def test_no_file_gets_the_number_of_a_closed_stdout() -> None:
+    imports = "import os, sys; os.close(1)\nfrom excite.cli import main\n"
+    code = f"{imports}try: main(['-h'])\nexcept SystemExit: sys.exit(os.dup(0))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode > 2
 
 
 def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:

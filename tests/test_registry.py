@@ -4,7 +4,7 @@ from typing import Any, Literal
 import pytest
 
 from excite.errors import InputError
-from excite.registry import build, lookup
+from excite.registry import build, check_name, lookup, short_name
 
 
 def make(*, size: int, kind: Literal["a", "b"] = "a", steps: Sequence[int] = (), house: str = "") -> tuple[Any, ...]:
@@ -38,3 +38,13 @@ def test_lookup() -> None:
     assert lookup("thing", MAKERS, "make") is make
     with pytest.raises(InputError, match="Known: make"):
         lookup("thing", MAKERS, "nothing like it")
+
+
+def test_a_name_is_measured_as_the_file_system_does() -> None:
+    check_name("thing", 100 * "x")
+    for name in (101 * "x", 40 * "漢", ""):
+        with pytest.raises(InputError, match="100 bytes"):
+            check_name("thing", name)
+    assert short_name("short") == "short"
+    assert len(short_name(100 * "漢").encode()) <= 100
+    assert short_name(100 * "漢") != short_name(101 * "漢")

@@ -74,7 +74,7 @@ def _write_errors(path: Path, state: str = "The previous contents are unchanged"
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "requested and" in str(error)  # by numpy
         problem = "No room left to write" if full else "Cannot write"
         cure = "Free some space" if full else "Make sure the disk is writable"
         raise ExciteError(
@@ -104,10 +104,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_as(path: Path, kind: type[T]) -> T:
     """Read an object that `write_json` wrote as an instance of the dataclass `kind`; check every field."""
-    try:
+    with expected(path):
         return msgspec.convert(read_json(path), kind)
-    except msgspec.ValidationError as error:
-        raise CorruptFileError(f"{path} has unexpected contents: {error}. {_RESTORE}") from error
 
 
 def parse_json(path: Path) -> Any:
@@ -180,7 +178,7 @@ def expected(what: object) -> Iterator[None]:
     """Turn errors in building an object from a file's contents into a CorruptFileError that names the file."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, msgspec.ValidationError) as error:
         if isinstance(error, ExciteError):
             raise
         problem = f"the key {error} is missing" if isinstance(error, KeyError) else str(error)

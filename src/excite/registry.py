@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
@@ -11,20 +12,27 @@ from excite.quantities import number
 
 T = TypeVar("T")
 
-LONGEST_NAME = 100
+LONGEST_NAME = 100  # bytes: file systems allow 255, and several names may become one
 
 
 def check_name(kind: str, name: str, *, for_files: bool = True) -> None:
     """Refuse a name that would break a table or, with `for_files`, point to another folder."""
     problem = ""
-    if not 0 < len(name) <= LONGEST_NAME:
-        problem = f"a name has 1 to {LONGEST_NAME} characters, not {len(name)}"
+    if not 0 < (size := len(name.encode("utf-8", "replace"))) <= LONGEST_NAME:
+        problem = f"a name has 1 to {LONGEST_NAME} bytes, not {size} (a letter takes one to four)"
     elif not name.isprintable() or name != name.strip():
         problem = "a name must not contain line breaks or control characters, or begin or end with a space"
     elif for_files and (name in (".", "..") or "/" in name or "\\" in name):
         problem = "it becomes the name of a folder, so it must not be a path"
     if problem:
         raise InputError(f"The {kind} cannot be called {name[:LONGEST_NAME]!r}: {problem}. Give it another name.")
+
+
+def short_name(name: str) -> str:
+    """Return a name for a file; the end of one that is too long becomes a hash of the whole."""
+    whole = name.encode("utf-8", "replace")
+    cut = f"{whole[:80].decode(errors='ignore')}-{sha256(whole).hexdigest()[:16]}"
+    return name if len(whole) <= LONGEST_NAME else cut
 
 
 def lookup(kind: str, registry: Mapping[str, T], name: str) -> T:

@@ -9,9 +9,10 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from hashlib import sha256
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,10 +22,19 @@ from excite.errors import DivergedError, ExciteError, InputError, InterruptedRun
 from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
 from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
-from excite.registry import LONGEST_NAME
+from excite.registry import short_name
 from excite.runs.arms import OWN, arm_named
-from excite.runs.collection import check_not_a_run, seedless
-from excite.runs.experiment import Experiment, check_estimators, estimator_of, is_shared, is_wanted, with_values
+from excite.runs.collection import check_not_a_run
+from excite.runs.experiment import (
+    NOT_TRAINED,
+    Experiment,
+    check_estimators,
+    estimator_of,
+    is_shared,
+    is_wanted,
+    value_of,
+    with_values,
+)
 from excite.runs.folder import FURTHER, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.records import StoredEstimate
@@ -100,59 +110,68 @@ class Sweep:
         return "\n".join([f"{ended}, {len(lines)} failed, in {self.folder}", *lines])
 
 
-def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
-    """Return every combination of the experiment's `sweep` table by its run folder; `seeds` replaces its seeds.
+def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> Iterator[tuple[Path, Experiment]]:
+    """Return every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
 
-    If L is wanted though no arm needs it, one run alone estimates it: the first with the experiment's own values, or
-    else the first.
+    Combinations are made one at a time. If L is wanted though no arm needs it, one run alone estimates it: the first
+    with the experiment's own values, or else the first.
     """
     check_not_a_run(folder)
-    values = {key: options for key, options in experiment.sweep.items() if key != "seed"}
-    values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else list(range(seeds))
-    if empty := [key for key, options in values.items() if not options]:
-        raise InputError(f"The sweep over {', '.join(empty)} has no values: name some, or leave the key out.")
+    values: dict[str, Sequence[Any]] = {key: options for key, options in experiment.sweep.items() if key != "seed"}
+    values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else range(seeds)
     last_words = [key.rpartition(".")[2] for key in values]
     names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
-    runs: dict[Path, Experiment] = {}
-    for chosen in itertools.product(*values.values()):
-        path = folder / _folder_name(zip(names, chosen, strict=True))
-        if path in runs:
-            raise InputError(f"Two combinations of the sweep would share the folder {path}; name each value once.")
-        runs[path] = with_values(experiment, {"sweep": {}} | dict(zip(values, chosen, strict=True)))
-    if not is_wanted(experiment):
-        return runs
-    estimating = next((path for path, run in runs.items() if seedless(run) == seedless(experiment)), next(iter(runs)))
-    without = {"lipschitz.wanted": False}
-    return {path: run if path == estimating else with_values(run, without) for path, run in runs.items()}
+    words = [[_word(name, option) for option in values[key]] for key, name in zip(values, names, strict=True)]
+    for key, of_key in zip(values, words, strict=True):
+        if not of_key:
+            raise InputError(f"The sweep over {key} has no values: name some, or leave the key out.")
+        if same := next((word for word, count in Counter(of_key).items() if count > 1), None):
+            raise InputError(f"Two values of the sweep over {key} would share the folder {same}; name each value once.")
+        if any(f"{key}.".startswith(f"{unused}.") for unused in NOT_TRAINED):
+            raise InputError(f"A sweep over {key} would repeat the same trainings. Leave it out of the sweep.")
+    own = [value_of(experiment, key) for key in values]
+    first = [options[0] for options in values.values()]
+    has_own = all(value in options for value, options in zip(own[:-1], values.values(), strict=False))
+    estimating = (*(own if has_own else first)[:-1], first[-1])
+
+    def each() -> Iterator[tuple[Path, Experiment]]:
+        for chosen, name in zip(itertools.product(*values.values()), itertools.product(*words), strict=True):
+            changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
+            if is_wanted(experiment) and chosen != estimating:
+                changes["lipschitz.wanted"] = False
+            yield folder / short_name(",".join(name)), with_values(experiment, changes)
+
+    return each()
 
 
-def _folder_name(values: Iterable[tuple[str, Any]]) -> str:
-    """Return a name such as `batch_size-64,seed-0`; the end of a name that is too long becomes a hash of the whole."""
-    words = ((name, re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")) for name, value in values)
-    name = ",".join(f"{key}-{word}" for key, word in words)
-    return name if len(name) <= LONGEST_NAME else f"{name[:80]}-{sha256(name.encode()).hexdigest()[:16]}"
+def _word(name: str, value: object) -> str:
+    """Return one value as a part of a folder's name: `batch_size-64`."""
+    word = re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")
+    return f"{name}-{word}"
 
 
 def sweep(
-    runs: Mapping[Path, Experiment],
+    experiment: Experiment,
     folder: Path,
     *,
     console: Speaker,
+    seeds: int | None = None,
     arms: Iterable[str] = (),
     device: str | None = None,
     jobs_in: Shards = UNSHARED,
     shards: int | None = None,
 ) -> Sweep:
-    """Run all jobs of `runs` whose results are missing. A job that fails stops no other.
+    """Run all jobs of the experiment's combinations whose results are missing. A job that fails stops no other.
 
     `jobs_in` says where jobs run, by default in one process per GPU, or else per core. The attack of each job is
     divided among `shards` workers of the same engine.
     """
-    arms = tuple(arms)
-    for experiment in runs.values():  # before any folder is made
-        check_estimators(experiment, arms or experiment.arms)
-    opened = [Run(path, experiment, console=console, device=device, arms=arms) for path, experiment in runs.items()]
-    lists = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
+    arms, runs = tuple(arms), partial(combinations, experiment, folder, seeds)
+    for _, run in runs():  # before any folder is made
+        check_estimators(run, arms or run.arms)
+    for path, run in runs():  # no run is kept, because it holds its data
+        Run(path, run, console=console, device=device, arms=arms)
+    lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs())
     jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
     left = [
@@ -166,9 +185,10 @@ def sweep(
             for job, outcome in run_jobs(left, engine, device=device, shards=divided):
                 outcomes[job] = outcome
                 console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
-    for run in opened:
-        run.estimates_from_trace()
-    opened[0].show()  # the page of a study shows the images of its first run
+    for path, run in runs():
+        Run(path, run, console=console, device=device).estimates_from_trace()
+    path, run = next(runs())
+    Run(path, run, console=console, device=device).show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
 
 

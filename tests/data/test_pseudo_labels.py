@@ -232,6 +232,8 @@ def test_damaged_pseudo_labels_are_named(tmp_path: Path) -> None:
         load_extra(saved(path, **arrays))
     with pytest.raises(CorruptFileError, match=r"pseudo\.npz"):
         load_extra(saved(path, facts=np.array("{"), **arrays))
+    with pytest.raises(CorruptFileError, match="source"):
+        load_extra(saved(path, facts=np.array('{"source": 5, "sha256": "", "teacher": {}}'), **arrays))
     source = saved(tmp_path / "mine.npz", x=IMAGES)
     beyond = pseudo_labels(source)
     beyond.indices[0] = 6

@@ -83,6 +83,8 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "weights that are a list": ("w.pt", lambda: saved([torch.zeros(2)]), WEIGHTS),
     "weights that are words": ("w.pt", lambda: saved({"conv.weight": "heavy"}), WEIGHTS),
     "weights that are a number": ("w.pt", lambda: saved(3), WEIGHTS),
+    "weights by number": ("w.pt", lambda: saved({1: torch.zeros(2)}), WEIGHTS),
+    "a state_dict that is a number": ("w.pt", lambda: saved({"state_dict": 5}), WEIGHTS),
     "no weights": ("w.pt", lambda: b"", WEIGHTS),
     "a header of 8 EB": ("w.safetensors", lambda: struct.pack("<Q", 2**63) + b"{}", WEIGHTS),
     "a header that is no JSON": ("w.safetensors", lambda: tensors(b"{" * 1000), WEIGHTS),

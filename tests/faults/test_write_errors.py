@@ -3,16 +3,18 @@
 import errno
 import os
 import random
+import resource
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from excite.errors import ExciteError
-from excite.files import append_line, read_json, read_lines, write_bytes, write_json
+from excite.files import append_line, atomic, read_json, read_lines, write_bytes, write_json
 from excite.report.page import write_page
 from excite.runs.experiment import from_values
 from excite.runs.procedure import Run
@@ -73,6 +75,20 @@ def test_the_previous_version_stays(
     assert read_json(facts) == {"version": 1}
     checkpoints.check(tmp_path)
     assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_disk_that_fills_up_under_numpy(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with (
+            pytest.raises(ExciteError, match="Free some space"),
+            atomic(tmp_path / "vector.npy") as temporary,
+            temporary.open("wb") as file,
+        ):
+            np.save(file, np.zeros(10_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_folder_that_cannot_be_synced_is_not_called_unchanged(

@@ -1,6 +1,8 @@
 """The caller's objects are restored bit for bit, and fresh weights are distributed as those of a new model."""
 
 import copy
+import itertools
+import os
 import random
 from typing import Any
 
@@ -10,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import excite
-from excite.errors import InputError
-from excite.finder.inputs import make_fresh
+from excite.errors import ExciteError, InputError
+from excite.finder.inputs import endless, make_fresh
 from tests.finder.test_find_learning_rate import batches, half_mse, linear, sgd
 
 DIMENSIONS = 6
@@ -216,3 +218,46 @@ def test_training_continues_as_without_the_search() -> None:
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
     assert torch.equal(train(True), train(False))
+
+
+def numbered(workers: int = 0, *, persistent: bool = False, seeded: bool = True) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(8) if seeded else None
+    options: dict[str, Any] = {"num_workers": workers, "persistent_workers": persistent, "generator": generator}
+    return DataLoader(TensorDataset(torch.arange(12)), 4, shuffle=True, **options)
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_workers_of_a_loader_change_neither_the_order_nor_other_random_numbers(seeded: bool) -> None:
+    used = numbered(1, persistent=True, seeded=seeded)
+    epoch = iter(used)
+    orders = []
+    for loader in (numbered(seeded=seeded), numbered(1, seeded=seeded), used):
+        torch.manual_seed(0)
+        batches = itertools.islice(endless(loader, 5, 0), 5)  # an epoch has three
+        orders.append([(batch.tolist(), float(torch.rand(()))) for (batch,) in batches])
+    assert orders[0] == orders[1] == orders[2]
+    assert len([*epoch]) == 3  # the caller's loop goes on
+
+
+class Dying(Dataset[Tensor]):
+    """Ends the worker that reads its last entry."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 11 and get_worker_info():
+            os._exit(3)
+        return torch.tensor(index)
+
+
+class Unreadable(Dying):
+    def __getitem__(self, index: int) -> Tensor:
+        raise ConnectionError("no such image")
+
+
+def test_a_worker_that_dies_is_named() -> None:
+    with pytest.raises(ExciteError, match="num_workers=0"):
+        [*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
+    with pytest.raises(ConnectionError, match="no such image"):
+        next(endless(DataLoader(Unreadable(), 4, num_workers=1), 0))

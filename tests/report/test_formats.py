@@ -21,6 +21,13 @@ ATTACK = "PGD_20 ε=1/255"
 Write = Callable[..., RunFolder]
 
 
+@pytest.mark.parametrize("sign", "=+-@")
+def test_no_text_of_a_csv_is_a_formula(sign: str, write_run: Write) -> None:
+    run = write_run({"baseline": {}}, changes=[f"name={sign}x"])
+    (row,) = csv.DictReader(io.StringIO(study_table(tidy([run])).csv()))
+    assert row["experiment"] == f"'{sign}x"
+
+
 def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
     table = study_table(tidy(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):

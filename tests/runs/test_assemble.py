@@ -1,7 +1,10 @@
 from itertools import islice
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from excite.errors import InputError
 from excite.objectives import AWP, PGDAT, RST, Objective, Standard, Trades
@@ -85,3 +88,20 @@ def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> 
 def test_an_unusable_device_is_named() -> None:
     with pytest.raises(InputError, match="--device"):
         assemble(load("mnist-sample"), device="warp")
+
+
+def test_a_data_set_is_loaded_once_until_its_file_changes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.npz"
+
+    def test_images() -> Tensor:
+        return assemble(load("mnist-sample", overrides=[f"data.name={file}"]), device="cpu").test.images
+
+    def store(grey: int) -> None:
+        images, labels = np.full((10, 28, 28), grey, np.uint8), np.arange(10)
+        np.savez(file, x_train=images, y_train=labels, x_test=images, y_test=labels)
+
+    store(1)
+    first = test_images()
+    assert test_images() is first
+    store(2)
+    assert int(test_images().max()) == 2

@@ -1,7 +1,10 @@
 """Which run folders and which jobs a sweep consists of."""
 
-from collections.abc import Collection
+import gc
+import tracemalloc
+from collections.abc import Collection, Iterator
 from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from excite.errors import InputError
 from excite.execution import Shared
 from excite.files import write_json
 from excite.runs import Experiment, load
+from excite.runs.assemble import Parts
 from excite.runs.collection import apart, by_seed, collect, run_folders
 from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
@@ -30,13 +34,13 @@ def names(runs: dict[Path, Experiment]) -> list[str]:
 def test_a_sweep_is_the_product_of_its_values(tmp_path: Path) -> None:
     table = ["sweep.training.schedule.rate=[0.1, 0.2]", 'sweep={"training.batch_size"=[8, 16], seed=[3, 4]}']
     experiment = load("mnist-sample", overrides=[table[1], table[0]])
-    runs = combinations(experiment, tmp_path)
+    runs = dict(combinations(experiment, tmp_path))
     assert len(runs) == 8
     assert names(runs)[:2] == ["batch_size-8,rate-0.1,seed-3", "batch_size-8,rate-0.1,seed-4"]
     one = runs[tmp_path / "batch_size-16,rate-0.2,seed-4"]
     assert (one.training.batch_size, one.training.schedule["rate"], one.seed) == (16, 0.2, 4)
     assert one.sweep == {}
-    assert names(combinations(experiment, tmp_path, seeds=1))[0] == "batch_size-8,rate-0.1,seed-0"
+    assert names(dict(combinations(experiment, tmp_path, seeds=1)))[0] == "batch_size-8,rate-0.1,seed-0"
 
 
 def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
@@ -45,10 +49,10 @@ def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
         'sweep.data.name=["mnist-sample"]',
         'sweep.training.objective=["standard"]',
     ]
-    runs = combinations(load("mnist-sample", overrides=values), tmp_path)
+    runs = dict(combinations(load("mnist-sample", overrides=values), tmp_path))
     assert names(runs) == ["model.name-lenet5,data.name-mnist-sample,objective-standard,seed-0"]
     schedules = "sweep.training.schedule=[{kind='constant',rate=0.1},{kind='cosine',rate=0.1,epochs=9}]"
-    runs = combinations(load("mnist-sample", overrides=[schedules]), tmp_path)
+    runs = dict(combinations(load("mnist-sample", overrides=[schedules]), tmp_path))
     assert len(runs) == 2
     assert all("/" not in name and " " not in name for name in names(runs))
 
@@ -61,12 +65,51 @@ def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
         ("sweep.training.batch_size=[]", "training.batch_size"),
         ("sweep.training.batch_size=[8, 8]", "batch_size-8"),
         ("sweep.training.batch_size=8", "array"),
+        ("sweep.summary=['a', 'b']", "summary"),
+        ("sweep.lipschitz.wanted=[true, false]", "wanted"),
         ("arms=['best']", "best"),
     ],
 )
 def test_a_sweep_that_does_not_fit_is_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        combinations(load("mnist-sample", overrides=[override]), tmp_path)
+        next(combinations(load("mnist-sample", overrides=[override]), tmp_path))
+
+
+def test_a_folder_of_a_sweep_fits_the_file_system(tmp_path: Path) -> None:
+    experiment = with_values(load("mnist-sample"), {"sweep": {"data.name": [90 * "漢", 90 * "字"]}})
+    for folder, _ in combinations(experiment, tmp_path):
+        folder.mkdir()
+    assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_million_combinations_are_made_one_at_a_time(tmp_path: Path) -> None:
+    numbers = [*range(1, 1001)]
+    experiment = with_values(load("mnist-sample"), {"sweep": {"training.epochs": numbers, "seed": numbers}})
+    combinations(experiment, tmp_path)
+    tracemalloc.start()
+    (folder, run) = next(islice(combinations(experiment, tmp_path), 50, None))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (folder.name, run.training.epochs, run.seed) == ("epochs-1,seed-51", 1, 51)
+    assert peak < 2e6
+
+
+def n_assembled() -> int:
+    gc.collect()
+    return sum(type(thing) is Parts for thing in gc.get_objects())
+
+
+def test_opened_runs_keep_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [n_assembled()]
+
+    def no_jobs(*_: object, **__: object) -> Iterator[tuple[Job, JobEnd]]:
+        kept.append(n_assembled())
+        return iter(())
+
+    monkeypatch.setattr(sweeps, "run_jobs", no_jobs)
+    sweep(load("mnist-sample"), tmp_path, seeds=3, console=Console(quiet=True))
+    assert len([*tmp_path.glob("*/experiment.json")]) == 3
+    assert kept[1] == kept[0]
 
 
 def test_a_folder_is_one_run_or_holds_several(tmp_path: Path) -> None:
@@ -103,20 +146,20 @@ def test_jobs_wait_for_what_they_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rates", "wanting"), [("[0.05, 0.1, 0.3]", 2), ("[0.2, 0.3]", 0)])
 def test_an_l_wanted_for_itself_is_estimated_once(tmp_path: Path, rates: str, wanting: int) -> None:
     overrides = [f"sweep.training.schedule.rate={rates}", "sweep.seed=[3, 4]", "lipschitz.wanted=true"]
-    runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)  # its own rate is 0.1
+    runs = dict(combinations(load("mnist-sample", overrides=overrides), tmp_path))  # its own rate is 0.1
     tasks = [[job.task for job in jobs_of(path, run, ["baseline"])] for path, run in runs.items()]
     assert tasks == [["L", "baseline"] if number == wanting else ["baseline"] for number in range(len(runs))]
 
 
 def test_an_l_wanted_once_leaves_the_seeds_of_a_setting_together(tmp_path: Path) -> None:
-    runs = combinations(load("figure-2-relu-small"), tmp_path, seeds=3)
+    runs = dict(combinations(load("figure-2-relu-small"), tmp_path, seeds=3))
     for path, run in runs.items():
         write_json(path / EXPERIMENT, run.to_json())
     groups = by_seed(collect([tmp_path]))
     assert [group.seeds for group in groups] == [(0, 1, 2)] * (len(runs) // 3)
     assert not any(apart([group.experiment for group in groups]))  # a rate has a column of its own
     shared = load("mnist-sample", overrides=["lipschitz.wanted=true", "lipschitz.shared=true"])
-    for path, run in combinations(shared, tmp_path / "shared", seeds=2).items():
+    for path, run in combinations(shared, tmp_path / "shared", seeds=2):
         write_json(path / EXPERIMENT, run.to_json())
     leader = leader_of(RunFolder(tmp_path / "shared/seed-1"))
     assert leader
@@ -203,11 +246,11 @@ def keep_a_trace(folder: Path) -> None:
 
 @pytest.mark.usefixtures("no_jobs")
 def test_every_run_keeps_what_the_estimators_say_of_its_trace(tmp_path: Path) -> None:
-    runs = combinations(load("mnist-sample", overrides=["sweep.seed=[0, 1]"]), tmp_path)
-    for folder in runs:
+    folders = [tmp_path / "seed-0", tmp_path / "seed-1"]
+    for folder in folders:
         keep_a_trace(folder)
-    sweep(runs, tmp_path, console=Console())
-    for folder in runs:
+    sweep(load("mnist-sample", overrides=["sweep.seed=[0, 1]"]), tmp_path, console=Console())
+    for folder in folders:
         assert {"epochs", "local", "curvature"} <= {*RunFolder(folder).estimates}
 
 
@@ -216,9 +259,9 @@ def test_a_shared_l_whose_baseline_diverged_does_not_end_the_sweep(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     overrides = ["sweep.seed=[0, 1]", "lipschitz.method=local", "lipschitz.shared=true"]
-    first, second = runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)
+    first, second = tmp_path / "seed-0", tmp_path / "seed-1"
     write_json(first / "baseline" / OUTCOME, {"rate": 9.0, "seconds": 1.0, "problem": "Training diverged in epoch 1."})
     keep_a_trace(second)
-    sweep(runs, tmp_path, console=Console())
+    sweep(load("mnist-sample", overrides=overrides), tmp_path, console=Console())
     assert "Training diverged in epoch 1." in capfd.readouterr().err
     assert {"epochs", "curvature"} <= {*RunFolder(second).estimates}

@@ -1,5 +1,6 @@
 """The command line: one file per group of commands; torch is imported only by the commands that need it."""
 
+import codecs
 import contextlib
 import io
 import logging
@@ -82,6 +83,7 @@ for _command in COMMANDS:
     cli.add_command(_command)
 
 
+PLAIN = str.maketrans("─−–", "---")
 A_MOMENT = 0.05  # seconds, enough for a finalizer to end
 _KEPT = ". Finished stages are kept: run the same command again to resume."
 
@@ -95,6 +97,7 @@ class _Stderr(logging.Handler):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: logs go to stderr, and an error becomes one line there and an exit code."""
+    _prepare_streams()
     try:
         with _only_first_speaks(), _terminated_in_order():
             logger = logging.getLogger("excite")
@@ -119,6 +122,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f" {error.filename}" if error.filename else ""
         click.echo(printable(f"error: Cannot access{where}: {error.strerror or error}."), err=True)
         sys.exit(ExciteError.exit_code)
+
+
+def _prepare_streams() -> None:
+    """Open the standard streams that are closed, and let stdout print characters that its encoding does not have."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the number of a closed stream: no other file gets it
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("plain", _plain)
+        sys.stdout.reconfigure(errors="plain")
+
+
+def _plain(error: Any) -> tuple[str, int]:
+    """Dashes become hyphens; other characters are escaped, η as \\u03b7."""
+    text = error.object[error.start : error.end].translate(PLAIN)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 @contextlib.contextmanager

@@ -106,7 +106,6 @@ def sweep(
     from excite.execution import Shards
     from excite.runs.arms import arm_names
     from excite.runs.collection import collect
-    from excite.sweeps import combinations
     from excite.sweeps import sweep as sweep_runs
 
     if engine != "ray":
@@ -117,9 +116,10 @@ def sweep(
         experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True, force=force
     )
     finished = sweep_runs(
-        combinations(resolved, folder, seeds),
+        resolved,
         folder,
         console=console(),
+        seeds=seeds,
         arms=() if arms is None else arm_names(arms),
         device=device,
         jobs_in=Shards(workers, engine, address),

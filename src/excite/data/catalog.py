@@ -5,7 +5,7 @@ To add one, add an entry to `DATASETS`; to add one that is in memory, call `regi
 
 import os
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 from excite.data.dataset import Dataset
@@ -193,6 +193,20 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
     (5000, (1, 28, 28))
     """
     return find(name).load(data_directory(data_dir), download=download)
+
+
+def load_once(name: str) -> Dataset:
+    """Load a data set, or return the one that this process has loaded already; callers must not change its images."""
+    path = Path(name).expanduser() if name.endswith(".npz") else find(name).stored.file(data_directory())
+    if path is None:
+        return load(name)
+    changed = path.stat().st_mtime_ns if path.exists() else 0
+    return _loaded(name, path.absolute(), changed)
+
+
+@lru_cache(maxsize=4)
+def _loaded(name: str, _path: Path, _changed: int) -> Dataset:
+    return load(name)
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from excite.data.catalog import HIDDEN_LABELS, data_directory
 from excite.data.dataset import Split, checked_images, checked_labels, unit_floats
 from excite.data.image_files import label_name, load_images, load_pseudo_labelled, open_npz
 from excite.errors import CorruptFileError, InputError, unknown
-from excite.files import atomic
+from excite.files import atomic, expected
 from excite.quantities import OnProgress
 
 Predict = Callable[[Tensor], Tensor]  # images in [0, 1] -> logits; for example a model in eval mode
@@ -82,6 +83,12 @@ def _checked_path(source: str | Path) -> Path | None:
     return path
 
 
+class _Facts(msgspec.Struct):
+    source: str
+    sha256: str
+    teacher: dict[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class PseudoLabels:
     """The labels that a teacher gave to some images of an unlabelled set, and its confidence in each.
@@ -126,14 +133,15 @@ class PseudoLabels:
                     f"{path} has no {', '.join(missing)}, so it is not a file of pseudo-labels. "
                     "Make one with `excite pseudo-label`."
                 )
-            facts = json.loads(str(archive["facts"]))
+            with expected(path):
+                facts = msgspec.convert(json.loads(str(archive["facts"])), _Facts)
             return cls(
                 torch.from_numpy(archive["indices"].astype(np.int64)),
                 torch.from_numpy(archive["y"].astype(np.int64)),
                 torch.from_numpy(archive["confidence"].astype(np.float32)),
-                facts["source"] if facts["source"] in HIDDEN_LABELS else str(path.parent / facts["source"]),
-                facts["sha256"],
-                facts["teacher"],
+                facts.source if facts.source in HIDDEN_LABELS else str(path.parent / facts.source),
+                facts.sha256,
+                facts.teacher,
             )
 
     def attach(self, unlabelled: Unlabelled) -> Split:

@@ -1,6 +1,7 @@
 """Use the caller's model, loader, batches and optimizer, and restore all of them bit for bit."""
 
 import contextlib
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader
 
-from excite.errors import InputError
+from excite.errors import ExciteError, InputError
 from excite.quantities import check_positive
 from excite.randomness import accelerator, derive_seed, device_of, kept_buffers, put_back, undisturbed
 
@@ -66,19 +68,51 @@ def generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
     return list(generators.values())
 
 
+def own_loader(loader: Any) -> Any:
+    """Return a loader to iterate over beside the caller's: of a DataLoader, a copy without persistent workers.
+
+    Workers that outlive an epoch keep random numbers from earlier epochs, and serve a single iterator.
+    """
+    if isinstance(loader, DataLoader):
+        copied = copy.copy(loader)
+        vars(copied).update(persistent_workers=False, _iterator=None)  # torch allows no assignment
+        if (wrapped := vars(copied).get("base_dataloader")) is not None:  # of accelerate's loaders
+            vars(copied)["base_dataloader"] = own_loader(wrapped)
+        return copied
+    if isinstance(loader, Iterator):
+        raise InputError("The loader can be iterated only once; pass a DataLoader or a list of batches.")
+    return loader
+
+
 def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
     """Batches without end, epoch after epoch, in an order that depends on the seed alone."""
-    if iter(loader) is loader:
-        raise InputError("The loader can be iterated only once; pass a DataLoader or a list of batches.")
+    loader = own_loader(loader)
     for number, generator in enumerate(generators_of(loader)):
         generator.manual_seed(derive_seed(*seed) + number)
     while True:
         empty = True
-        for batch in loader:
-            empty = False
-            yield batch
+        with _dead_workers_named(loader):
+            for batch in loader:
+                empty = False
+                yield batch
         if empty:
             raise InputError("The loader yields no batch; check the length of the data set and drop_last.")
+
+
+@contextlib.contextmanager
+def _dead_workers_named(loader: Iterable[Any]) -> Iterator[None]:
+    """Say that a worker of the loader died; depending on the moment, torch only reports a lost connection."""
+    try:
+        yield
+    except (ConnectionError, EOFError, RuntimeError) as error:
+        raised_by_data_set = str(error).startswith("Caught ")  # in a worker, which passed it on
+        dead = not isinstance(error, RuntimeError) or "DataLoader worker (pid" in str(error)
+        if raised_by_data_set or not dead or not getattr(loader, "num_workers", 0):
+            raise
+        raise ExciteError(
+            f"A worker process of the DataLoader died ({error}). Pass one with num_workers=0 to see its error; if "
+            "there is none, the workers ran out of memory: use fewer."
+        ) from error
 
 
 def make_fresh(model: nn.Module) -> None:

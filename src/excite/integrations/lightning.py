@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
+from excite.finder.inputs import own_loader
 from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
 from excite.lipschitz import LipschitzEstimate
 from excite.rescaling import first_rate
@@ -197,7 +197,7 @@ class _Batches:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         loaders = trainer.fit_loop._combined_loader
-        self.flattened = [_copied_loader(loader) for loader in loaders.flattened]
+        self.flattened = [own_loader(loader) for loader in loaders.flattened]
         self._loaders = CombinedLoader(loaders.iterables, loaders._mode)
         self._loaders.flattened = self.flattened
 
@@ -207,16 +207,6 @@ class _Batches:
             converted = trainer.precision_plugin.convert_input(batch)
             hooked = trainer.lightning_module._on_before_batch_transfer(converted, dataloader_idx=0)
             yield _Prepared(trainer.strategy.batch_to_device(hooked, dataloader_idx=0))
-
-
-def _copied_loader(loader: Any) -> Any:
-    if isinstance(loader, DataLoader):
-        copied = copy.copy(loader)
-        copied._iterator = None  # persistent workers serve a single iterator
-        return copied
-    if iter(loader) is loader:
-        raise InputError("The training data can be iterated only once; pass a DataLoader.")
-    return loader
 
 
 def _gradient_options(trainer: Trainer) -> dict[str, Any]:

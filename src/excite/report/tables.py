@@ -77,12 +77,16 @@ class StudyTable:
         return latex(shown, rows, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
-        """A header and a line per record; true and false as in JSON."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.records[0] if self.records else (), lineterminator="\n")
-        writer.writeheader()
-        for values in self.records:
-            writer.writerow({key: str(v).lower() if isinstance(v, bool) else v for key, v in values.items()})
+        """A header and a line per record; true and false as in JSON. A spreadsheet takes no text for a formula."""
+
+        def cell(value: object) -> object:
+            if isinstance(value, bool):
+                return str(value).lower()
+            return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
+        keys, text = list(self.records[0]) if self.records else [], io.StringIO()
+        rows: list[list[Any]] = [keys, *([record.get(key) for key in keys] for record in self.records)]
+        csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
         return text.getvalue().rstrip("\n")
 
     def to_json(self) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from excite import data, models
+from excite import models
 from excite.attacks import Attack
 from excite.attacks.given import as_attacks
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
+from excite.data.catalog import load_once
 from excite.errors import InputError
 from excite.objectives import OBJECTIVES, NamedObjective
 from excite.randomness import accelerator, derive_seed, device_of, drawing_from, drawn_from, step_generators
@@ -185,7 +186,7 @@ class Parts(Named):
 def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     """Build everything that `experiment` names, on `device` or by default on an accelerator if there is one."""
     named = look_up(experiment)
-    dataset = data.load(experiment.data.name)
+    dataset = load_once(experiment.data.name)
     train, held_out = _training_images(experiment, dataset.train)
     test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
     place = usable_device(device)

@@ -21,6 +21,8 @@ Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
 STANDARD = "standard"  # the objective without an attack
 GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
+PLAN: Options = {"summary": "", "arms": (), "sweep": {}, "estimators": {}, "allow_unidentified": False}
+NOT_TRAINED = (*PLAN, "name", "decides", "lipschitz.wanted")  # keys that change no training and no attack
 RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
 
 
@@ -213,9 +215,17 @@ def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experimen
     return from_values(values)
 
 
+def value_of(experiment: Experiment, key: str) -> Any:
+    """Return the value of a dotted key, None if it is not set."""
+    value: Any = experiment.to_json()
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
 def without_plan(experiment: Experiment) -> Experiment:
     """Return what identifies the experiment of a run folder: all but its summary and which parts of it to run."""
-    return msgspec.structs.replace(experiment, summary="", arms=(), sweep={}, estimators={}, allow_unidentified=False)
+    return msgspec.structs.replace(experiment, **PLAN)
 
 
 def differences(first: Experiment, second: Experiment) -> list[str]:

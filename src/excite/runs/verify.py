@@ -2,16 +2,19 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
-from excite.files import parse_json, parse_lines, read_json, read_lines, sealed, write_text
+from excite.files import expected, parse_json, parse_lines, read_json, read_lines, sealed, write_text
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.collection import collect
-from excite.runs.folder import ArmFolder, RunFolder, batch_size, first_rate
+from excite.runs.folder import FURTHER, ArmFolder, RunFolder, batch_size, first_rate
 from excite.training import WEIGHTS
+
+ROUNDING = 1e-6  # other processors and versions give other last digits
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,12 @@ def _contradictions(run: RunFolder) -> Iterator[str]:
     try:
         run.to_json()
         baseline, epochs = look_up(run.experiment).schedule, run.experiment.training.epochs
+        with expected(run.path):
+            recomputed = [*_not_as_recomputed(run)]
     except ExciteError as error:
         yield str(error)
         return
+    yield from recomputed
     n_test, usual_size = run.experiment.data.test_examples, run.experiment.training.batch_size
     for arm in run.arms:
         schedule = rescale(baseline, arm.rate, horizon=epochs)
@@ -121,3 +127,59 @@ def _contradictions(run: RunFolder) -> Iterator[str]:
             yield f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}."
         if (arm.outcome.batch_size or size) != size:
             yield f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {size}."
+
+
+def _inconsistency(estimate: LipschitzEstimate) -> str | None:
+    """Say in what an estimate contradicts itself."""
+    low, high = estimate.interval
+    if not low * (1 - ROUNDING) <= estimate.constant <= high * (1 + ROUNDING):
+        return f"L = {estimate.constant} is outside its interval, {low} to {high}."
+    if estimate.identified and not _can_be_identified(estimate.method, estimate.details):
+        return "it says that L is identified, but its details say otherwise."
+    return None
+
+
+def _can_be_identified(method: str, details: Mapping[str, Any]) -> bool:
+    """Whether the stored details of an estimate allow that L is identified."""
+    match method:
+        case "stated":
+            return False
+        case "edge":  # some short run failed; earlier versions used another name
+            return False in details.get("converged", details.get("ended_well", [False]))
+        case "online":  # a rate broke above all that held
+            return bool(max(details["breaks"], default=0) > max(details["good"]))
+        case "curvature":
+            return all(r <= 0.1 * value for value, r in zip(details["curvatures"], details["residuals"], strict=True))
+    fit = details.get("fit", {})
+    return bool(fit.get("identified", True)) and details.get("protocol", "paper") == "paper"
+
+
+def _not_as_recomputed(run: RunFolder) -> Iterator[str]:
+    """Find estimates that contradict themselves, and intervals and counts that do not follow from what is stored."""
+    from excite.runs.stages.attack import certificate_of
+
+    for name, stored in run.estimates.items():
+        if stored.estimate and (problem := _inconsistency(stored.estimate)):
+            yield f"{run.estimate_file(name)}: {problem}"
+    for arm in run.arms:
+        for weights in ("last", *FURTHER):
+            folder = arm.of(weights)
+            if folder.evaluation and not _agree(read_json(folder.evaluation_file), folder.evaluation.to_json()):
+                yield f"{folder.evaluation_file}: its intervals do not follow from its outcomes."
+        again = certificate_of(arm) if arm.certified else None
+        if arm.certified and again:
+            kept, computed = ({**each.to_json(), "conclusion": ""} for each in (arm.certified, again))
+            if not _agree(kept, computed):
+                yield f"{arm.certificate_file}: it does not follow from the trace."
+
+
+def _agree(stored: Any, computed: Any) -> bool:
+    """Whether two JSON values are the same up to rounding, as far as both have the same keys."""
+    match stored, computed:
+        case dict(), dict():
+            return all(_agree(stored[key], computed[key]) for key in stored.keys() & computed.keys())
+        case list(), list():
+            return len(stored) == len(computed) and all(map(_agree, stored, computed))
+        case float() | int(), float() | int():
+            return math.isclose(stored, computed, rel_tol=ROUNDING, abs_tol=ROUNDING)
+    return bool(stored == computed)

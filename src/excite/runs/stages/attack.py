@@ -38,12 +38,18 @@ PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, c
 
 def certify(arm: ArmFolder) -> None:
     """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
+    if certificate := certificate_of(arm):
+        certificate.save(arm.certificate_file)
+
+
+def certificate_of(arm: ArmFolder) -> Certified | None:
+    """Compute the arm's certificate from its trace."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
-        return
+        return None
     path, slopes = certify_path(trace), smoothness(trace, math.inf)
     excitation = path.excitation
-    Certified(
+    return Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
         acute=int(path.angles.holds.sum()),
@@ -53,7 +59,7 @@ def certify(arm: ArmFolder) -> None:
         fastest=excitation.largest if excitation else None,
         mean_rate=excitation.mean_rate if excitation else None,
         conclusion=str(path),
-    ).save(arm.certificate_file)
+    )
 
 
 def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
@@ -154,16 +160,17 @@ def _read_weights(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no file {path}.")
     try:
         if path.suffix == ".safetensors":
-            state: dict[str, Any] = safetensors.torch.load(path.read_bytes())
+            state: Any = safetensors.torch.load(path.read_bytes())
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CorruptFileError(
             f"Cannot read weights from {path} ({error}). Save a state_dict as .safetensors or with torch.save."
         ) from error
-    if not isinstance(state, dict):
-        raise CorruptFileError(f"{path} holds a {type(state).__name__}, not a state_dict. Save model.state_dict().")
-    return state.get("state_dict", state)  # type: ignore[no-any-return]
+    named = state.get("state_dict", state) if isinstance(state, dict) else state
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
+        raise CorruptFileError(f"{path} does not hold a state_dict, tensors by name. Save model.state_dict().")
+    return named
 
 
 def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
