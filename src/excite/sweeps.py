@@ -23,7 +23,7 @@ from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
 from excite.registry import LONGEST_NAME
 from excite.runs.arms import OWN, arm_named
-from excite.runs.collection import check_not_a_run, seedless
+from excite.runs.collection import begin_study, check_not_a_run, seedless
 from excite.runs.experiment import Experiment, check_estimators, estimator_of, is_shared, is_wanted, with_values
 from excite.runs.folder import FURTHER, RunFolder
 from excite.runs.procedure import Run
@@ -152,6 +152,7 @@ def sweep(
     for experiment in runs.values():  # before any folder is made
         check_estimators(experiment, arms or experiment.arms)
     opened = [Run(path, experiment, console=console, device=device, arms=arms) for path, experiment in runs.items()]
+    begin_study(folder, runs)
     lists = (jobs_of(run.folder.resolve(), run.experiment, arms or run.experiment.arms) for run in opened)
     jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}

@@ -14,7 +14,7 @@ from excite.errors import InputError
 from excite.execution import Shared
 from excite.files import write_json
 from excite.runs import Experiment, load
-from excite.runs.collection import apart, by_seed, collect, run_folders
+from excite.runs.collection import apart, begin_study, by_seed, collect, run_folders
 from excite.runs.experiment import with_values
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.procedure import Run
@@ -116,8 +116,10 @@ def test_an_l_wanted_once_leaves_the_seeds_of_a_setting_together(tmp_path: Path)
     assert [group.seeds for group in groups] == [(0, 1, 2)] * (len(runs) // 3)
     assert not any(apart([group.experiment for group in groups]))  # a rate has a column of its own
     shared = load("mnist-sample", overrides=["lipschitz.wanted=true", "lipschitz.shared=true"])
-    for path, run in combinations(shared, tmp_path / "shared", seeds=2).items():
+    seeds = combinations(shared, tmp_path / "shared", seeds=2)
+    for path, run in seeds.items():
         write_json(path / EXPERIMENT, run.to_json())
+    begin_study(tmp_path / "shared", seeds)
     leader = leader_of(RunFolder(tmp_path / "shared/seed-1"))
     assert leader
     assert leader.path.name == "seed-0"
@@ -176,6 +178,7 @@ def test_a_shared_l_brings_along_all_that_its_own_run_needs(tmp_path: Path) -> N
     study = load("mnist-sample", overrides=["lipschitz.method=local", "lipschitz.shared=true"])
     Run(tmp_path / "seed-0", study, console=Console())
     Run(tmp_path / "seed-1", with_values(study, {"seed": 1}), console=Console())
+    begin_study(tmp_path, [tmp_path / "seed-0", tmp_path / "seed-1"])
     assert [str(job) for job in jobs_of(tmp_path / "seed-1", study, ["poe"])] == [
         *("seed-0 baseline", "seed-0 L", "seed-1 L", "seed-1 poe")
     ]

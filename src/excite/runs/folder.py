@@ -13,7 +13,16 @@ from excite.files import expected, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment, every_name, from_recorded, own_name
-from excite.runs.records import Certified, GridSearch, Illustration, Outcome, StageDone, StoredEstimate, read_stages
+from excite.runs.records import (
+    Certified,
+    GridSearch,
+    Illustration,
+    Outcome,
+    StageDone,
+    StoredEstimate,
+    Study,
+    read_stages,
+)
 from excite.training import CHECKPOINT, METRICS, EpochMetrics, read_metrics
 
 if TYPE_CHECKING:
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
 ESTIMATES = "estimates"
+STUDY = "excite-study.json"  # in the folder that holds the runs of a study
 Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
 FURTHER: tuple[Weights, ...] = ("best", "averaged")
 
@@ -201,7 +211,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        return self.experiment_file.exists()
+        return self.experiment_file.is_file()
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -353,4 +363,10 @@ def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
 
 def run_folders_in(folder: Path) -> list[RunFolder]:
     """Return all runs in `folder`, at any depth."""
-    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]
+    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file()]
+
+
+def study_in(folder: Path) -> tuple[RunFolder, ...]:
+    """Return the runs of the study in `folder`, in the order in which they were begun; () if there is no study."""
+    file = folder / STUDY
+    return tuple(RunFolder(folder / name) for name in Study.load(file).runs) if file.is_file() else ()
