@@ -206,12 +206,14 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 
 def earlier_outcome(job: Job) -> JobEnd | None:
     """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
+    run = RunFolder(job.folder)
+    if job.estimator is None and run.missing(job.task):
+        return None
     if all(file.exists() for file in job.files):
         has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
         return JobEnd("done", "earlier") if has_result else None
-    arm = RunFolder(job.folder).arm(job.task)
-    if job.estimator is None and arm.trained and arm.problem:
-        return JobEnd("diverged", arm.problem)
+    if job.estimator is None and (problem := run.arm(job.task).problem):
+        return JobEnd("diverged", problem)
     return None
 
 

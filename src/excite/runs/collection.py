@@ -77,7 +77,9 @@ def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
     for folder in folders:
         runs = [run for run in run_folders_in(folder) if run.path == folder or _counts(run)]
         if not runs:
-            raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
+            raise InputError(
+                f"There is no run in {folder}. `excite run EXPERIMENT --out {RunFolder(folder).quoted}` makes one."
+            )
         for run in runs:
             collected.setdefault(run.path.resolve(), run)
     return tuple(collected.values())
