@@ -168,6 +168,24 @@ def test_what_a_stopped_training_has_lost_is_made_again_or_an_error_names_the_fo
         assert contents(run)[f"baseline/{name}"] == contents(whole)[f"baseline/{name}"]
 
 
+@pytest.mark.parametrize("name", ["poe", "poe/best", "estimates", "baseline/outcome.json"])
+def test_a_link_inside_a_run_is_refused(copied: Path, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (copied / name).rename(elsewhere)
+    (copied / name).symlink_to(elsewhere)
+    before = contents(elsewhere)
+    with pytest.raises(CorruptFileError, match="link"):
+        do(copied)
+    assert contents(elsewhere) == before
+
+
+def test_a_linked_arm_is_not_reported(copied: Path, tmp_path: Path) -> None:
+    (copied / "poe").rename(tmp_path / "elsewhere")
+    (copied / "poe").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptFileError, match="link"):
+        _ = RunFolder(copied).arms
+
+
 def cures(text: str) -> list[list[str]]:
     """The commands in a message, without `excite`."""
     return [shlex.split(command) for command in re.findall(r"`excite ([^`]+)`", " ".join(text.split()))]

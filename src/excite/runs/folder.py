@@ -3,7 +3,7 @@
 import math
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -302,6 +302,7 @@ class RunFolder:
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
+        refuse_links([self.path / name])
         return ArmFolder(self.path / name)
 
     def missing(self, arm: str) -> list[Path]:
@@ -327,6 +328,13 @@ class RunFolder:
             "arms": [arm.to_json() for arm in self.arms],
             "stages": [stage.to_json() for stage in self.stages],
         }
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Raise an error if something in a run folder is a link: its contents would be those of another run."""
+    for path in paths:
+        if path.is_symlink():
+            raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
 
 
 def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
