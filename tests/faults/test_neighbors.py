@@ -9,7 +9,7 @@ import pytest
 
 from excite.errors import CorruptFileError
 from excite.files import read_json, write_json
-from excite.runs.collection import begin_study, by_seed, collect
+from excite.runs.collection import begin_study, by_seed, collect, run_folders
 from excite.runs.experiment import Experiment, from_values, with_values
 from excite.runs.folder import EXPERIMENT as FILE
 from excite.runs.folder import OUTCOME, STUDY, RunFolder
@@ -60,11 +60,23 @@ def study(folder: Path, *seeds: int) -> list[Run]:
 @pytest.mark.usefixtures("stranger")
 def test_a_strangers_folder_stops_neither_a_run_nor_a_study(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert begun(tmp_path / "alone").estimate().constant == 16.0
+    assert [run.path.name for run in collect([tmp_path])] == ["alone"]
     shutil.rmtree(tmp_path / "alone")
     for run in study(tmp_path, 0, 1):
         assert run.estimate().constant == 16.0
     assert [group.seeds for group in by_seed(collect([tmp_path]))] == [(0, 1)]
     assert not caplog.records
+
+
+@pytest.mark.usefixtures("stranger")
+def test_what_lies_inside_a_run_does_not_stop_it(tmp_path: Path) -> None:
+    assert run_folders(SHARED, tmp_path, None) == {tmp_path: SHARED}
+    run = begun(tmp_path)
+    (tmp_path / "latest").symlink_to(tmp_path / "a-stranger")  # as loggers leave it
+    shutil.copytree(run.folder / "a-stranger", run.folder / "backup", ignore=lambda *_: [FILE])
+    shutil.copy(run.files.experiment_file, run.folder / "backup")
+    assert run_folders(SHARED, tmp_path, None) == {tmp_path: SHARED}
+    assert begun(tmp_path).estimate().constant == 16.0
 
 
 def test_a_damaged_run_beside_a_study_is_left_out_with_a_warning(

@@ -44,7 +44,7 @@ class Group:
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
     """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
     if seeds is None:
-        if any(run.path != folder for run in run_folders_in(folder)):
+        if not RunFolder(folder).exists and any(map(_counts, run_folders_in(folder))):
             raise InputError(
                 f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
             )

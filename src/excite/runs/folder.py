@@ -302,7 +302,7 @@ class RunFolder:
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
-        refuse_links([self.path / name])
+        _refuse_links([self.path / name])
         return ArmFolder(self.path / name)
 
     def missing(self, arm: str) -> list[Path]:
@@ -320,6 +320,14 @@ class RunFolder:
         patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", *further)
         return [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
 
+    def refuse_links(self) -> None:
+        """Raise an error if one of its files or folders is a link: a run writes only inside its own folder."""
+        arms = in_order({path.name for path in self.path.glob("*")})
+        folders = [self.path / name for name in (ESTIMATES, "teacher", *arms)]
+        inside = [folder / name for folder in folders for name in (*FURTHER, "moments", "search")]
+        _refuse_links([*folders, *inside])
+        _refuse_links(file for file in self.files() if file.parent in (self.path, *folders, *inside))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment.to_json(),
@@ -330,8 +338,7 @@ class RunFolder:
         }
 
 
-def refuse_links(paths: Iterable[Path]) -> None:
-    """Raise an error if something in a run folder is a link: its contents would be those of another run."""
+def _refuse_links(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.is_symlink():
             raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")

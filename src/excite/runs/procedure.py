@@ -27,7 +27,7 @@ from excite.runs.experiment import (
     own_name,
     without_plan,
 )
-from excite.runs.folder import FURTHER, RunFolder, batch_size, first_rate, needed_model, refuse_links
+from excite.runs.folder import FURTHER, RunFolder, batch_size, first_rate, needed_model
 from excite.runs.records import StoredEstimate, recorded_stage
 from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
@@ -55,7 +55,7 @@ class Run:
     ) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
         self._plan: list[Path] = []  # the files of the planned stages, in order
-        refuse_links(folder.rglob("*"))
+        self.files.refuse_links()
         if not self.files.exists:
             _ = self.parts  # an experiment that cannot run leaves no folder
             check_settings(experiment)
