@@ -1,5 +1,6 @@
 """Files of a run that somebody deletes: the stage is done again and the rest stays, or an error names the cure."""
 
+import ast
 import contextlib
 import itertools
 import os
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 import tomli_w
 
+import excite
+from excite.cli import cli
 from excite.errors import CorruptFileError, InterruptedRunError
 from excite.files import read_json, write_json
+from excite.runs import catalogue
 from excite.runs.collection import begin_study
 from excite.runs.experiment import Experiment, from_values, with_values
 from excite.runs.folder import ESTIMATE, RunFolder
@@ -238,3 +242,27 @@ def test_each_command_in_the_error_for_an_edited_file_is_a_cure(copied: Path, ca
     else:
         call(*(str(copied) if word == "RUN" else word for word in commands["verify"]))
     call("report", copied, "--format", "csv")
+
+
+def commands_in_messages() -> set[str]:
+    """Every command with arguments that a string of excite contains; `X` stands for what is filled in."""
+    commands: set[str] = set()
+    for path in Path(excite.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            values = [part.value if isinstance(part, ast.Constant) else "X" for part in parts]
+            commands |= {*re.findall(r"`excite ([^`]+ [^`]+)`", "".join(map(str, values)))}
+    return commands - {"estimate X X"}  # its options are filled in; carried out above
+
+
+def test_every_command_in_a_message_can_be_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("RUN", "X"):
+        Path(folder).mkdir()
+    commands = commands_in_messages()
+    assert {"verify RUN --accept", "run theorem-1", "train X --arm X"} <= commands
+    for command in commands:
+        words = shlex.split(command)
+        parsed = cli.commands[words[0]].make_context(words[0], words[1:])
+        name = parsed.params.get("experiment", "quickstart")
+        assert name in {*catalogue(), "EXPERIMENT", "FILE.toml", "RUN", "X"}, command
