@@ -19,8 +19,8 @@ from excite.errors import CorruptFileError, ExciteError
 T = TypeVar("T")
 
 FORMAT = 1  # version of every JSON file in a run folder, see docs/run-folder.md
-_RESTORE = "Restore the original file, or delete it to repeat that stage."
-_ACCEPT = f"{_RESTORE} If you changed it on purpose, run: excite verify FOLDER --accept."
+_RESTORE = "Restore the original file, or delete it: `excite run` then does that stage again."
+_ACCEPT = f"{_RESTORE} If you changed it on purpose, `excite verify RUN --accept` accepts it."
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
 from excite.registry import short_name
 from excite.runs.arms import OWN, arm_named
-from excite.runs.collection import check_not_a_run
+from excite.runs.collection import begin_study, check_not_a_run
 from excite.runs.experiment import (
     NOT_TRAINED,
     Experiment,
@@ -171,6 +171,7 @@ def sweep(
         check_estimators(run, arms or run.arms)
     for path, run in runs():  # no run is kept, because it holds its data
         Run(path, run, console=console, device=device, arms=arms)
+    begin_study(folder, (path for path, _ in runs()))
     lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs())
     jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
@@ -225,12 +226,14 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 
 def earlier_outcome(job: Job) -> JobEnd | None:
     """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
+    run = RunFolder(job.folder)
+    if job.estimator is None and run.missing(job.task):
+        return None
     if all(file.exists() for file in job.files):
         has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
         return JobEnd("done", "earlier") if has_result else None
-    arm = RunFolder(job.folder).arm(job.task)
-    if job.estimator is None and arm.trained and arm.problem:
-        return JobEnd("diverged", arm.problem)
+    if job.estimator is None and (problem := run.arm(job.task).problem):
+        return JobEnd("diverged", problem)
     return None
 
 

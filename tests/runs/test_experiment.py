@@ -10,6 +10,7 @@ from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS
 from excite.runs import catalogue, load
 from excite.runs.assemble import assemble
+from excite.runs.collection import begin_study
 from excite.runs.experiment import (
     check_estimators,
     differences,
@@ -180,6 +181,7 @@ def test_one_l_for_a_study(tiny: Path, tmp_path: Path) -> None:
         Run(tmp_path / f"seed-{seed}", load(str(tiny), overrides=[*overrides, f"seed={seed}"]), console=Console())
         for seed in (0, 1)
     ]
+    begin_study(tmp_path, [run.folder for run in runs])
     second = runs[1].estimate()
     assert second.constant == runs[0].estimate().constant
     assert "seed-0" in second.basis

@@ -18,9 +18,9 @@ from excite.execution import Shared
 from excite.files import write_json
 from excite.runs import Experiment, load
 from excite.runs.assemble import Parts
-from excite.runs.collection import apart, by_seed, collect, run_folders
+from excite.runs.collection import apart, begin_study, by_seed, collect, run_folders
 from excite.runs.experiment import with_values
-from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, RunFolder
 from excite.runs.procedure import Run
 from excite.runs.stages.rate import leader_of
 from excite.sweeps import Job, JobEnd, combinations, earlier_outcome, jobs_of, run_jobs, sweep
@@ -159,17 +159,29 @@ def test_an_l_wanted_once_leaves_the_seeds_of_a_setting_together(tmp_path: Path)
     assert [group.seeds for group in groups] == [(0, 1, 2)] * (len(runs) // 3)
     assert not any(apart([group.experiment for group in groups]))  # a rate has a column of its own
     shared = load("mnist-sample", overrides=["lipschitz.wanted=true", "lipschitz.shared=true"])
-    for path, run in combinations(shared, tmp_path / "shared", seeds=2):
+    seeds = dict(combinations(shared, tmp_path / "shared", seeds=2))
+    for path, run in seeds.items():
         write_json(path / EXPERIMENT, run.to_json())
+    begin_study(tmp_path / "shared", seeds)
     leader = leader_of(RunFolder(tmp_path / "shared/seed-1"))
     assert leader
     assert leader.path.name == "seed-0"
 
 
+def keep_training(folder: Path, arm: str, problem: str | None = None) -> None:
+    """Leave the files of a finished training; nobody reads those that are empty."""
+    files = RunFolder(folder).arm(arm)
+    write_json(files.outcome_file, {"rate": 0.1, "seconds": 1.0, "problem": problem})
+    for file in (files.metrics_file, files.checkpoint_file, files.path / "weights-0001-000000.safetensors"):
+        file.touch()
+
+
 def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
+    write_json(tmp_path / EXPERIMENT, load("mnist-sample").to_json())
     job, estimate = Job(tmp_path, "poe"), Job(tmp_path, "L")
     assert earlier_outcome(job) is None
-    write_json(tmp_path / "poe" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+    keep_training(tmp_path, "poe")
+    (tmp_path / "poe" / "trace.safetensors").touch()
     assert earlier_outcome(job) is None  # trained, not attacked
     write_json(tmp_path / "poe" / EVALUATION, {})
     write_json(tmp_path / ESTIMATE, {})
@@ -178,7 +190,9 @@ def test_what_is_finished_is_known_without_a_process(tmp_path: Path) -> None:
     for finished in (earlier_outcome(job), earlier_outcome(estimate)):
         assert finished
         assert finished.status == "done"
-    write_json(tmp_path / "largest" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": "the loss became nan"})
+    keep_training(tmp_path, "largest", "the loss became nan")
+    assert earlier_outcome(Job(tmp_path, "largest")) is None  # without its trace
+    (tmp_path / "largest" / "trace.safetensors").touch()
     assert earlier_outcome(Job(tmp_path, "largest")) == JobEnd("diverged", "the loss became nan")
 
 
@@ -219,6 +233,7 @@ def test_a_shared_l_brings_along_all_that_its_own_run_needs(tmp_path: Path) -> N
     study = load("mnist-sample", overrides=["lipschitz.method=local", "lipschitz.shared=true"])
     Run(tmp_path / "seed-0", study, console=Console())
     Run(tmp_path / "seed-1", with_values(study, {"seed": 1}), console=Console())
+    begin_study(tmp_path, [tmp_path / "seed-0", tmp_path / "seed-1"])
     assert [str(job) for job in jobs_of(tmp_path / "seed-1", study, ["poe"])] == [
         *("seed-0 baseline", "seed-0 L", "seed-1 L", "seed-1 poe")
     ]
@@ -240,7 +255,7 @@ def keep_a_trace(folder: Path) -> None:
         steps=np.arange(1, 6),
         learning_rates=np.full(5, 0.1),
     )
-    write_json(folder / "baseline" / OUTCOME, {"rate": 0.1, "seconds": 1.0, "problem": None})
+    keep_training(folder, "baseline")
     trace.save(RunFolder(folder).arm("baseline").trace_file)
 
 
@@ -260,7 +275,8 @@ def test_a_shared_l_whose_baseline_diverged_does_not_end_the_sweep(
 ) -> None:
     overrides = ["sweep.seed=[0, 1]", "lipschitz.method=local", "lipschitz.shared=true"]
     first, second = tmp_path / "seed-0", tmp_path / "seed-1"
-    write_json(first / "baseline" / OUTCOME, {"rate": 9.0, "seconds": 1.0, "problem": "Training diverged in epoch 1."})
+    keep_training(first, "baseline", "Training diverged in epoch 1.")
+    (first / "baseline" / "trace.safetensors").touch()
     keep_a_trace(second)
     sweep(load("mnist-sample", overrides=overrides), tmp_path, console=Console())
     assert "Training diverged in epoch 1." in capfd.readouterr().err

@@ -175,7 +175,7 @@ def resolve_experiment(
     from excite.runs.folder import RunFolder
 
     existing = RunFolder(Path(name))
-    if name not in catalogue() and existing.exists:
+    if name not in catalogue() and existing.path.is_dir() and existing.path.suffix != ".toml":
         if changes or estimator is not None:
             raise click.UsageError(
                 f"The experiment of {name} cannot change: --set and --estimator need the name or file of an "

@@ -48,7 +48,7 @@ def run(
     from excite.console import Placed
     from excite.execution import Shards
     from excite.runs.arms import arm_names
-    from excite.runs.collection import collect, run_folders
+    from excite.runs.collection import begin_study, collect, run_folders
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
 
@@ -59,9 +59,13 @@ def run(
     )
     names = () if arms is None else arm_names(arms)
     speaker = console()
-    for count, (path, seeded) in enumerate(run_folders(resolved, folder, seeds).items(), 1):
+    folders = run_folders(resolved, folder, seeds)
+    for count, (path, seeded) in enumerate(folders.items(), 1):
         placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
-        Run(path, seeded, console=placed, device=device, arms=names).all(names, Shards(workers))
+        opened = Run(path, seeded, console=placed, device=device, arms=names)
+        if seeds:
+            begin_study(folder, folders)
+        opened.all(names, Shards(workers))
         if tensorboard:
             write_run(RunFolder(path))
     runs = collect([folder]) if seeds else [RunFolder(folder)]

@@ -1,5 +1,6 @@
 """Groups of runs: the folders of an experiment, the runs in given folders, and the settings in which they differ."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,9 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from excite.errors import InputError
+from excite.errors import ExciteError, InputError
+from excite.files import locked
 from excite.runs.experiment import Experiment, flattened, with_values, without_plan
-from excite.runs.folder import ArmFolder, RunFolder, run_folders_in
+from excite.runs.folder import OUTCOME, STUDY, ArmFolder, RunFolder, run_folders_in, study_in
+from excite.runs.records import Study
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class Group:
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
     """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
     if seeds is None:
-        if any(run.path != folder for run in run_folders_in(folder)):
+        if not RunFolder(folder).exists and any(map(_counts, run_folders_in(folder))):
             raise InputError(
                 f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
             )
@@ -56,16 +61,46 @@ def check_not_a_run(folder: Path) -> None:
         )
 
 
+def begin_study(folder: Path, runs: Iterable[Path]) -> None:
+    """Record that the runs in `folder` form a study, or join it: only they share its L, not what else lies there."""
+    file = folder / STUDY
+    with locked(file):
+        known = Study.load(file).runs if file.exists() else ()
+        names = tuple(dict.fromkeys([*known, *(run.name for run in runs)]))
+        if names != known:
+            Study(names).save(file)
+
+
 def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
-    """Return every run in `folders`, at any depth."""
+    """Return every run in `folders`, at any depth; copies inside a study, and files of other tools, are left out."""
     collected: dict[Path, RunFolder] = {}
     for folder in folders:
-        runs = run_folders_in(folder)
+        runs = [run for run in run_folders_in(folder) if run.path == folder or _counts(run)]
         if not runs:
-            raise InputError(f"There is no run in {folder}. `excite run` and `excite sweep` make run folders.")
+            raise InputError(
+                f"There is no run in {folder}. `excite run EXPERIMENT --out {RunFolder(folder).quoted}` makes one."
+            )
         for run in runs:
             collected.setdefault(run.path.resolve(), run)
     return tuple(collected.values())
+
+
+def _counts(run: RunFolder) -> bool:
+    """Whether a run counts that nobody named; what stands in the way of a study is left out with a warning."""
+    study = study_in(run.path.parent)
+    if run.path.name in (member.path.name for member in study):
+        return True
+    try:
+        experiment = without_plan(run.experiment)
+    except (ExciteError, OSError) as error:
+        is_run = any(run.path.glob(f"*/{OUTCOME}"))
+        if is_run and study:
+            logger.warning("%s is left out, because it is not of the study and cannot be read: %s", run.path, error)
+        return is_run and not study
+    copied = next((member for member in study if without_plan(member.experiment) == experiment), None)
+    if copied:
+        logger.warning("%s is left out, because it is a copy of %s, a run of the study.", run.path, copied.path.name)
+    return not copied
 
 
 def by_seed(runs: Iterable[RunFolder]) -> tuple[Group, ...]:

@@ -1,20 +1,30 @@
 """A run folder and its arms: the one place that knows the names of a run's files, and how to read them."""
 
 import math
+import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from excite.errors import DivergedError, InputError
+from excite.errors import CorruptFileError, DivergedError, InputError
 from excite.files import expected, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.experiment import Experiment, every_name, from_recorded, own_name
-from excite.runs.records import Certified, GridSearch, Illustration, Outcome, StageDone, StoredEstimate, read_stages
-from excite.training import CHECKPOINT, METRICS, EpochMetrics, read_metrics
+from excite.runs.experiment import Experiment, Record, every_name, from_recorded, own_name
+from excite.runs.records import (
+    Certified,
+    GridSearch,
+    Illustration,
+    Outcome,
+    StageDone,
+    StoredEstimate,
+    Study,
+    read_stages,
+)
+from excite.training import CHECKPOINT, METRICS, WEIGHTS, EpochMetrics, read_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT, ESTIMATE, OUTCOME, EVALUATION = "experiment.json", "estimate.json", "outcome.json", "evaluation.json"
 ESTIMATES = "estimates"
+STUDY = "excite-study.json"  # in the folder that holds the runs of a study
 Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
 FURTHER: tuple[Weights, ...] = ("best", "averaged")
 
@@ -94,6 +105,9 @@ class ArmFolder:
     def epochs(self) -> tuple[EpochMetrics, ...]:
         epochs = tuple(read_metrics(self.path))
         if self.trained and (n_epochs := self.outcome.epochs) is not None:
+            if n_epochs and not self.metrics_file.exists():
+                again = f"`excite train {RunFolder(self.path.parent).quoted} --arm {self.name}` trains the arm again."
+                raise CorruptFileError(f"{self.metrics_file} is missing. Put it back, or {again}")
             with expected(self.metrics_file):
                 if len(epochs) != n_epochs:
                     raise ValueError(f"it has {len(epochs)} epochs, {OUTCOME} says {n_epochs}")
@@ -145,6 +159,29 @@ class ArmFolder:
         from excite.training import checkpoints
 
         return checkpoints.load_model(self.path, model)
+
+    def lost(self, record: Record) -> list[Path]:
+        """Return the files that its training has left and that are gone; `moments` exists until training is over."""
+        if not self.trained:
+            begun = self.has_checkpoint or any(self.path.glob(WEIGHTS)) or self.trace_file.exists()
+            return [self.outcome_file] if begun and not self.moments.exists() else []
+        kept: list[Weights] = ["last"]
+        if not self.problem:
+            kept += ["best"] if record.best_every else []
+            kept += ["averaged"] if record.average and not self.arm.finds_its_rate else []
+        files = [self.metrics_file] if self.outcome.epochs != 0 else []
+        files += [] if self.arm.finds_its_rate else [self.trace_file]
+        for folder in map(self.of, kept):
+            files += [folder.checkpoint_file, next(folder.path.glob(WEIGHTS), folder.path / WEIGHTS)]
+        return [file for file in files if not file.exists()]
+
+    def forget_training(self) -> None:
+        """Remove the files that its training has left; evaluations stay."""
+        shutil.rmtree(self.moments, ignore_errors=True)
+        for folder in (self, *self._further.values()):
+            of_training = (folder.outcome_file, folder.metrics_file, folder.trace_file, folder.checkpoint_file)
+            for file in (*of_training, *folder.path.glob(WEIGHTS)):
+                file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove temporary files that a killed process left after a stage had finished."""
@@ -200,13 +237,21 @@ class RunFolder:
         return self.path / ESTIMATES / f"{estimator}.json" if estimator else self.path / ESTIMATE
 
     @property
+    def quoted(self) -> str:
+        """Its path as an argument of a command."""
+        return shlex.quote(str(self.path))
+
+    @property
     def exists(self) -> bool:
-        return self.experiment_file.exists()
+        return self.experiment_file.is_file()
 
     @cached_property
     def experiment(self) -> Experiment:
         if not self.exists:
-            raise InputError(f"{self.path} is not a run folder: it has no {EXPERIMENT}. `excite run` makes one.")
+            raise InputError(
+                f"{self.path} is not a run folder: it has no {EXPERIMENT}. `excite run EXPERIMENT --out {self.quoted}` "
+                "writes it."
+            )
         with expected(self.experiment_file):
             return from_recorded(read_json(self.experiment_file))
 
@@ -257,13 +302,31 @@ class RunFolder:
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
+        _refuse_links([self.path / name])
         return ArmFolder(self.path / name)
+
+    def missing(self, arm: str) -> list[Path]:
+        """Return the files that stages up to the training of the arm leave, and that are not there."""
+        chosen, files = arm_named(arm), self.arm(arm)
+        needed = [files.outcome_file]
+        needed += [] if chosen.estimator is None else [self.estimate_file(chosen.estimator)]
+        needed += [] if chosen.rates is None else [files.search_file]
+        needed += [] if self.experiment.teacher is None else [self.pseudo_labels_file]
+        return [file for file in needed if not file.exists()] or files.lost(self.experiment.record)
 
     def files(self) -> list[Path]:
         """Every file that stages read; pseudo-labels are left out, since they are checked whenever they are read."""
         further = (f"*/{weights}/[!.]*" for weights in FURTHER)
         patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", *further)
         return [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
+
+    def refuse_links(self) -> None:
+        """Raise an error if one of its files or folders is a link: a run writes only inside its own folder."""
+        arms = in_order({path.name for path in self.path.glob("*")})
+        folders = [self.path / name for name in (ESTIMATES, "teacher", *arms)]
+        inside = [folder / name for folder in folders for name in (*FURTHER, "moments", "search")]
+        _refuse_links([*folders, *inside])
+        _refuse_links(file for file in self.files() if file.parent in (self.path, *folders, *inside))
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -275,13 +338,19 @@ class RunFolder:
         }
 
 
+def _refuse_links(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_symlink():
+            raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
+
+
 def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
     """Return a trained arm; raise an error if it is not trained or diverged."""
     trained = [folder.name for folder in run.arms]
     if arm not in trained:
         raise InputError(
             f"{run.path} has no trained arm {arm} (trained: {', '.join(trained) or 'none'}). "
-            f"`excite train {run.path} --arm {arm}` trains it."
+            f"`excite train {run.quoted} --arm {arm}` trains it."
         )
     if problem := run.arm(arm).problem:
         raise DivergedError(problem)
@@ -304,8 +373,7 @@ def needed_trace(run: RunFolder, arm: str) -> "Trace":
 
 
 def _stored_without(what: str, run: RunFolder, arm: str) -> InputError:
-    again = f"`excite train {run.path} --arm {arm} --out …` trains it again in another folder."
-    return InputError(f"{run.path / arm} was stored without its {what}. {again}")
+    return InputError(f"{run.path / arm} has lost its {what}. `excite train {run.quoted} --arm {arm}` trains it again.")
 
 
 def needed_estimate(run: RunFolder, name: str = OWN) -> LipschitzEstimate:
@@ -314,7 +382,7 @@ def needed_estimate(run: RunFolder, name: str = OWN) -> LipschitzEstimate:
     if stored is None or stored.estimate is None:
         method, flags = name or run.experiment.lipschitz["method"], "--compare --train" if name else "--train"
         raise InputError(
-            f"{run.path} has no estimate of L. `excite estimate {run.path} {flags}` makes one by {method}, "
+            f"{run.path} has no estimate of L. `excite estimate {run.quoted} {flags}` makes one by {method}, "
             "with the trainings that it needs."
         )
     return stored.estimate
@@ -324,7 +392,7 @@ def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
     """Return L by every estimator; where it is missing, the reason, or the command that makes it."""
     own = own_name(run.experiment)
     stored = {name or own: answer.estimate or answer.problem for name, answer in run.estimates.items()}
-    missing = f"not estimated in this run; `excite estimate {run.path} --compare --train` does it"
+    missing = f"not estimated in this run; `excite estimate {run.quoted} --compare --train` does it"
     return {name: stored.get(name, missing) for name in every_name(run.experiment)}
 
 
@@ -353,4 +421,10 @@ def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
 
 def run_folders_in(folder: Path) -> list[RunFolder]:
     """Return all runs in `folder`, at any depth."""
-    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT))]
+    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file()]
+
+
+def study_in(folder: Path) -> tuple[RunFolder, ...]:
+    """Return the runs of the study in `folder`, in the order in which they were begun; () if there is no study."""
+    file = folder / STUDY
+    return tuple(RunFolder(folder / name) for name in Study.load(file).runs) if file.is_file() else ()

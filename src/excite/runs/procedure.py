@@ -1,5 +1,6 @@
 """The paper's procedure in one folder: stages in order, each of which writes a file and is not repeated."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,6 +55,7 @@ class Run:
     ) -> None:
         self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
         self._plan: list[Path] = []  # the files of the planned stages, in order
+        self.files.refuse_links()
         if not self.files.exists:
             _ = self.parts  # an experiment that cannot run leaves no folder
             check_settings(experiment)
@@ -146,16 +148,17 @@ class Run:
         `ranks` are the processes that train together. The first of them does the earlier stages.
         """
         chosen = arm_named(arm)
-        if not self.files.arm(arm).trained:
+        if ranks.from_first(lambda: self.files.missing(chosen.name)):
             ranks.from_first(self.parts.prepare)
             if chosen.estimator is not None:
-                if self._reads_own_trace(chosen.estimator):
+                if ranks.from_first(partial(self._lacks_trace, chosen.estimator)):
                     self._train(arm_named("baseline"), ranks)
-                ranks.from_first(partial(self._reliable_estimate, chosen.estimator))
+                ranks.from_first(partial(self._reliable_estimate, chosen))
             if (n_rates := chosen.rates) is not None:
                 files = self.files.arm(arm)
                 stage = partial(search, self.parts, files, n_rates, self.console)
                 ranks.from_first(partial(self._once, files.search_file, stage))
+        ranks.from_first(partial(self._check_rate, chosen))
         self._train(chosen, ranks)
 
     def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
@@ -168,10 +171,34 @@ class Run:
             size = ranks.from_first(lambda: batch_size(self.files, arm, baseline, default))
             train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
 
+        ranks.from_first(partial(self._start_over, arm))
         ranks.together(partial(self._once, files.outcome_file), train_now)
         ranks.from_first(lambda: once(files.certificate_file, lambda: certify(files)))
         if files.problem:
             raise DivergedError(files.problem)
+
+    def _check_rate(self, arm: Arm) -> None:
+        """Refuse an L or a grid search that was done again with another result than the one the arm was trained at."""
+        files = self.files.arm(arm.name)
+        if files.trained and (arm.multiple is not None or arm.rates is not None):
+            rate = first_rate(self.files, arm, baseline=math.nan)
+            if not math.isclose(rate, files.rate):
+                raise CorruptFileError(
+                    f"{files.path} was trained at the rate {files.rate:.6g}, but by the L or the search in "
+                    f"{self.folder} it is {rate:.6g}. Restore the original file, or delete {files.path} to train again."
+                )
+
+    def _start_over(self, arm: Arm) -> None:
+        """If a file of a finished training is gone, remove the others, so that it is done again from the start."""
+
+        def lost() -> list[Path]:
+            return self.files.arm(arm.name).lost(self.experiment.record)
+
+        if lost():
+            with locked(self.files.arm(arm.name).outcome_file, say=self.console.say):
+                if gone := lost():  # another process may have trained it by now
+                    self.console.say(f"{arm.name}: {gone[0].name} is missing; training it again from the start")
+                    self.files.arm(arm.name).forget_training()
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
@@ -180,10 +207,11 @@ class Run:
             raise InputError(stored.problem)
         return stored.estimate
 
-    def _reliable_estimate(self, name: str) -> None:
-        """Estimate L; raise an error if it is not identified, unless the experiment allows that."""
-        result = self.estimate(name)
-        if not result.reliable and not self.experiment.allow_unidentified:
+    def _reliable_estimate(self, arm: Arm) -> None:
+        """Estimate the L of an arm; raise an error if it is not identified, unless the experiment allows that."""
+        result = self.estimate(arm.estimator or OWN)
+        trained = self.files.arm(arm.name).trained  # when that was allowed
+        if not result.reliable and not self.experiment.allow_unidentified and not trained:
             raise UnidentifiedError(
                 f"{result} Nothing was trained at this L. To train anyway, add --force (in an experiment, "
                 "allow_unidentified = true). Finished stages are kept."
@@ -197,7 +225,7 @@ class Run:
                 Run(leader.path, experiment, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
             else:
-                if self._reads_own_trace(name):
+                if self._lacks_trace(name):
                     self._train(arm_named("baseline"))
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
         stored = StoredEstimate.load(file)
@@ -207,9 +235,11 @@ class Run:
             )
         return stored
 
-    def _reads_own_trace(self, estimator: str) -> bool:
-        """Whether L comes from the trace of this run's baseline."""
-        return self._leader(estimator) is None and estimator_of(self.experiment, estimator).needs == "trace"
+    def _lacks_trace(self, estimator: str) -> bool:
+        """Whether L comes from the trace of this run's baseline, which is not there yet."""
+        if self._leader(estimator) is not None or estimator_of(self.experiment, estimator).needs != "trace":
+            return False
+        return not self.files.estimate_file(estimator).exists() and self.files.arm("baseline").trace() is None
 
     def _leader(self, estimator: str) -> RunFolder | None:
         """The run that estimates L for this one, if the study shares L."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import msgspec
 
@@ -144,6 +144,15 @@ class Illustration(Record, frozen=True):
     @property
     def magnification(self) -> float:
         return 0.5 / self.largest if self.largest else 1.0
+
+
+FolderName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]  # not a path, nor . or ..
+
+
+class Study(Record, frozen=True):
+    """The names of a study's run folders, in the order in which they were begun."""
+
+    runs: tuple[FolderName, ...]
 
 
 STAGES = "stages.json"

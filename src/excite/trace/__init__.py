@@ -106,7 +106,7 @@ class Trace:
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
         path = Path(path)
-        cure = f"Record {path} again, or restore it from a backup."
+        cure = "Restore the original file, or delete it and record it again."
         if not path.exists():
             raise CorruptFileError(f"There is no trace at {path}. Train with a Recorder and save recorder.trace there.")
         try:

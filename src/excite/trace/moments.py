@@ -207,8 +207,8 @@ class Moments:
             path = self._path()
             if not path.exists() or sha256(path) != digest:
                 raise CorruptFileError(
-                    f"{path} is missing or was changed since it was recorded. Restore it, or delete the run to start "
-                    "again."
+                    f"{path} is missing or was changed since it was recorded. Restore it, or delete {self._folder} and "
+                    "the checkpoint of this training to start again."
                 )
             self._vectors.append(np.load(path, mmap_mode="r"))
             self._digests.append(digest)

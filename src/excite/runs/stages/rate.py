@@ -25,7 +25,7 @@ from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
 from excite.runs.collection import seedless
 from excite.runs.experiment import estimator_of, options_of
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import ArmFolder, RunFolder, needed_trace, study_in
 from excite.runs.records import CLEAN_LOSS, GridSearch, StoredEstimate, Trial
 from excite.runs.stages.train import fit, measure
 from excite.schedules import Schedule, rescale
@@ -54,7 +54,7 @@ def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) ->
 def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> LipschitzEstimate:
     estimator = estimator_of(parts.experiment, name)
     if estimator.needs == "trace":
-        return estimator(run.arm("baseline").trace())
+        return estimator(needed_trace(run, "baseline"))
     if estimator.needs == "nothing":
         return estimator(None)
     whole = parts.whole_training
@@ -80,11 +80,17 @@ def short_trainings(parts: Parts, estimator: Estimator[Any], on_progress: OnProg
 
 
 def leader_of(run: RunFolder) -> RunFolder | None:
-    """Return the run whose L this one shares: the lowest seed of the study. None if it is this run."""
-    siblings = [other for path in sorted(run.path.parent.iterdir()) if (other := RunFolder(path)).exists]
-    same_study = [other for other in siblings if seedless(other.experiment) == seedless(run.experiment)]
-    leader = min(same_study, key=lambda other: other.experiment.seed, default=run)
-    return None if leader.path.name == run.path.name else leader
+    """Return the run that estimates L for this one: the first of its study with the same experiment, if it is another.
+
+    A run that was not begun as a part of a study shares with none.
+    """
+    path = run.path.absolute()
+    study = study_in(path.parent)
+    if path.name not in (member.path.name for member in study):
+        return None
+    begun = (member for member in study if member.exists)
+    leader = next((member for member in begun if seedless(member.experiment) == seedless(run.experiment)), run)
+    return None if leader.path.name == path.name else leader
 
 
 def share(leader: RunFolder, run: RunFolder, name: str) -> None:

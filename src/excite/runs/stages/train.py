@@ -40,6 +40,7 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
     averaged = None if online else parts.new_average(model)
     schedule = rescale(parts.schedule, rate, horizon=settings.epochs)
+    arm.moments.mkdir(parents=True, exist_ok=True)  # its absence tells a finished training from one to resume
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
     with console.task(title) as progress:
         try:
