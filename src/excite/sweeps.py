@@ -227,7 +227,7 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 def earlier_outcome(job: Job) -> JobEnd | None:
     """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
     run = RunFolder(job.folder)
-    if job.estimator is None and run.missing(job.task):
+    if job.estimator is None and run.missing(job.task) and not run.arm(job.task).is_result_only:
         return None
     if all(file.exists() for file in job.files):
         has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate

@@ -160,6 +160,12 @@ class ArmFolder:
 
         return checkpoints.load_model(self.path, model)
 
+    @property
+    def is_result_only(self) -> bool:
+        """Whether it is over and attacked (or diverged), and somebody removed all its weights to save space."""
+        kept = self.has_checkpoint or any(self.path.glob(WEIGHTS))
+        return self.trained and not kept and bool(self.problem or self.evaluation_file.exists())
+
     def lost(self, record: Record) -> list[Path]:
         """Return the files that its training has left and that are gone; `moments` exists until training is over."""
         if not self.trained:

@@ -125,7 +125,9 @@ class Run:
         return list(dict.fromkeys(plan))
 
     def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
-        """Train and attack one arm. If training diverged, that is its result: return the reason."""
+        """Train and attack one arm, unless only its results are stored. Return the reason if training diverged."""
+        if self.files.arm(arm).is_result_only:
+            return self.files.arm(arm).problem
         if shards != UNSHARED:
             shards.check(len(self.parts.test))  # before the training rather than after it
         try:
