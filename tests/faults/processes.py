@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from excite import models
+from excite import execution, models
 from excite.cli import main
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
-    [__name__, "excite.report.page", "excite.runs.procedure", "scipy.stats", "sympy", "jinja2", "PIL.Image"]
+    [__name__, "excite.report.page", "excite.runs.procedure", "torch._dynamo", "scipy.stats", "jinja2", "PIL.Image"]
 )
 LONGEST = 300.0  # seconds, after which a process hangs
 
@@ -35,6 +35,7 @@ def _excite(arguments: Sequence[str], said: Connection, largest_file: int | None
     said.close()
     torch.set_num_threads(1)
     models.MODELS["dropping"] = Dropping
+    execution.SPAWN = FORKED  # type: ignore[assignment]
     if largest_file is not None:
         import resource
 

@@ -31,7 +31,7 @@ def test_stopped_after_the_baseline_and_resumed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
     monkeypatch.setitem(models.MODELS, "dropping", Dropping)
-    changes = [f"training.objective={objective}", 'model={name="dropping"}', "training.steps=4", "lipschitz.steps=10"]
+    changes = [f"training.objective={objective}", 'model={name="dropping"}', "training.steps=4", "lipschitz.steps=5"]
     experiment = load(str(tiny), overrides=changes)
     torch.manual_seed(1)
     Run(tmp_path / "whole", experiment, console=Silent()).all(["baseline", "poe"])
