@@ -32,6 +32,7 @@ def test_stopped_after_the_baseline_and_resumed(
 ) -> None:
     monkeypatch.setitem(models.MODELS, "dropping", Dropping)
     changes = [f"training.objective={objective}", 'model={name="dropping"}', "training.steps=4", "lipschitz.steps=5"]
+    changes += ["data.test_examples=10", "record.slopes_per_epoch=2"]
     experiment = load(str(tiny), overrides=changes)
     torch.manual_seed(1)
     Run(tmp_path / "whole", experiment, console=Silent()).all(["baseline", "poe"])

@@ -26,6 +26,7 @@ Start = Callable[..., subprocess.Popen[str]]
 Call = Callable[..., tuple[str, str]]
 
 LONG = ("--set", "training.epochs=30", "--arms", "baseline")
+SMALL = ("--set", "data.train_examples=64", "--set", "data.test_examples=20", "--set", "lipschitz.steps=5")
 
 
 @pytest.fixture(autouse=True)
@@ -134,8 +135,7 @@ def test_a_stopped_sweep_stops_its_processes(tiny: Path, tmp_path: Path, start: 
 
 
 def test_two_sweeps_in_one_folder_do_everything_once(tiny: Path, tmp_path: Path) -> None:
-    small = ("--set", "data.train_examples=64", "--set", "data.test_examples=20")
-    arguments = ("sweep", tiny, *small, "--arms", "baseline,poe", "--workers", "1", "--out", tmp_path / "sweep")
+    arguments = ("sweep", tiny, *SMALL, "--arms", "baseline,poe", "--workers", "1", "--out", tmp_path / "sweep")
     for sweep in (Excite(*arguments), Excite(*arguments)):
         code, said = sweep.end()
         assert code == 0, said
@@ -164,7 +164,7 @@ def test_arms_and_seeds_can_be_added(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # in 120, digits of another machine can break the arm's name in two
-    small = ["run", str(tiny), "--set", "data.train_examples=64", "--set", "data.test_examples=20", "--out", "runs"]
+    small = ["run", str(tiny), *SMALL, "--out", "runs"]
     cli([*small, "--arms", "baseline", "--seeds", "1"], standalone_mode=False)
     before = stages(tmp_path / "runs/seed-0")
     for of_every_arm in ("illustration.json", "stages.json"):

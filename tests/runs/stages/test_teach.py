@@ -32,7 +32,7 @@ SMALL = [
 ]
 TEACHER = [
     "teacher.threshold=0.2",
-    'teacher.training={epochs=3, steps=20, batch_size=20, schedule={kind="constant", rate=0.2}}',
+    'teacher.training={epochs=3, batch_size=20, schedule={kind="constant", rate=0.2}}',
 ]
 
 
@@ -109,7 +109,7 @@ def test_a_finished_teacher_is_not_asked_again(finished: tuple[Run, Stopper]) ->
 
 @pytest.mark.parametrize(
     ("task", "step"),
-    [("teacher: training", 30), ("baseline: training", 4), ("baseline: training", 9)],
+    [("teacher: training", 70), ("baseline: training", 4), ("baseline: training", 9)],
 )
 def test_a_stopped_run_ends_as_one_that_was_not(
     task: str, step: int, finished: tuple[Run, Stopper], tmp_path: Path
