@@ -26,7 +26,10 @@ class Silent:
         yield lambda _done, _total: None
 
 
-@pytest.mark.parametrize("objective", ['{kind="trades",steps=2}', '{kind="pgd_at",steps=2,random_start=true}'])
+@pytest.mark.parametrize(
+    "objective",
+    ['{kind="trades",steps=2}', pytest.param('{kind="pgd_at",steps=2,random_start=true}', marks=pytest.mark.slow)],
+)
 def test_stopped_after_the_baseline_and_resumed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
