@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from excite import execution, models
+from excite import models
 from excite.cli import main
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -38,7 +38,6 @@ def _excite(arguments: Sequence[str], said: Connection, largest_file: int | None
     said.close()
     torch.set_num_threads(1)
     models.MODELS["dropping"] = Dropping
-    execution.SPAWN = FORKED  # type: ignore[assignment]
     if largest_file is not None:
         import resource
 

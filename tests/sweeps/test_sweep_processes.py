@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ SMALL = ("--set", "data.train_examples=64", "--set", "data.test_examples=20", "-
 
 @pytest.fixture(autouse=True)
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers of sweeps in this process start at once; those of `start` are spawned."""
+    """Workers of sweeps in this process start at once; those of other processes are spawned."""
     monkeypatch.setattr(execution, "SPAWN", FORKED)
 
 
@@ -62,12 +63,12 @@ def alive(process: int) -> bool:
     return "zombie" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
 
 
-def kill_at_work(run: Path, sweep: Excite, times: int) -> None:
+def kill_at_work(run: Path, running: Callable[[], bool], times: int) -> None:
     """Kill the worker of a run's baseline, each time after it got further."""
     log = run / "baseline.log"
     for number in range(1, times + 1):
         before = epochs_done(run)
-        wait_for(lambda: len(workers(log)) == number and epochs_done(run) > before, lambda: sweep.alive)  # noqa: B023
+        wait_for(lambda: len(workers(log)) == number and epochs_done(run) > before, running)  # noqa: B023
         os.kill(workers(log)[-1], signal.SIGKILL)
 
 
@@ -88,13 +89,16 @@ def undisturbed(tiny: Path, folder: Path, seed: int, epochs: int = 30) -> str:
     return weights(folder)
 
 
-def test_a_killed_job_goes_on_from_its_checkpoint(tiny: Path, tmp_path: Path) -> None:
-    sweep = Excite("sweep", tiny, *LONG, "--set", "training.epochs=12", "--workers", "1", "--out", tmp_path / "sweep")
+def test_a_killed_job_goes_on_from_its_checkpoint(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "sweep/seed-0"
-    kill_at_work(run, sweep, times=1)
-    code, said = sweep.end()
-    assert code == 0, said
-    assert "1 of 1 jobs done, 0 failed" in said
+    killer = threading.Thread(target=kill_at_work, args=(run, threading.main_thread().is_alive, 1))
+    killer.start()
+    once = ("--set", "training.epochs=12", "--workers", "1", "--out", str(tmp_path / "sweep"))
+    cli(["sweep", str(tiny), *LONG, *once], standalone_mode=False)
+    killer.join()
+    assert "1 of 1 jobs done, 0 failed" in capfd.readouterr().out
     assert len(workers(run / "baseline.log")) == 2
     assert epochs_done(run) == 12
     assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0, epochs=12)
@@ -105,7 +109,7 @@ def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path) -> No
     arguments = ("sweep", tiny, *LONG, "--seeds", "2", "--workers", "1", "--out", tmp_path / "sweep")
     unlucky, lucky = tmp_path / "sweep/seed-0", tmp_path / "sweep/seed-1"
     sweep = Excite(*arguments)
-    kill_at_work(unlucky, sweep, times=3)
+    kill_at_work(unlucky, lambda: sweep.alive, times=3)
     code, said = sweep.end()
     assert code == 1, said
     assert "1 of 2 jobs failed" in said
@@ -207,7 +211,7 @@ def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path) -> None:
     two = ("--seeds", "2", "--workers", "2", "--out", tmp_path / "sweep")
     sweep = Excite("sweep", tiny, *LONG, "--engine", "ray", *two)
     run = tmp_path / "sweep/seed-0"
-    kill_at_work(run, sweep, times=1)
+    kill_at_work(run, lambda: sweep.alive, times=1)
     code, said = sweep.end()
     assert code == 0, said
     assert "jobs done, 0 failed" in said
