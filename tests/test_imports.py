@@ -22,7 +22,7 @@ def test_help_does_not_import_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    "statement", ["import excite", "from excite import *", "import excite.lipschitz, excite.trace"]
+    "statement", ["import excite", "from excite import *\nimport excite.lipschitz, excite.trace, excite.excitation"]
 )
 def test_the_library_does_not_import_what_only_reports_need(statement: str) -> None:
     assert imported(statement).isdisjoint(HEAVY)

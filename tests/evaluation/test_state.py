@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from excite import attacks
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, evaluate
 from excite.evaluation.batch import Attacker, Journal
+from tests.faults.processes import FORKED
 
 BATCH = 2  # of 48 images
 
@@ -47,14 +46,16 @@ def run_until_killed(journal: Path, result: Path, rng: np.random.Generator, work
     Of one with workers, sometimes kill a worker first: it starts another one.
     """
     target = batches_done(journal) + int(rng.integers(1, 3))
-    process = subprocess.Popen([sys.executable, __file__, str(journal), str(result), str(workers or 1)])
-    while process.poll() is None and batches_done(journal) < target:
+    process = FORKED.Process(target=run, args=(journal, result, workers))
+    process.start()
+    assert process.pid
+    while process.is_alive() and batches_done(journal) < target:
         time.sleep(0.002)
     if workers and rng.random() < 0.5:
         os.kill(children(process.pid)[-1], signal.SIGKILL)
     time.sleep(rng.uniform(0, 0.05))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
 
 
 def children(process: int) -> list[int]:
@@ -140,10 +141,6 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, problem: tuple[nn.Module, 
     (tmp_path / "journal.json").write_text(damage)
     with pytest.raises(CorruptFileError, match="elete it"):
         evaluate(*problem, PGD, journal=tmp_path / "journal.json")
-
-
-if __name__ == "__main__":
-    run(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
 
 
 ATTACKS = {

@@ -14,9 +14,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from excite import models
+from excite import execution, models
 from excite.errors import ExciteError, InputError
 from excite.execution import Executor, Shards, Shared, as_completed, executor, load, save
+from tests.faults.processes import FORKED
 
 
 @pytest.fixture(scope="module", params=["local", pytest.param("ray", marks=pytest.mark.slow)])
@@ -26,6 +27,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Executor]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[2])  # workers import this file by the name that pytest gave it
         patch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}")
+        patch.setattr(execution, "SPAWN", FORKED)  # starts in no time
         with executor(Shards(2, request.param), use_gpus=False) as engine:
             yield engine
 
@@ -82,8 +84,10 @@ def test_a_shared_value_reaches_the_workers(engine: Executor) -> None:
 
 
 def test_what_cannot_be_pickled_is_refused() -> None:
-    with executor(Shards(1), use_gpus=False) as engine, pytest.raises(InputError, match="workers=1"):
-        engine.share(lambda: None)
+    with executor(Shards(1), use_gpus=False) as engine:
+        with pytest.raises(InputError, match="workers=1"):
+            engine.share(lambda: None)
+        assert engine.submit(len, "abc").result() == 3  # by a spawned worker
 
 
 def test_a_worker_that_fails_to_start_says_why(tmp_path: Path) -> None:

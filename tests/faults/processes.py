@@ -15,7 +15,10 @@ from excite.cli import main
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
-    [__name__, "excite.report.page", "excite.runs.procedure", "scipy.stats", "sympy", "jinja2", "PIL.Image"]
+    [
+        *(__name__, "excite.report.page", "excite.runs.procedure", "torch._dynamo", "scipy.stats", "jinja2"),
+        *("PIL.Image", "matplotlib.figure", "matplotlib.backends.backend_svg"),
+    ]
 )
 LONGEST = 300.0  # seconds, after which a process hangs
 

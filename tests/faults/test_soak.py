@@ -24,6 +24,7 @@ def test_the_verdict(leak: float, lost: float, flat: bool) -> None:
     assert str(verdict).startswith("flat: " if flat else "NOT FLAT: ")
 
 
+@pytest.mark.slow
 def test_a_few_rounds_leave_no_file_open() -> None:
     first, last = soak(0.0)
     assert last.handles <= first.handles

@@ -106,7 +106,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Callable[[], list[Any]], dict[st
 def test_edge_of_a_quadratic_for_all_kinds_of_batches(
     build: Callable[[], nn.Module], loader: Callable[[], list[Any]], options: dict[str, Any]
 ) -> None:
-    estimate = excite.find_learning_rate(build(), loader(), half_mse, sgd, budget=600, steps=40, **options)
+    estimate = excite.find_learning_rate(build(), loader(), half_mse, sgd, budget=400, steps=40, **options)
     assert estimate.interval[0] <= 1.0 <= estimate.interval[1]
     assert estimate.details["threshold"] == pytest.approx(2.0, rel=0.3)
     assert estimate.details["weights"] == "fresh"

@@ -123,7 +123,7 @@ def smoothed(model: Any, batch: Any) -> Any:
     ("options", "step"),
     [
         pytest.param({"kind": Steeper}, lambda model, batch: 10 * model(**batch).loss, id="compute_loss"),
-        pytest.param({"label_smoothing_factor": 0.5}, smoothed, id="label smoothing"),
+        pytest.param({"label_smoothing_factor": 0.5}, smoothed, id="label smoothing", marks=pytest.mark.slow),
     ],
 )
 def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(tmp_path: Path, options: Any, step: Any) -> None:
@@ -228,7 +228,7 @@ def test_l_is_logged_once_the_rate_has_settled(tmp_path: Path) -> None:
     assert [entry["excite/L"] for entry in logged] == [callback.estimate.constant]
 
 
-@pytest.mark.parametrize("step", [10, 30])
+@pytest.mark.parametrize("step", [pytest.param(10, marks=pytest.mark.slow), 30])
 def test_a_rate_found_on_the_way_is_found_again_after_a_checkpoint(tmp_path: Path, step: int) -> None:
     options: Any = {"save_strategy": "steps", "save_steps": 10}
     whole, callback = online(tmp_path, **options)

@@ -23,14 +23,8 @@ def known_curve() -> DoseResponse:
     return simulate(1.0, 0.1, np.random.default_rng(0), runs=100)
 
 
-@pytest.mark.parametrize(
-    ("slope", "width"),
-    [
-        pytest.param(0.02, 1.6, marks=pytest.mark.slow),
-        (0.1, 2.0),
-        pytest.param(0.2, 2.7, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("slope", "width"), [(0.02, 1.6), (0.1, 2.0), (0.2, 2.7)])
 def test_the_interval_covers_the_truth_as_often_as_it_says(slope: float, width: float) -> None:
     """12 verdicts each on 40 curves: of 95% intervals fewer than 34 of 40 would cover in one test of three hundred."""
     rng = np.random.default_rng(0)

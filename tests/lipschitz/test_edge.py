@@ -50,7 +50,7 @@ def edge_of(estimate: LipschitzEstimate) -> float:
     return float(estimate.details["threshold"])
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(st.floats(0.05, 500), st.floats(1e-3, 10))
 def test_on_a_quadratic_it_bounds_the_largest_curvature(largest: float, start: float) -> None:
     estimate = find_edge(descent(largest, largest / 3), budget=40 * STEPS, steps=STEPS, start=start)
@@ -82,7 +82,7 @@ def test_on_a_quadratic_it_bounds_the_largest_curvature(largest: float, start: f
     ids=["sgd", "heavy ball 0.5", "heavy ball 0.9", "nesterov", "weight decay", "adam", "rmsprop"],
 )
 def test_it_measures_the_edge_of_any_optimizer(optimizer: Callable[..., torch.optim.Optimizer], theory: float) -> None:
-    estimate = find_edge(quadratic([4.0], optimizer), budget=60 * STEPS, steps=STEPS, start=theory / 3)
+    estimate = find_edge(quadratic([4.0], optimizer), budget=40 * STEPS, steps=STEPS, start=theory / 3)
     assert edge_of(estimate) == pytest.approx(theory, rel=0.12)
 
 
@@ -109,8 +109,7 @@ def stops_improving(share: float) -> LossesAt:
     return losses_at
 
 
-@pytest.mark.parametrize("share", [0.03, 0.6, 0.85])
-@pytest.mark.parametrize("start", [0.02, 0.1, 3.0])
+@pytest.mark.parametrize(("share", "start"), [(0.03, 0.1), (0.03, 3.0), (0.6, 0.02), (0.85, 0.1), (0.85, 3.0)])
 def test_a_run_that_only_stops_improving_does_not_converge(share: float, start: float) -> None:
     estimate = find_edge(stops_improving(share), budget=30 * STEPS, steps=STEPS, start=start)
     assert edge_of(estimate) == pytest.approx(0.9, rel=0.12)
@@ -317,10 +316,8 @@ def test_2_over_l_follows_a_threshold_that_drifts_with_the_length_of_runs(drift:
     assert any("longer" in message for message in told)
 
 
-@pytest.mark.parametrize(
-    "slope",  # 0.1 is usual
-    [pytest.param(0.02, marks=pytest.mark.slow), pytest.param(0.1, marks=pytest.mark.slow), 0.2],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("slope", [0.02, 0.1, 0.2])  # 0.1 is usual
 def test_of_whole_trainings_95_percent_converge_at_2_over_l(slope: float) -> None:
     """Searches on ten known curves; the thresholds of trainings, 8 times as long, drift by as much as assumed."""
     rng = np.random.default_rng(0)

@@ -133,7 +133,7 @@ def test_hessian_vector_product_is_the_slope_of_the_gradient(build: Callable[[],
     assert (product - slope).norm() < 1e-4 * slope.norm()
 
 
-@pytest.mark.parametrize("name", ["resnet50", "resnet110"])
+@pytest.mark.parametrize("name", ["resnet50", pytest.param("resnet110", marks=pytest.mark.slow)])
 def test_deep_hessians_are_symmetric(name: str) -> None:
     """At this depth finite differences lose their digits; a wrong double backward shows as vᵀHu ≠ uᵀHv."""
     torch.manual_seed(0)

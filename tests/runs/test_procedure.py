@@ -20,7 +20,7 @@ Call = Callable[..., tuple[str, str]]
 def vague(tiny: Path) -> Path:
     """An experiment whose L cannot be identified: its runs are too short and too few."""
     text = tiny.read_text(encoding="utf-8").replace("allow_unidentified = true", "")
-    tiny.write_text(text.replace("steps = 40", "steps = 4"), encoding="utf-8")
+    tiny.write_text(text.replace("steps = 20", "steps = 4"), encoding="utf-8")
     return tiny
 
 

@@ -26,12 +26,16 @@ class Silent:
         yield lambda _done, _total: None
 
 
-@pytest.mark.parametrize("objective", ['{kind="trades",steps=2}', '{kind="pgd_at",steps=2,random_start=true}'])
+@pytest.mark.parametrize(
+    "objective",
+    ['{kind="trades",steps=2}', pytest.param('{kind="pgd_at",steps=2,random_start=true}', marks=pytest.mark.slow)],
+)
 def test_stopped_after_the_baseline_and_resumed(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: str
 ) -> None:
     monkeypatch.setitem(models.MODELS, "dropping", Dropping)
-    changes = [f"training.objective={objective}", 'model={name="dropping"}', "training.steps=4", "lipschitz.steps=10"]
+    changes = [f"training.objective={objective}", 'model={name="dropping"}', "training.steps=4", "lipschitz.steps=5"]
+    changes += ["data.test_examples=10", "record.slopes_per_epoch=2"]
     experiment = load(str(tiny), overrides=changes)
     torch.manual_seed(1)
     Run(tmp_path / "whole", experiment, console=Silent()).all(["baseline", "poe"])

@@ -25,7 +25,8 @@ class Heard(Console):
 
 @pytest.fixture
 def run(tiny: Path, tmp_path: Path) -> Run:
-    return Run(tmp_path / "run", load(str(tiny)), console=Console())
+    small = ["data.train_examples=64", "data.test_examples=20", "lipschitz.steps=5"]
+    return Run(tmp_path / "run", load(str(tiny), overrides=small), console=Console())
 
 
 def test_a_job_leaves_its_files_and_a_log(run: Run, capfd: pytest.CaptureFixture[str]) -> None:

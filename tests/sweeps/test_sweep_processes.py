@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from excite import execution
 from excite.cli import cli
 from excite.console import Console
 from excite.errors import InputError
@@ -19,17 +21,25 @@ from excite.execution import Shards
 from excite.runs import load
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from tests.faults.processes import FORKED, Excite
 
 Start = Callable[..., subprocess.Popen[str]]
 Call = Callable[..., tuple[str, str]]
 
 LONG = ("--set", "training.epochs=30", "--arms", "baseline")
+SMALL = ("--set", "data.train_examples=64", "--set", "data.test_examples=20", "--set", "lipschitz.steps=5")
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+@pytest.fixture(autouse=True)
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of sweeps in this process start at once; those of other processes are spawned."""
+    monkeypatch.setattr(execution, "SPAWN", FORKED)
+
+
+def wait_for(condition: Callable[[], bool], running: Callable[[], bool]) -> None:
     until = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, process.communicate()
+        assert running()
         assert time.monotonic() < until
         time.sleep(0.02)
 
@@ -53,12 +63,13 @@ def alive(process: int) -> bool:
     return "zombie" not in Path(f"/proc/{process}/status").read_text(encoding="utf-8")
 
 
-def kill_at_work(run: Path, process: subprocess.Popen[str], times: int) -> None:
+def kill_at_work(run: Path, running: Callable[[], bool], times: int) -> None:
     """Kill the worker of a run's baseline, each time after it got further."""
+    log = run / "baseline.log"
     for number in range(1, times + 1):
         before = epochs_done(run)
-        wait_for(lambda: len(workers(run / "baseline.log")) == number and epochs_done(run) > before, process)  # noqa: B023
-        os.kill(workers(run / "baseline.log")[-1], signal.SIGKILL)
+        wait_for(lambda: len(workers(log)) == number and epochs_done(run) > before, running)  # noqa: B023
+        os.kill(workers(log)[-1], signal.SIGKILL)
 
 
 def stages(run: Path) -> dict[str, str]:
@@ -78,32 +89,34 @@ def undisturbed(tiny: Path, folder: Path, seed: int, epochs: int = 30) -> str:
     return weights(folder)
 
 
-def test_a_killed_job_goes_on_from_its_checkpoint(tiny: Path, tmp_path: Path, start: Start) -> None:
-    process = start("sweep", tiny, *LONG, "--set", "training.epochs=12", "--workers", "1", "--out", "sweep")
+def test_a_killed_job_goes_on_from_its_checkpoint(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "sweep/seed-0"
-    kill_at_work(run, process, times=1)
-    stdout, stderr = process.communicate(timeout=240)
-    assert process.returncode == 0, stderr
-    assert "1 of 1 jobs done, 0 failed" in stdout
+    killer = threading.Thread(target=kill_at_work, args=(run, threading.main_thread().is_alive, 1))
+    killer.start()
+    once = ("--set", "training.epochs=12", "--workers", "1", "--out", str(tmp_path / "sweep"))
+    cli(["sweep", str(tiny), *LONG, *once], standalone_mode=False)
+    killer.join()
+    assert "1 of 1 jobs done, 0 failed" in capfd.readouterr().out
     assert len(workers(run / "baseline.log")) == 2
     assert epochs_done(run) == 12
     assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0, epochs=12)
 
 
 @pytest.mark.slow
-def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path, start: Start, call: Call) -> None:
-    arguments = ("sweep", tiny, *LONG, "--seeds", "2", "--workers", "1", "--out", "sweep", "--json")
+def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path) -> None:
+    arguments = ("sweep", tiny, *LONG, "--seeds", "2", "--workers", "1", "--out", tmp_path / "sweep")
     unlucky, lucky = tmp_path / "sweep/seed-0", tmp_path / "sweep/seed-1"
-    process = start(*arguments)
-    kill_at_work(unlucky, process, times=3)
-    stdout, stderr = process.communicate(timeout=240)
-    assert process.returncode == 1, stderr
-    assert "1 of 2 jobs failed" in stderr
-    jobs = {Path(job["folder"]).name: job for job in json.loads(stdout)["jobs"]}
-    assert (jobs["seed-0"]["status"], jobs["seed-1"]["status"]) == ("failed", "done")
-    assert "baseline.log" in jobs["seed-0"]["reason"]
+    sweep = Excite(*arguments)
+    kill_at_work(unlucky, lambda: sweep.alive, times=3)
+    code, said = sweep.end()
+    assert code == 1, said
+    assert "1 of 2 jobs failed" in said
+    assert "baseline.log" in said
     assert not (unlucky / "baseline/outcome.json").exists()
-    call(*arguments)
+    assert (lucky / "baseline/outcome.json").exists()
+    assert Excite(*arguments).end()[0] == 0
     for seed, folder in enumerate((unlucky, lucky)):
         assert weights(folder) == undisturbed(tiny, tmp_path / f"whole-{seed}", seed)
 
@@ -112,7 +125,8 @@ def test_a_job_killed_too_often_stops_no_other(tiny: Path, tmp_path: Path, start
 def test_a_stopped_sweep_stops_its_processes(tiny: Path, tmp_path: Path, start: Start, number: signal.Signals) -> None:
     process = start("sweep", tiny, *LONG, "--set", "training.epochs=100000", "--out", "sweep")
     run = tmp_path / "sweep/seed-0"
-    wait_for(lambda: epochs_done(run) > 1, process)  # the second epoch's line follows the first one's checkpoint
+    # The second epoch's line follows the first one's checkpoint.
+    wait_for(lambda: epochs_done(run) > 1, lambda: process.poll() is None)
     (worker,) = workers(run / "baseline.log")
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
@@ -124,18 +138,12 @@ def test_a_stopped_sweep_stops_its_processes(tiny: Path, tmp_path: Path, start: 
     assert json.loads((run / "baseline/checkpoint.json").read_text(encoding="utf-8"))["position"]["epoch"] > 0
 
 
-def test_two_sweeps_in_one_folder_do_everything_once(
-    tiny: Path,
-    tmp_path: Path,
-    start: Start,
-) -> None:
-    small = ("--set", "data.train_examples=64", "--set", "data.test_examples=20")
-    arguments = ("sweep", tiny, *small, "--arms", "baseline,poe", "--workers", "1", "--out", "sweep", "--json")
-    processes = [start(*arguments), start(*arguments)]
-    for process in processes:
-        stdout, stderr = process.communicate(timeout=240)
-        assert process.returncode == 0, stderr
-        assert {job["status"] for job in json.loads(stdout)["jobs"]} == {"done"}
+def test_two_sweeps_in_one_folder_do_everything_once(tiny: Path, tmp_path: Path) -> None:
+    arguments = ("sweep", tiny, *SMALL, "--arms", "baseline,poe", "--workers", "1", "--out", tmp_path / "sweep")
+    for sweep in (Excite(*arguments), Excite(*arguments)):
+        code, said = sweep.end()
+        assert code == 0, said
+        assert "jobs done, 0 failed" in said
     logs = [log.read_text(encoding="utf-8") for log in (tmp_path / "sweep/seed-0").glob("*.log")]
     lines = [line for log in logs for line in log.splitlines() if ", done in" in line]
     for stage in ("baseline: training", "baseline: PGD-3", "L by edge", "poe: training", "poe: PGD-3"):
@@ -160,12 +168,13 @@ def test_arms_and_seeds_can_be_added(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # in 120, digits of another machine can break the arm's name in two
-    cli(["run", str(tiny), "--arms", "baseline", "--seeds", "1", "--out", "runs"], standalone_mode=False)
+    small = ["run", str(tiny), *SMALL, "--out", "runs"]
+    cli([*small, "--arms", "baseline", "--seeds", "1"], standalone_mode=False)
     before = stages(tmp_path / "runs/seed-0")
     for of_every_arm in ("illustration.json", "stages.json"):
         before.pop(of_every_arm)
     capfd.readouterr()
-    cli(["run", str(tiny), "--arms", "baseline,grid:2", "--seeds", "2", "--out", "runs"], standalone_mode=False)
+    cli([*small, "--arms", "baseline,grid:2", "--seeds", "2"], standalone_mode=False)
     stdout, stderr = capfd.readouterr()
     assert stderr.count("baseline: training at rate 0.05, done") == 1  # that of seed 1
     assert stderr.count("grid-2: trying 2 rates, done") == 2
@@ -175,7 +184,7 @@ def test_arms_and_seeds_can_be_added(
     assert after.items() >= before.items()
     assert {"grid-2/search.json", "grid-2/outcome.json", "grid-2/evaluation.json"} <= after.keys()
     with pytest.raises(InputError, match="runs"):
-        cli(["run", str(tiny), "--out", "runs"], standalone_mode=False)
+        cli(small, standalone_mode=False)
 
 
 @pytest.mark.slow
@@ -197,14 +206,15 @@ def test_more_shards_than_images_are_refused_before_the_training(tiny: Path, tmp
 
 
 @pytest.mark.slow
-def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path, start: Start) -> None:
+def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    process = start("sweep", tiny, *LONG, "--engine", "ray", "--seeds", "2", "--workers", "2", "--out", "sweep")
+    two = ("--seeds", "2", "--workers", "2", "--out", tmp_path / "sweep")
+    sweep = Excite("sweep", tiny, *LONG, "--engine", "ray", *two)
     run = tmp_path / "sweep/seed-0"
-    kill_at_work(run, process, times=1)
-    stdout, stderr = process.communicate(timeout=400)
-    assert process.returncode == 0, stderr
-    assert "2 of 2 jobs done, 0 failed" in stdout
+    kill_at_work(run, lambda: sweep.alive, times=1)
+    code, said = sweep.end()
+    assert code == 0, said
+    assert "jobs done, 0 failed" in said
     assert len(workers(run / "baseline.log")) == 2
     assert epochs_done(run) == 30
 

@@ -299,7 +299,7 @@ def test_theorem_1_marks_the_steps_that_are_certified(write_run: Write, descent:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_need_no_estimator(
+def test_svg_needs_no_estimator_is_self_contained_and_names_units(
     everything: list[RunFolder], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in ESTIMATORS.values():
@@ -307,12 +307,8 @@ def test_figures_need_no_estimator(
     if name != "theorem-1":  # which shows every step
         for trace in tmp_path.rglob("*.safetensors"):
             trace.unlink()
-    assert plot(name, everything[:1] if name == "theorem-1" else everything).axes
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_svg_is_self_contained_and_names_units(everything: list[RunFolder], name: str) -> None:
     figure = plot(name, everything[:1] if name == "theorem-1" else everything)
+    assert figure.axes
     text = style.svg(figure, name, FIGURES[name].title)
     root = ET.fromstring(text)  # noqa: S314
     assert root.get("aria-label") == FIGURES[name].title

@@ -109,7 +109,11 @@ def test_a_finished_teacher_is_not_asked_again(finished: tuple[Run, Stopper]) ->
 
 @pytest.mark.parametrize(
     ("task", "step"),
-    [("teacher: training", 70), ("baseline: training", 4), ("baseline: training", 9)],
+    [
+        ("teacher: training", 70),
+        ("baseline: training", 9),
+        pytest.param("baseline: training", 4, marks=pytest.mark.slow),  # in the first epoch
+    ],
 )
 def test_a_stopped_run_ends_as_one_that_was_not(
     task: str, step: int, finished: tuple[Run, Stopper], tmp_path: Path
