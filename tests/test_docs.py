@@ -81,7 +81,7 @@ def test_a_script_runs_with_at_most_eight_added_lines(
     if not installed(needs):
         pytest.skip(f"{needs} is not installed")
     assert 0 < sum(line.endswith("# +") for line in script(name)) <= 8
-    monkeypatch.setattr(sys, "argv", [name, "--epochs", "3", "--budget", "400"])
+    monkeypatch.setattr(sys, "argv", [name, "--epochs", "3", "--budget", "600"])
     runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
     printed = capsys.readouterr().out
     assert "(1/L)" in printed

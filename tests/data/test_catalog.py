@@ -101,7 +101,7 @@ def test_the_sample_is_embedded_balanced_and_small() -> None:
     assert data.fetch("mnist-sample") == MNIST_SAMPLE.path
     notice = (MNIST_SAMPLE.path.parent / "README.md").read_text()
     assert "LeCun" in notice
-    assert "Share Alike 3.0" in notice
+    assert "ShareAlike 3.0" in notice
 
 
 @pytest.mark.parametrize("use", [data.load, data.fetch, data.verify])

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,6 +36,7 @@ def _excite(arguments: Sequence[str], said: Connection, largest_file: int | None
     os.setsid()
     for stream in (1, 2):
         os.dup2(said.fileno(), stream)
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1, closefd=False) for stream in (1, 2))  # of a pipe
     said.close()
     torch.set_num_threads(1)
     models.MODELS["dropping"] = Dropping

@@ -256,6 +256,7 @@ class Unreadable(Dying):
         raise ConnectionError("no such image")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch may notice it once more, later
 def test_a_worker_that_dies_is_named() -> None:
     with pytest.raises(ExciteError, match="num_workers=0"):
         [*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
