@@ -24,7 +24,7 @@ from excite.report.estimates import method_of, trust_in
 from excite.report.figures import accuracy, style
 from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
-from excite.report.tables import StudyTable, study_table
+from excite.report.tables import ADJUSTED, ADJUSTED_P, StudyTable, study_table
 from excite.report.verdict import compare_arms
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
@@ -100,6 +100,10 @@ def page(runs: Sequence[RunFolder]) -> str:
             searches=[arm for name in names if (arm := arm_named(name)).rates],
             methods=ESTIMATORS,
             table=_table(table, folder),
+            adjusted={
+                (each.first.group.runs, each.first.name, each.first.images): p for each, p in table.adjusted.items()
+            },
+            adjusted_note=ADJUSTED.format(len(table.adjusted)),
             settings=[
                 _setting(group, rows_of.get(group.runs, []), title, drawn=count < MAX_DRAWN)
                 for count, (group, title) in enumerate(zip(groups, titles, strict=True))
@@ -160,14 +164,14 @@ def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, A
     shown = [
         title
         for title, cells in table.columns.items()
-        if not title.startswith("Δ") and (title == "arm" or len({cell.text for cell in cells}) > 1)
+        if not title.startswith(("Δ", ADJUSTED_P)) and (title == "arm" or len({cell.text for cell in cells}) > 1)
     ]
     folders = [", ".join(f"{folder(row.run)}{row.name}/" for row in arm[CLEAN].rows) for arm in table.arms]
     has_differences = any("Δ" in title for title in shown)
     return {
         "titles": {title: table.words(title) for title in shown},
         "rows": [(folders[n], [table.columns[title][n] for title in shown]) for n in range(len(table.arms))],
-        "notes": [note for note in table.notes if has_differences or not note.startswith("Δ")],
+        "notes": [note for note in table.notes if has_differences or not note.startswith(("Δ", ADJUSTED_P))],
     }
 
 

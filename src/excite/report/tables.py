@@ -32,8 +32,10 @@ DIFFERENCE = (
     "Δ: points gained on the baseline, paired by test image and seed, with a 95% interval that covers the variation of "
     "both (with one seed, of the images only)."
 )
+ADJUSTED_P = "p (Holm)"
 ADJUSTED = (
-    "p (Holm): the probability of a difference at least this large under the attack that decides if there is none, "
+    ADJUSTED_P
+    + ": the probability of a difference at least this large under the attack that decides if there is none, "
     "adjusted for the {} comparisons in this table."
 )
 FURTHER_WEIGHTS = {
@@ -51,6 +53,7 @@ class StudyTable:
     columns: Mapping[str, Sequence[Cell]]
     arms: Sequence[Arm]
     records: Sequence[dict[str, Any]]
+    adjusted: Mapping[Summary, float]  # p-values under the attack that decides
     legend: Sequence[str]  # what the numbers mean
     warnings: Sequence[str]  # what went wrong or cannot be trusted
     verdict: Verdict
@@ -133,6 +136,7 @@ def study_table(rows: Sequence[Row]) -> StudyTable:
         columns=_columns(arms, marks, adjusted),
         arms=arms,
         records=[record(summary, marks.get(summary), adjusted.get(summary)) for summary in summaries],
+        adjusted=adjusted,
         legend=list(_legend(arms, len(adjusted))),
         warnings=list(_warnings([arm[CLEAN] for arm in arms])),
         verdict=conclude(rows),
@@ -295,7 +299,7 @@ def _columns(
     further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
     if adjusted:
         by_arm = [[adjusted[summary] for summary in arm.values() if summary in adjusted] for arm in arms]
-        further["p (Holm)"] = [f"{p_values[0]:.2g}" if p_values else EMPTY for p_values in by_arm]
+        further[ADJUSTED_P] = [f"{p_values[0]:.2g}" if p_values else EMPTY for p_values in by_arm]
     for weights in _shown_weights(clean):
         further |= {f"{weights}: {on} %": [accuracy_text(arm[on], weights) for arm in arms] for on in images}
         further |= {f"{weights}: Δ {on}": [difference_text(arm[on], weights) for arm in arms] for on in images}
