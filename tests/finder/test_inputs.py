@@ -256,9 +256,13 @@ class Unreadable(Dying):
         raise ConnectionError("no such image")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch may notice it once more, later
+@pytest.mark.slow  # torch's signal handler may raise its error once more at any later moment, in any test
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_dies_is_named() -> None:
     with pytest.raises(ExciteError, match="num_workers=0"):
         [*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
+
+
+def test_an_error_of_the_data_set_stays_as_it_is() -> None:
     with pytest.raises(ConnectionError, match="no such image"):
         next(endless(DataLoader(Unreadable(), 4, num_workers=1), 0))
