@@ -130,7 +130,7 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
         text=True,
     )
     assert "PoE-motivated, 1/L" in done.stdout
-    assert (tmp_path / "runs/mnist-sample/report.html").stat().st_size > 10_000
+    assert (tmp_path / "runs/quickstart/report.html").stat().st_size > 10_000
     where = subprocess.run(
         [python, "-c", "import excite; print(excite.__file__)"],
         check=True, env=clean, cwd=tmp_path, capture_output=True, text=True,
