@@ -63,23 +63,23 @@ class Teacher(Section, frozen=True):
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
     training: Training | None = None  # keys as in [training]; default: the arms' training, standard objective
-    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # smallest confidence of a label that is kept
-    balance: bool = False  # keep equally many labels per class
+    threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # minimum confidence of a label
+    balance: bool = False  # keep the same number of labels per class
 
 
 class Record(Section, frozen=True):
     """What is recorded during every training: slopes, curvatures on a probe of training images, and accuracies."""
 
-    slopes_per_epoch: Natural = 8  # steps per epoch at which a local slope is measured
+    slopes_per_epoch: Natural = 8  # local slopes measured per epoch
     curvature_every: Natural = 0  # epochs between measurements of the curvature; 0: never
-    probe_examples: Count = 512  # training images on which curvatures and probe gradients are measured
+    probe_examples: Count = 512  # training images for curvatures and probe gradients
     gradient: Literal["epoch_mean", "probe"] = "epoch_mean"  # gradient stored per epoch
     input_gradients: bool = False  # also store gradients with respect to pixels, as the released code does
     test_examples: Count = 1000  # test images classified after every epoch
     attacked_examples: Natural = 0  # test images attacked after every epoch, by the first attack
     best_every: Natural = 0  # epochs between searches for the best weights under the first attack; 0: never
-    held_out_examples: Count = 500  # training images held out, on which the best weights are chosen
-    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the training over which weights are averaged; 0: not
+    held_out_examples: Count = 500  # training images held out to choose the best weights
+    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the training over which weights are averaged; 0: no average
 
 
 class Experiment(Section, frozen=True):
