@@ -1,4 +1,4 @@
-"""The command line as people meet it: its output and exit codes; what is stopped in processes of its own."""
+"""The command line: output, exit codes, and signals, which are sent to separate processes."""
 
 import io
 import json

@@ -216,7 +216,7 @@ def test_the_interval_covers_in_every_kind_of_study() -> None:
 
 
 def test_the_p_value_is_that_of_students_test_where_seeds_decide(evaluated: Evaluated) -> None:
-    """Gains of 5, 10 and 21 points on images of their own: t = 0.12 / (0.0819 / √3), with 2 degrees of freedom."""
+    """Three seeds with different images gain 5, 10 and 21 points: t = 0.12 / (0.0819 / √3), 2 degrees of freedom."""
     pairs = [
         (evaluated(100, 40, examples=f"{seed}"), evaluated(100, right, examples=f"{seed}"))
         for seed, right in enumerate((45, 50, 61))

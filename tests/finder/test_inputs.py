@@ -4,6 +4,10 @@ import copy
 import itertools
 import os
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,11 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import excite
-from excite.errors import ExciteError, InputError
+from excite.errors import InputError
 from excite.finder.inputs import endless, make_fresh
 from tests.finder.test_find_learning_rate import batches, half_mse, linear, sgd
 
+ROOT = Path(__file__).parents[2]
 DIMENSIONS = 6
 
 
@@ -256,11 +261,20 @@ class Unreadable(Dying):
         raise ConnectionError("no such image")
 
 
-@pytest.mark.slow  # torch's signal handler may raise its error once more at any later moment, in any test
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+READ_UNTIL_A_WORKER_DIES = """
+import itertools
+from torch.utils.data import DataLoader
+from excite.finder.inputs import endless
+from tests.finder.test_inputs import Dying
+[*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
+"""
+
+
 def test_a_worker_that_dies_is_named() -> None:
-    with pytest.raises(ExciteError, match="num_workers=0"):
-        [*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
+    """In a process of its own, because torch's signal handler may raise the error again at any later moment."""
+    command = [sys.executable, "-c", READ_UNTIL_A_WORKER_DIES]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert re.search("ExciteError: .*num_workers=0", done.stderr)
 
 
 def test_an_error_of_the_data_set_stays_as_it_is() -> None:

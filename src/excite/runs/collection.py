@@ -78,7 +78,7 @@ def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
         runs = [run for run in run_folders_in(folder) if run.path == folder or _counts(run)]
         if not runs:
             raise InputError(
-                f"There is no run in {folder}. `excite run EXPERIMENT --out {RunFolder(folder).quoted}` makes one."
+                f"{folder} holds no run. Start one with `excite run EXPERIMENT --out {RunFolder(folder).quoted}`."
             )
         for run in runs:
             collected.setdefault(run.path.resolve(), run)

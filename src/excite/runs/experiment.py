@@ -79,7 +79,7 @@ class Record(Section, frozen=True):
     attacked_examples: Natural = 0  # test images attacked after every epoch, by the first attack
     best_every: Natural = 0  # epochs between searches for the best weights under the first attack; 0: never
     held_out_examples: Count = 500  # training images held out to choose the best weights
-    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # share of the training over which weights are averaged; 0: no average
+    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # final part of the training whose weights are averaged; 0: none
 
 
 class Experiment(Section, frozen=True):
