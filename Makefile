@@ -32,7 +32,7 @@ test-all: $(EXTRAS) lint ## every test, fetching the complete data sets first (t
 	EXCITE_FETCH_DATA=1 $(PYTEST) --hypothesis-profile=explore
 	$(MAKE) audit
 
-audit: ## look up the pinned versions in PyPI's list of known vulnerabilities, if it can be reached
+audit: ## look up the pinned versions in OSV, the database of known vulnerabilities, if it can be reached
 	$(PYTHON) tools/audit.py
 
 soak: $(TOOLS) ## train, estimate and attack for two hours (MINUTES=10 for ten minutes): memory and open files stay flat
