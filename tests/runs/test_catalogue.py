@@ -209,7 +209,7 @@ def test_a_dry_run_of_table_2_ends_in_its_row(
     assert all("AutoAttack, shortened" in arm["evaluation"]["attacks"] for arm in results["arms"])
     constant = results["estimate"]["constant"]
     assert [arm["rate"] for arm in results["arms"]] == pytest.approx([0.001, 1 / constant, 2 / constant])
-    table = excite("report", f"runs/{name}", cwd=tmp_path)
+    table = excite("report", f"runs/{name}", "--format", "markdown", cwd=tmp_path)
     for text in ("baseline", "PoE-motivated, 1/L", "largest convergent, 2/L", "AutoAttack, shortened"):
         assert text in table
 
