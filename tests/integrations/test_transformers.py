@@ -120,17 +120,22 @@ def smoothed(model: Any, batch: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("options", "step"),
+    ("options", "step", "start"),
     [
-        pytest.param({"kind": Steeper}, lambda model, batch: 10 * model(**batch).loss, id="compute_loss"),
-        pytest.param({"label_smoothing_factor": 0.5}, smoothed, id="label smoothing", marks=pytest.mark.slow),
+        pytest.param({"kind": Steeper}, lambda model, batch: 10 * model(**batch).loss, 0.01, id="compute_loss"),
+        pytest.param({"label_smoothing_factor": 0.5}, smoothed, 0.1, id="label smoothing", marks=pytest.mark.slow),
     ],
 )
-def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(tmp_path: Path, options: Any, step: Any) -> None:
+def test_l_is_that_of_the_loss_of_a_trainer_that_is_handed_over(
+    tmp_path: Path, options: Any, step: Any, start: float
+) -> None:
     def losses(find: Any, *, hand_over: bool = False) -> Any:
         trainer = trainer_of(tmp_path, epochs=1, optim="sgd", max_grad_norm=0.0, **options)
         callback = PoETrainerCallback(
-            find=BRIEF | find, record=False, trainer=trainer if hand_over else None, allow_unidentified=True
+            find=BRIEF | {"start": start} | find,
+            record=False,
+            trainer=trainer if hand_over else None,
+            allow_unidentified=True,
         )
         trainer.add_callback(callback)
         trainer.train()
