@@ -269,6 +269,7 @@ weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model
 ladder = callback.online.ladder
 found = [ladder.good, ladder.breaks, ladder.rate, weights.double().sum().item()]
 (folder / f"rank{trainer.args.process_index}.json").write_text(json.dumps([trainer.args.world_size, *found]))
+torch.distributed.destroy_process_group()  # a process that exits while its threads still run may abort
 """
 
 
