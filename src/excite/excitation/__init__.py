@@ -11,6 +11,7 @@ from excite.excitation.along_path import (
 )
 from excite.excitation.assumption import FEWEST_MOMENTS, Acuteness, acuteness, choose_batch_size
 from excite.excitation.definition import Gramian, gramian, simulate
+from excite.excitation.in_expectation import ExpectedAcuteness, expected_acuteness
 from excite.excitation.theorem import Certificate, CertifiedDescent, Span, certificate, certify_descent
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Certificate",
     "CertifiedDescent",
     "Excitation",
+    "ExpectedAcuteness",
     "Gramian",
     "PathCertificate",
     "Smoothness",
@@ -29,6 +31,7 @@ __all__ = [
     "certify",
     "certify_descent",
     "choose_batch_size",
+    "expected_acuteness",
     "gramian",
     "simulate",
     "smoothness",

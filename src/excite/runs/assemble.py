@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,9 @@ from excite.runs.experiment import Data, Experiment, Record
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, keep_freed_memory
+
+NOISE = -1  # in the seed of images that are drawn to measure the noise of batches
+FEWEST_NOISE_EXAMPLES = 4  # two batches of a labelled and a pseudo-labelled image
 
 
 @dataclass(frozen=True)
@@ -132,10 +135,20 @@ class Parts(Named):
             slopes_per_epoch=record.slopes_per_epoch,
             steps_per_epoch=self.steps_per_epoch,
             curvature_every=record.curvature_every,
+            draw=self.drawn_anew if record.noise_examples else None,
             batch_size=batch_size,
             seed=self.experiment.seed,
             folder=folder,
         )
+
+    def drawn_anew(self, moment: int) -> tuple[Tensor, Tensor]:
+        """Batches of training images, at least two, in an order of their own, augmented as in training; with labels."""
+        examples = min(self.experiment.record.noise_examples, self.training_set.epoch_images)
+        size = min(self.experiment.training.batch_size, examples // 2)
+        seed = derive_seed(self.experiment.seed, NOISE)
+        batches = epoch_batches(self.training_set, batch_size=size, seed=seed, epoch=moment, augment=self.augment)
+        images, labels = zip(*islice(batches, examples // size), strict=True)
+        return torch.cat(images), torch.cat(labels)
 
     def new_average(self, model: nn.Module) -> AveragedModel | None:
         """An exponential moving average of weights and batch-norm statistics, if the experiment records one."""
@@ -225,6 +238,10 @@ def check_settings(experiment: Experiment) -> None:
         raise InputError(
             "data.epoch_samples has no effect without pseudo-labelled images. Remove it; to train on fewer images or "
             "steps, set data.train_examples or training.steps."
+        )
+    if 0 < record.noise_examples < FEWEST_NOISE_EXAMPLES:
+        raise InputError(
+            f"record.noise_examples = {record.noise_examples} is too few for two batches. Set it to 512, or to 0."
         )
     for name in ("attacked_examples", "best_every"):
         if getattr(record, name) and not experiment.attacks:

@@ -74,6 +74,7 @@ def count_work(experiment: Experiment) -> Workload:
     epoch: float = (images + min(record.slopes_per_epoch, steps) * batch) * passes
     epoch += min(record.test_examples, n_test) + min(record.attacked_examples, n_test) * first_attack
     epoch += probe * passes * (record.gradient == "probe") + probe * TRAINING_PASSES * record.input_gradients
+    epoch += min(record.noise_examples, per_epoch) * passes
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
     evaluations = math.ceil(training.epochs / record.best_every) if record.best_every else 0  # of the best weights
     one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * probe * passes

@@ -73,6 +73,7 @@ class Record(Section, frozen=True):
     slopes_per_epoch: Natural = 8  # local slopes measured per epoch
     curvature_every: Natural = 0  # epochs between measurements of the curvature; 0: never
     probe_examples: Count = 512  # training images for curvatures and probe gradients
+    noise_examples: Natural = 0  # training images drawn anew per epoch to measure the noise of batches; 0: never
     gradient: Literal["epoch_mean", "probe"] = "epoch_mean"  # gradient stored per epoch
     input_gradients: bool = False  # also store gradients with respect to pixels, as the released code does
     test_examples: Count = 1000  # test images classified after every epoch

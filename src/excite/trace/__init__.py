@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _FORMAT = "excite-trace-1"
-_OPTIONAL = {"squared_input_gradient_distances"}  # not in the file if it was not recorded
+_OPTIONAL = {"squared_input_gradient_distances", "batch_statistics"}  # not in the file if not recorded
 _no_floats = partial(np.zeros, 0)
 _no_integers = partial[Integers](np.zeros, 0, dtype=np.int64)
 
@@ -60,6 +60,7 @@ class Trace:
     curvature_steps: Integers = field(default_factory=_no_integers)
     facts: dict[str, Any] = field(default_factory=dict)
     squared_input_gradient_distances: Floats = field(default_factory=_no_floats)  # empty if not recorded
+    batch_statistics: Floats = field(default_factory=_no_floats)  # one row per moment: see `BatchStatistics`
 
     def __len__(self) -> int:
         return len(self.steps)

@@ -161,16 +161,11 @@ def check_visible(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
         pending.extend(parent for parent, _ in node.next_functions)
 
 
-class Moments:
-    """Squared distances between an origin (index 0; None means zero) and the vectors appended so far.
+class Vectors:
+    """Vectors in memory, or in memory-mapped files in `folder`; then `state` has only their hashes."""
 
-    Vectors stay in memory. With a `folder`, they are memory-mapped files in it, and `state` has only their hashes.
-    """
-
-    def __init__(self, name: str, origin: Tensor | None, *, folder: Path | None = None) -> None:
-        self.squared: Floats = np.zeros((1, 1))
+    def __init__(self, name: str, *, folder: Path | None = None) -> None:
         self._name = name
-        self._origin = None if origin is None else _array(origin)
         self._folder = folder
         self._vectors: list[NDArray[Any]] = []
         self._digests: list[str] = []  # of the files in `folder`
@@ -178,29 +173,18 @@ class Moments:
     def __len__(self) -> int:
         return len(self._vectors)
 
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return self._vectors[index]
+
     def append(self, vector: Tensor) -> None:
-        new = _array(vector)
-        row = [squared_distance(new, old) for old in (self._origin, *self._vectors)]
-        grown = np.zeros((len(row) + 1, len(row) + 1))
-        grown[:-1, :-1] = self.squared
-        grown[-1, :-1] = grown[:-1, -1] = row
-        self.squared = grown
-        self._vectors.append(self._store(new))
+        self._vectors.append(self._store(_array(vector)))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        arrays: dict[str, NDArray[Any]] = {"squared": self.squared.copy()}
-        if self._origin is not None:
-            arrays["origin"] = self._origin
-        if self._vectors and self._folder is None:
-            arrays["vectors"] = np.stack(self._vectors)
-        tensors = {f"{self._name}.{key}": torch.from_numpy(array) for key, array in arrays.items()}
-        return tensors, {"sha256": list(self._digests)}
+        stacked = {f"{self._name}.vectors": np.stack(self._vectors)} if self._vectors and self._folder is None else {}
+        return {key: torch.from_numpy(array) for key, array in stacked.items()}, {"sha256": list(self._digests)}
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        self.squared = _array(tensors[f"{self._name}.squared"])
         self._vectors, self._digests = [], []
-        if self._origin is not None:
-            self._origin = _array(tensors[f"{self._name}.origin"])
         for vector in tensors.get(f"{self._name}.vectors", ()):
             self._vectors.append(self._store(_array(vector)))
         for digest in facts["sha256"]:
@@ -228,6 +212,37 @@ class Moments:
         return self._folder / f"{self._name}-{len(self._vectors):04d}.npy"
 
 
+class Moments(Vectors):
+    """Vectors with the squared distances between them and an origin (index 0; None means zero)."""
+
+    def __init__(self, name: str, origin: Tensor | None, *, folder: Path | None = None) -> None:
+        super().__init__(name, folder=folder)
+        self.squared: Floats = np.zeros((1, 1))
+        self._origin = None if origin is None else _array(origin)
+
+    def append(self, vector: Tensor) -> None:
+        new = _array(vector)
+        row = [squared_distance(new, old) for old in (self._origin, *self._vectors)]
+        grown = np.zeros((len(row) + 1, len(row) + 1))
+        grown[:-1, :-1] = self.squared
+        grown[-1, :-1] = grown[:-1, -1] = row
+        self.squared = grown
+        self._vectors.append(self._store(new))
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors, facts = super().state()
+        tensors[f"{self._name}.squared"] = torch.from_numpy(self.squared.copy())
+        if self._origin is not None:
+            tensors[f"{self._name}.origin"] = torch.from_numpy(self._origin)
+        return tensors, facts
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        super().restore(tensors, facts)
+        self.squared = _array(tensors[f"{self._name}.squared"])
+        if self._origin is not None:
+            self._origin = _array(tensors[f"{self._name}.origin"])
+
+
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
     """‖a − b‖² in float64, computed in chunks; None counts as zero."""
     total = 0.0
@@ -237,6 +252,18 @@ def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
         if b is not None:
             difference -= b[part]
         total += float(np.square(difference, out=difference).sum())
+    return total
+
+
+def inner_product(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None = None) -> float:
+    """⟨a, b − c⟩ in float64, computed in chunks; None counts as zero."""
+    total = 0.0
+    for start in range(0, len(a), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        difference = b[part].astype(np.float64)
+        if c is not None:
+            difference -= c[part]
+        total += float(a[part].astype(np.float64) @ difference)
     return total
 
 

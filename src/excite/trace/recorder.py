@@ -18,6 +18,7 @@ from excite.objectives.protocol import Objective
 from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace import Trace
+from excite.trace.batch_statistics import BatchNoise, Draw
 from excite.trace.moments import Moments, Storage, dense, project, project_gradient, projection_of
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, UsedGradients
@@ -48,6 +49,9 @@ class Recorder:
         batch_size: the training batch size; probes are evaluated in batches of this size.
         curvature_every: measure the curvature on the probe at every n-th moment; 0 means never.
         curvature_iterations: largest number of Lanczos iterations per curvature.
+        draw: (moment) -> (x, y), training examples drawn anew, at least two batches. At every moment, the mean and the
+            noise of the gradient are measured on them, for `expected_acuteness`. This costs a forward and a backward
+            pass of each example, and at most two more vectors per moment. The optimizer must be SGD.
         seed: for sampled steps, sketches and random parts of the loss.
         folder: store vectors in files there instead of in memory, which also keeps checkpoints small.
 
@@ -80,6 +84,7 @@ class Recorder:
         batch_size: int = 128,
         curvature_every: int = 0,
         curvature_iterations: int = 12,
+        draw: Draw | None = None,
         seed: int = 0,
         folder: Path | str | None = None,
     ) -> None:
@@ -122,6 +127,18 @@ class Recorder:
             origins["input_gradients"] = None
         folder = None if folder is None else Path(folder)
         self._vectors = {name: Moments(name, origin, folder=folder) for name, origin in origins.items()}
+        self._noise = draw and BatchNoise(
+            model,
+            self._parameters,
+            self._projection,
+            optimizer,
+            draw,
+            batch_size=batch_size,
+            loss=loss,
+            objective=objective,
+            seed=seed,
+            folder=folder,
+        )
         self._gradient_sum = self._projection.zeros()
         self._steps_summed, self._step, self._rate = 0, 0, math.nan
         self._moments: list[tuple[int, float]] = []  # step, learning rate
@@ -145,6 +162,8 @@ class Recorder:
             "batch_size": batch_size,
             "seed": seed,
         } | ({"input_gradients": True} if input_gradients else {})
+        if self._noise:
+            self._facts["sgd"] = self._noise.facts
         self._handles = [] if optimizer is None else self._watch(optimizer)
         self._slopes.expect_step()
 
@@ -220,6 +239,7 @@ class Recorder:
             curvature_steps=curvature_steps.astype(np.int64),
             facts=self._facts | {name: doubt for name, doubt in doubts.items() if doubt},
             squared_input_gradient_distances=np.zeros(0) if inputs is None else inputs.squared,
+            batch_statistics=np.array(self._noise.rows(self._vectors["parameters"]) if self._noise else ()),
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -228,6 +248,9 @@ class Recorder:
         for name, moments in self._vectors.items():
             moment_tensors, moment_facts[name] = moments.state()
             tensors |= moment_tensors
+        if self._noise:
+            noise_tensors, moment_facts["noise"] = self._noise.state()
+            tensors |= noise_tensors
         return tensors, moment_facts | self._slopes.facts() | {
             "trace": self._facts,
             "steps_summed": self._steps_summed,
@@ -248,6 +271,8 @@ class Recorder:
         if self._keeps_trace:
             for name, moments in self._vectors.items():
                 moments.restore(tensors, facts[name])
+            if self._noise:
+                self._noise.restore(tensors, facts["noise"])
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._steps_summed = facts["steps_summed"]
         self._step = facts["step"]
@@ -298,6 +323,8 @@ class Recorder:
     def _keep_moment(self, number: int) -> None:
         self._vectors["gradients"].append(self._moment_gradient())
         self._vectors["parameters"].append(project(self._projection, self._parameters))
+        if self._noise:
+            self._noise.measure(number)
         if "input_gradients" in self._vectors:
             self._vectors["input_gradients"].append(input_gradient(self._model, self._needed_probe()))
         if self._curvature_every and number % self._curvature_every == 0:
