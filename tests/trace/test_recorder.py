@@ -39,6 +39,11 @@ def probe() -> tuple[Tensor, Tensor]:
     return torch.randn(32, 5, generator=generator), torch.randint(0, 4, (32,), generator=generator)
 
 
+def drawn_anew(moment: int) -> tuple[Tensor, Tensor]:
+    """Examples from the global random state, which the recorder sets and restores."""
+    return moment + torch.randn(20, 5), torch.randint(0, 4, (20,))
+
+
 def test_only_one_process_has_the_trace() -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -136,6 +141,7 @@ def test_a_run_with_a_recorder_is_bit_identical_to_one_without(gradient: Any, in
             batch_size=16,
             slopes_per_epoch=3,
             curvature_every=2,
+            draw=drawn_anew,
         )
     )
     for expected, actual in zip(plain, everything(model, optimizer), strict=True):
@@ -146,6 +152,7 @@ def test_a_run_with_a_recorder_is_bit_identical_to_one_without(gradient: Any, in
     assert len(recorder.trace) == EPOCHS
     assert len(recorder.trace.slopes) == 3 * EPOCHS
     assert len(recorder.trace.curvatures) == EPOCHS // 2
+    assert len(recorder.trace.batch_statistics) == EPOCHS
 
 
 def test_distances_equal_those_of_stored_vectors() -> None:
@@ -264,6 +271,8 @@ def test_resumed_run_has_the_same_trace_bit_for_bit(tmp_path: Path, where: str, 
             input_gradients=True,
             slopes_per_epoch=2,
             curvature_every=2,
+            draw=drawn_anew,
+            batch_size=BATCH,
         )
 
     *_, whole = run(make)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from excite.cli import options
-from excite.cli.options import SHARE, Output, console, refuse_ignored, resolve_experiment, show
+from excite.cli.options import SHARE, Output, console, read_run, refuse_ignored, resolve_experiment, show
 from excite.errors import ExciteError
 
 if TYPE_CHECKING:
@@ -166,19 +166,22 @@ def train(
 
 
 @click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
-@click.argument("experiment")
-@click.argument("sizes", nargs=-1, type=options.POSITIVE, required=True)
-@click.option("--try", is_flag=True, required=True, expose_value=False, help="Followed by the batch sizes.")
+@click.argument("experiment", metavar="EXPERIMENT_OR_RUN")
+@click.argument("sizes", nargs=-1, type=options.POSITIVE)
+@click.option("--try", "tries", is_flag=True, help="Train at batch sizes, which follow.")
 @click.option(
     "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
 )
+@options.arm
 @options.out
 @options.changes
 @options.work
 def batch_size(
     experiment: str,
     sizes: tuple[int, ...],
+    tries: bool,
     threshold: float | None,
+    arm: str,
     out: Path | None,
     changes: tuple[str, ...],
     device: str | None,
@@ -186,13 +189,22 @@ def batch_size(
 ) -> None:
     """Choose a batch size as the paper does: the smallest with Assumption 2, then smaller until accuracy is reached.
 
-    Trains the baseline at each of SIZES, each in its own folder.
+    With --try, trains the baseline of an experiment at each of SIZES, each in its own folder. Without it, reads one
+    training of a run folder and says which batch size makes its steps acute in expectation. That training needs
+    record.noise_examples.
     """
     from excite.runs.collection import check_not_a_run
     from excite.runs.experiment import with_values
     from excite.runs.procedure import Run
     from excite.sweeps import check_batch_sizes, try_batch_sizes
 
+    if not tries and not sizes:
+        refuse_ignored(["threshold", "out", "changes", "device"], "they belong to --try")
+        _predict_batch_size(Path(experiment), arm, as_json)
+        return
+    if not (tries and sizes):
+        raise click.UsageError("Missing argument 'SIZES...'." if tries else "Missing option '--try'.")
+    refuse_ignored(["arm"], "--try trains the baseline")
     resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
     parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
     check_not_a_run(parent)
@@ -201,6 +213,20 @@ def batch_size(
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)
     show(as_json, choice.to_json(), str(choice))
+
+
+def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
+    from excite.excitation import expected_acuteness
+    from excite.runs.arms import arm_named
+    from excite.runs.folder import needed_trace
+
+    if not folder.is_dir():
+        raise click.UsageError(
+            f"{folder} is not a run folder, from which a batch size could be predicted. Add --try and batch sizes to "
+            "train at each of them."
+        )
+    expected = expected_acuteness(needed_trace(read_run(folder), arm_named(arm).name))
+    show(as_json, expected.to_json(), str(expected))
 
 
 @click.command(epilog="Example: excite report runs/mnist-sample --open")

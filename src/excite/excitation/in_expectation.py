@@ -12,6 +12,7 @@ m = β²v + (1 + β)∇l and a = 1 + β. The expectation is over the batch of th
 import math
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,16 @@ class ExpectedAcuteness:
         """The smallest batch size with which `fraction_with` is at least `share`; None if no batch would do."""
         needed = np.sort(self.batch_sizes)[max(math.ceil(share * len(self.batch_sizes)), 1) - 1]
         return math.floor(needed) + 1 if math.isfinite(needed) else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "batch_size": self.batch_size,
+            "acute": self.holds.tolist(),
+            "largest_rates": self.largest_rates.tolist(),
+            "batch_sizes": [size if math.isfinite(size) else None for size in self.batch_sizes.tolist()],
+            "enough_at_half": self.batch_size_for(0.5),
+            "enough_at_all": self.batch_size_for(),
+        }
 
     def __str__(self) -> str:
         n, half, every = len(self.ahead), self.batch_size_for(0.5), self.batch_size_for()

@@ -169,9 +169,10 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFo
 
 def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, Any]:
     """For every recorded epoch except the last, which stands in for θ*: the theorem's conditions and their results."""
-    from excite.excitation import certify
+    from excite.excitation import certify, expected_acuteness
 
     path = certify(trace, estimate)
+    expected = expected_acuteness(trace) if trace.batch_statistics.size else None
     angles = path.angles
     products = trace.learning_rates[1:-1] * estimate.constant  # the rate of a step is recorded where the step ends
     epochs = [
@@ -196,12 +197,15 @@ def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, A
         "decay_exponent": path.step_sizes.exponent if path.step_sizes else None,
         "assumption_1": None if path.smoothness is None else asdict(path.smoothness),
         "excitation": None if path.excitation is None else asdict(path.excitation),  # Definition 1: μ₁, μ₂, T₀
-        "conclusions": [str(path)],
+        "in_expectation": expected and expected.to_json(),
+        "conclusions": [str(path), *([] if expected is None else [str(expected)])],
     }
 
 
 def excitation_table(trace: "Trace", estimate: LipschitzEstimate) -> str:
     """`excitation_facts` as a table with its conclusions."""
+    from excite.excitation.in_expectation import HOW_TO_RECORD
+
     facts = excitation_facts(trace, estimate)
     rows = [
         [
@@ -224,5 +228,7 @@ def excitation_table(trace: "Trace", estimate: LipschitzEstimate) -> str:
     smoothness, limit = facts["assumption_1"], min(epoch["inverse_rate"] for epoch in facts["epochs"])
     if smoothness and smoothness["largest"] > limit:
         notes.append(f"The theorem does not apply at this rate: {UNMET.format(limit, smoothness['largest'])}")
+    if facts["in_expectation"] is None:
+        notes.append(f"Steps of SGD in expectation: {HOW_TO_RECORD}")
     notes.append("The theorem is about the steps of full-batch gradient descent; these are steps between SGD epochs.")
     return "\n".join([text_table(EPOCHS, rows), "", *map(prose, notes)])

@@ -104,6 +104,8 @@ class Certified(Record, frozen=True):
     fastest: float | None  # μ₂
     mean_rate: float | None  # at which errors shrink per certified step
     conclusion: str
+    acute_in_expectation: int | None = None  # moments at which one step of SGD is; None if it was not measured
+    batch_size_for_half: int | None = None  # enough for a step to be so at half of the moments, if any batch is
 
 
 class Prediction(Record, frozen=True):

@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 from excite.errors import InputError
 from excite.objectives.protocol import Objective
 from excite.randomness import derive_seed, device_of, seed_all, undisturbed
-from excite.trace.moments import Moments, Projection, Vectors, inner_product, project, project_gradient
+from excite.trace.moments import Projection, Vectors, inner_product, project, project_gradient
 from excite.trace.probe import Loss, Probe
 
 Draw = Callable[[int], tuple[Tensor, Tensor]]  # moment -> (x, y), training examples that are drawn anew
@@ -91,7 +91,7 @@ class BatchNoise:
             )
         )
 
-    def rows(self, parameters: Moments) -> list[BatchStatistics]:
+    def rows(self, parameters: Vectors) -> list[BatchStatistics]:
         """The statistics so far; the last moment is θ*."""
         rows = []
         for index, row in enumerate(self._measured):

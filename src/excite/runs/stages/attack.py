@@ -24,7 +24,7 @@ from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
-from excite.excitation import FEWEST_MOMENTS, smoothness
+from excite.excitation import FEWEST_MOMENTS, expected_acuteness, smoothness
 from excite.excitation import certify as certify_path
 from excite.execution import UNSHARED
 from excite.randomness import seeded
@@ -49,6 +49,7 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
         return None
     path, slopes = certify_path(trace), smoothness(trace, math.inf)
     excitation = path.excitation
+    expected = expected_acuteness(trace) if trace.batch_statistics.size else None
     return Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
@@ -58,7 +59,9 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
         slowest=excitation.smallest if excitation else None,
         fastest=excitation.largest if excitation else None,
         mean_rate=excitation.mean_rate if excitation else None,
-        conclusion=str(path),
+        conclusion=" ".join(map(str, filter(None, (path, expected)))),
+        acute_in_expectation=int(expected.holds.sum()) if expected else None,
+        batch_size_for_half=expected.batch_size_for(0.5) if expected else None,
     )
 
 

@@ -1,0 +1,113 @@
+"""Predicted against counted shares of acute epochs and steps; the design is docs/lab/batch-size-in-expectation.md.
+
+    python docs/study/expected_acuteness.py count RUNS --out steps.csv    # trains once more, keeping all parameters
+    python docs/study/expected_acuteness.py compare RUNS --steps steps.csv
+"""
+
+import argparse
+import csv
+import itertools
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.utils import parameters_to_vector
+
+from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.excitation import acuteness, expected_acuteness
+from excite.files import write_text
+from excite.randomness import step_generators
+from excite.runs.assemble import assemble
+from excite.runs.collection import collect
+from excite.runs.folder import ArmFolder, RunFolder
+from excite.statistics import wilson
+from excite.trace import Trace
+from excite.training import descend
+
+Floats = NDArray[np.float64]
+ARMS = ("baseline", "poe", "largest")
+STEPS = ("batch_size", "arm", "acute", "steps")
+
+
+def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
+    """Train the arm again and count single steps with uᵀq > 0 in all epochs but the first and the last."""
+    parts, outcome = assemble(run.experiment), arm.outcome
+    assert outcome is not None
+    training, seed = parts.experiment.training, parts.experiment.seed
+    model = parts.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    optimizer = parts.new_optimizer(model, outcome.rate)
+    path = []
+    for epoch in range(training.epochs):
+        optimizer.param_groups[0]["lr"] = outcome.rate * parts.schedule(epoch) / parts.schedule(0)
+        batches = epoch_batches(
+            parts.training_set, batch_size=training.batch_size, seed=seed, epoch=epoch, augment=parts.augment
+        )
+        generators = step_generators(seed, epoch)
+        for _ in descend(model, batches, parts.objective, optimizer, generators=generators):
+            path.append(parameters_to_vector(model.parameters()).detach().clone())
+    length, goal = parts.steps_per_epoch, path[-1]
+    judged = range(length - 1, len(path) - length - 1)  # from the end of the first epoch to that of the last but one
+    products = [float((path[k] - path[k + 1]).double() @ (path[k + 1] - goal).double()) for k in judged]
+    return sum(product > 0 for product in products), len(products)
+
+
+def epoch_is_acute(trace: Trace, batch_size: int, images: int) -> NDArray[np.bool_]:
+    """P2 at each moment: an epoch of batches of this size, with the gradient that the moment has."""
+    squared_gradient, noise, gradient_carry, squared_carry, gradient_ahead, carry_ahead = trace.batch_statistics[:-2].T
+    rate, momentum = trace.learning_rates[1:-1], trace.facts["sgd"]["momentum"]
+    steps = steps_per_epoch(images, batch_size)
+    gains = (1 - momentum ** np.arange(1, steps + 1)) / (1 - momentum)
+    gain, spread = gains.sum(), np.square(gains - gains.mean()).sum()
+    kept = (1 - momentum**steps) / (1 - momentum)
+    squared = gain**2 * squared_gradient + 2 * gain * kept * gradient_carry + kept**2 * squared_carry
+    acute: NDArray[np.bool_] = rate * (squared + spread * noise / batch_size) < gain * gradient_ahead + kept * carry_ahead
+    return acute
+
+
+def compare(runs: list[RunFolder], steps: dict[tuple[int, str], tuple[int, int]]) -> None:
+    print("own run: counted epochs (95%), P2; counted steps, P1")
+    sizes = sorted(run.experiment.training.batch_size for run in runs)
+    by_size = {run.experiment.training.batch_size: run for run in runs}
+    for name, size in itertools.product(ARMS, sizes):
+        run = by_size[size]
+        trace = run.arm(name).trace()
+        assert trace is not None
+        images = run.experiment.data.train_examples or 0
+        counted, expected = acuteness(trace), expected_acuteness(trace)
+        epochs, n = int(counted.holds.sum()), len(counted.holds)
+        low, high = wilson(epochs, n)
+        first = [expected.fraction_with(other) for other in sizes]
+        second = [float(epoch_is_acute(trace, other, images).mean()) for other in sizes]
+        acute_steps, n_steps = steps.get((size, name), (0, 0))
+        own = sizes.index(size)
+        print(
+            f"| {name} | {size} | {epochs} of {n} ({low:.0%} to {high:.0%}) | {second[own]:.0%} "
+            f"| {acute_steps} of {n_steps} | {first[own]:.0%} "
+            f"| {', '.join(f'{share:.0%}' for share in second)} | {', '.join(f'{share:.0%}' for share in first)} "
+            f"| {expected.batch_size_for(0.5)}, {expected.batch_size_for()} |"
+        )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["count", "compare"])
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--steps", type=Path)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    found = collect([arguments.runs])
+    if arguments.what == "count":
+        lines = [",".join(STEPS)]
+        for run, name in itertools.product(found, ARMS):
+            acute, total = count_steps(run, run.arm(name))
+            lines.append(f"{run.experiment.training.batch_size},{name},{acute},{total}")
+            print(lines[-1], flush=True)
+        write_text(arguments.out, "\n".join(lines) + "\n")
+    else:
+        with arguments.steps.open(encoding="utf-8") as file:
+            table = {
+                (int(row["batch_size"]), row["arm"]): (int(row["acute"]), int(row["steps"]))
+                for row in csv.DictReader(file)
+            }
+        compare(found, table)
