@@ -22,7 +22,7 @@ from tests.faults.processes import Excite
 
 SHORT = [
     *("--set", "data.train_examples=320", "--set", "data.test_examples=60", "--set", "training.epochs=3"),
-    *("--set", "lipschitz.steps=20", "--set", "lipschitz.limit=1.0"),
+    *("--set", "lipschitz.steps=20", "--set", "lipschitz.limit=1.0", "--set", "record.noise_examples=64"),
 ]
 PGD = 'attacks={"PGD-5"={kind="pgd",eps=0.1,step=0.05,steps=5}}'
 SMALL = ["mnist-sample", *SHORT, "--set", "training.batch_size=32", "--set", PGD, "--force"]
@@ -151,6 +151,22 @@ def test_certify_prints_assumption_2(finished: tuple[Path, str, str]) -> None:
     assert len(facts["epochs"]) == 1  # three epochs: the last is θ*, and the step to it is a free success
     assert facts["epochs"][0]["rate_times_L"] == pytest.approx(1)
     assert facts["at_most_1/L"] == 1
+
+
+def test_batch_size_is_predicted_from_one_training(finished: tuple[Path, str, str]) -> None:
+    folder, _, _ = finished
+    text, _ = call("batch-size", "runs/mnist-sample", "--arm", "poe", cwd=folder)
+    predicted = json.loads(call("batch-size", "runs/mnist-sample", "--arm", "poe", "--json", cwd=folder)[0])
+    certified = json.loads(call("certify", "runs/mnist-sample", "--arm", "poe", "--json", cwd=folder)[0])
+    assert text.startswith("In expectation, a step of SGD with batches of 32 is acute at")
+    assert text.strip() in call("certify", "runs/mnist-sample", "--arm", "poe", cwd=folder)[0].replace("\n", " ")
+    assert predicted == certified["in_expectation"]
+    assert len(predicted["batch_sizes"]) == 1
+    stored = json.loads((folder / "runs/mnist-sample/poe/certificate.json").read_text(encoding="utf-8"))
+    assert stored["acute_in_expectation"] == sum(predicted["acute"])
+    assert stored["batch_size_for_half"] == predicted["enough_at_half"]
+    page = (folder / "runs/mnist-sample/report.html").read_text(encoding="utf-8")
+    assert f"<td>{stored['acute']}</td><td>{stored['acute_in_expectation']}</td>" in page
 
 
 def test_batch_size_tries_each(tmp_path: Path) -> None:

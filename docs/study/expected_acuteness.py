@@ -1,12 +1,13 @@
 """Predicted against counted shares of acute epochs and steps; the design is docs/lab/batch-size-in-expectation.md.
 
-    python docs/study/expected_acuteness.py count RUNS --out steps.csv    # trains once more, keeping all parameters
-    python docs/study/expected_acuteness.py compare RUNS --steps steps.csv
+python docs/study/expected_acuteness.py count RUNS --out steps.csv    # trains once more, keeping all parameters
+python docs/study/expected_acuteness.py compare RUNS --steps steps.csv
 """
 
 import argparse
 import csv
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,13 @@ from numpy.typing import NDArray
 from torch.nn.utils import parameters_to_vector
 
 from excite.data.batches import epoch_batches, steps_per_epoch
+from excite.evaluation.result import Accuracy
 from excite.excitation import acuteness, expected_acuteness
 from excite.files import write_text
 from excite.randomness import step_generators
 from excite.runs.assemble import assemble
 from excite.runs.collection import collect
-from excite.runs.folder import ArmFolder, RunFolder
-from excite.statistics import wilson
+from excite.runs.folder import ArmFolder, RunFolder, needed_trace
 from excite.trace import Trace
 from excite.training import descend
 
@@ -32,14 +33,13 @@ STEPS = ("batch_size", "arm", "acute", "steps")
 
 def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
     """Train the arm again and count single steps with uᵀq > 0 in all epochs but the first and the last."""
-    parts, outcome = assemble(run.experiment), arm.outcome
-    assert outcome is not None
+    parts = assemble(run.experiment)
     training, seed = parts.experiment.training, parts.experiment.seed
     model = parts.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    optimizer = parts.new_optimizer(model, outcome.rate)
+    optimizer = parts.new_optimizer(model, arm.rate)
     path = []
     for epoch in range(training.epochs):
-        optimizer.param_groups[0]["lr"] = outcome.rate * parts.schedule(epoch) / parts.schedule(0)
+        optimizer.param_groups[0]["lr"] = arm.rate * parts.schedule(epoch) / parts.schedule(0)
         batches = epoch_batches(
             parts.training_set, batch_size=training.batch_size, seed=seed, epoch=epoch, augment=parts.augment
         )
@@ -61,22 +61,23 @@ def epoch_is_acute(trace: Trace, batch_size: int, images: int) -> NDArray[np.boo
     gain, spread = gains.sum(), np.square(gains - gains.mean()).sum()
     kept = (1 - momentum**steps) / (1 - momentum)
     squared = gain**2 * squared_gradient + 2 * gain * kept * gradient_carry + kept**2 * squared_carry
-    acute: NDArray[np.bool_] = rate * (squared + spread * noise / batch_size) < gain * gradient_ahead + kept * carry_ahead
+    acute: NDArray[np.bool_] = (
+        rate * (squared + spread * noise / batch_size) < gain * gradient_ahead + kept * carry_ahead
+    )
     return acute
 
 
-def compare(runs: list[RunFolder], steps: dict[tuple[int, str], tuple[int, int]]) -> None:
+def compare(runs: Sequence[RunFolder], steps: dict[tuple[int, str], tuple[int, int]]) -> None:
     print("own run: counted epochs (95%), P2; counted steps, P1")
     sizes = sorted(run.experiment.training.batch_size for run in runs)
     by_size = {run.experiment.training.batch_size: run for run in runs}
     for name, size in itertools.product(ARMS, sizes):
         run = by_size[size]
-        trace = run.arm(name).trace()
-        assert trace is not None
+        trace = needed_trace(run, name)
         images = run.experiment.data.train_examples or 0
         counted, expected = acuteness(trace), expected_acuteness(trace)
         epochs, n = int(counted.holds.sum()), len(counted.holds)
-        low, high = wilson(epochs, n)
+        low, high = Accuracy(epochs, n).interval
         first = [expected.fraction_with(other) for other in sizes]
         second = [float(epoch_is_acute(trace, other, images).mean()) for other in sizes]
         acute_steps, n_steps = steps.get((size, name), (0, 0))

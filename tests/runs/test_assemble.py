@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -6,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from excite.data.batches import Mixture, epoch_batches
 from excite.errors import InputError
 from excite.objectives import AWP, PGDAT, RST, Objective, Standard, Trades
 from excite.runs import load
-from excite.runs.assemble import assemble, look_up
+from excite.runs.assemble import assemble, check_settings, look_up
 
 SMALL = ["data.train_examples=256", "data.test_examples=50", "training.batch_size=64"]
 
@@ -105,3 +107,35 @@ def test_a_data_set_is_loaded_once_until_its_file_changes(tmp_path: Path) -> Non
     assert test_images() is first
     store(2)
     assert int(test_images().max()) == 2
+
+
+def test_images_for_the_noise_are_drawn_anew_in_batches_of_their_own_order() -> None:
+    parts = assemble(load("mnist-sample", overrides=[*SMALL, "record.noise_examples=200"]))
+    first, again, second = (parts.drawn_anew(moment) for moment in (1, 1, 2))
+    assert len(first[0]) == 192  # three batches of 64
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], second[0])
+    trained = next(epoch_batches(parts.training_set, batch_size=64, seed=parts.experiment.seed, epoch=1))
+    assert not torch.equal(first[0][:64], trained[0])
+
+
+@pytest.mark.parametrize(("asked", "drawn"), [(10, 10), (300, 256), (10_000, 256)])
+def test_small_and_large_draws_make_two_batches_at_least(asked: int, drawn: int) -> None:
+    """Of 256 images in batches of 256, as many as there are."""
+    parts = assemble(
+        load("mnist-sample", overrides=[*SMALL, "training.batch_size=256", f"record.noise_examples={asked}"])
+    )
+    assert len(parts.drawn_anew(1)[0]) == drawn
+
+
+def test_every_batch_for_the_noise_is_mixed_as_in_training() -> None:
+    parts = assemble(load("mnist-sample", overrides=[*SMALL, "record.noise_examples=128", "training.batch_size=32"]))
+    pseudo = replace(parts.train, labels=torch.full_like(parts.train.labels, 77))
+    vars(parts)["training_set"] = Mixture(parts.train, pseudo, 256)
+    _, labels = parts.drawn_anew(1)
+    assert (labels.view(4, 32) == 77).sum(1).tolist() == [16] * 4
+
+
+def test_too_few_images_for_the_noise_are_refused() -> None:
+    with pytest.raises(InputError, match="noise_examples = 3"):
+        check_settings(load("mnist-sample", overrides=[*SMALL, "record.noise_examples=3"]))

@@ -124,7 +124,7 @@ class Parts(Named):
         return self.experiment.training.epochs * self.steps_per_epoch
 
     def new_recorder(self, model: nn.Module, optimizer: SGD, folder: Path) -> Recorder:
-        record, batch_size = self.experiment.record, self.experiment.training.batch_size
+        record, batch_size = self.experiment.record, self.batch_size
         return Recorder(
             model,
             optimizer,
@@ -144,7 +144,7 @@ class Parts(Named):
     def drawn_anew(self, moment: int) -> tuple[Tensor, Tensor]:
         """Batches of training images, at least two, in an order of their own, augmented as in training; with labels."""
         examples = min(self.experiment.record.noise_examples, self.training_set.epoch_images)
-        size = min(self.experiment.training.batch_size, examples // 2)
+        size = min(self.batch_size, examples // 2)
         seed = derive_seed(self.experiment.seed, NOISE)
         batches = epoch_batches(self.training_set, batch_size=size, seed=seed, epoch=moment, augment=self.augment)
         images, labels = zip(*islice(batches, examples // size), strict=True)
