@@ -126,7 +126,7 @@ def expected_acuteness(trace: Trace) -> ExpectedAcuteness:
         E[uᵀq], the largest rates and the smallest batch sizes, one per moment.
     """
     check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
-    if not trace.batch_statistics.size:
+    if len(trace) and not trace.batch_statistics.size:
         raise InputError(HOW_TO_RECORD)
     if len(trace) < FEWEST_MOMENTS:
         raise InputError(

@@ -71,16 +71,16 @@ class Record(Section, frozen=True):
     """What is recorded during every training: slopes, curvatures on a probe of training images, and accuracies."""
 
     slopes_per_epoch: Natural = 8  # local slopes measured per epoch
-    curvature_every: Natural = 0  # epochs between measurements of the curvature; 0: never
+    curvature_every: Natural = 0  # epochs between curvatures; 0: never
     probe_examples: Count = 512  # training images for curvatures and probe gradients
-    noise_examples: Natural = 0  # training images drawn anew per epoch to measure the noise of batches; 0: never
+    noise_examples: Natural = 0  # training images per epoch for batch noise; 0: never
     gradient: Literal["epoch_mean", "probe"] = "epoch_mean"  # gradient stored per epoch
-    input_gradients: bool = False  # also store gradients with respect to pixels, as the released code does
+    input_gradients: bool = False  # also store gradients of pixels, as the released code
     test_examples: Count = 1000  # test images classified after every epoch
-    attacked_examples: Natural = 0  # test images attacked after every epoch, by the first attack
-    best_every: Natural = 0  # epochs between searches for the best weights under the first attack; 0: never
+    attacked_examples: Natural = 0  # test images attacked after every epoch (first attack)
+    best_every: Natural = 0  # epochs between searches for the best weights (first attack); 0: never
     held_out_examples: Count = 500  # training images held out to choose the best weights
-    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # final part of the training whose weights are averaged; 0: none
+    average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # final part of training with averaged weights; 0: none
 
 
 class Experiment(Section, frozen=True):
@@ -89,7 +89,7 @@ class Experiment(Section, frozen=True):
     model: Model
     training: Training
     attacks: dict[str, Options]  # attacks by the name that tables show: kind and options
-    decides: str = ""  # name of the attack that the verdict uses; default: the first
+    decides: str = ""  # attack that the verdict uses; default: the first
     summary: str = ""  # one sentence for `excite list`
     seed: int = 0  # random seed of initial weights, data order and subsets
     teacher: Teacher | None = None
