@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 
+ROOT = Path(__file__).parents[2]
 MATRIX = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
 EXAMPLES = torch.tensor([[1.0, 0.0], [-1.0, 2.0], [0.5, -1.0], [2.0, 1.0]], dtype=torch.float64)
 GOAL = EXAMPLES.mean(0)  # the loss of an example x is ½ (θ − x)ᵀA(θ − x)
@@ -181,3 +183,9 @@ def test_says_what_is_missing() -> None:
         expected_acuteness(replace(whole, steps=np.arange(2)))
     with pytest.raises(InputError, match="diverge"):
         expected_acuteness(replace(whole, batch_statistics=np.full((3, 6), np.nan)))
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "results" / "figure-4-small").rglob("trace.safetensors"))[:2])
+def test_traces_recorded_before_batch_statistics_say_how_to_record_them(file: Path) -> None:
+    with pytest.raises(InputError, match="noise_examples"):
+        expected_acuteness(Trace.load(file))
