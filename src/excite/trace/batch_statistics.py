@@ -30,7 +30,7 @@ class BatchStatistics(NamedTuple):
     """
 
     squared_gradient: float  # ‖∇l‖²
-    trace: float  # tr(Σ) of a single example: a batch of B has tr(Σ)/B
+    noise: float  # tr(Σ) of a single example: a batch of B has tr(Σ)/B
     gradient_carry: float  # ⟨∇l, c⟩
     squared_carry: float  # ‖c‖²
     gradient_ahead: float = 0.0  # ⟨∇l, θ − θ*⟩
@@ -85,7 +85,7 @@ class BatchNoise:
         self._measured.append(
             BatchStatistics(
                 squared_gradient=squared - variance / count,
-                trace=variance * len(batches.x) / count,
+                noise=variance * len(batches.x) / count,
                 gradient_carry=_dot(mean, carry),
                 squared_carry=_dot(carry, carry),
             )
@@ -127,7 +127,8 @@ class BatchNoise:
 
     def _per_parameter(self, value: Callable[[Tensor, dict[str, Any]], Tensor | None]) -> list[Tensor | None]:
         groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
-        return [value(parameter, groups[id(parameter)]) for parameter in self._parameters]
+        moving = [parameter if parameter.requires_grad else None for parameter in self._parameters]
+        return [None if parameter is None else value(parameter, groups[id(parameter)]) for parameter in moving]
 
     def _carry(self, parameter: Tensor, group: dict[str, Any]) -> Tensor | None:
         buffer = self._optimizer.state.get(parameter, {}).get("momentum_buffer")
