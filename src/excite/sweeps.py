@@ -353,9 +353,14 @@ def papers_threshold(data_set: str) -> float:
     return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
+def epoch_images(experiment: Experiment) -> int:
+    """Return the number of images in an epoch."""
+    return experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
+
+
 def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:
     """Refuse batch sizes larger than an epoch, and trainings of too few epochs."""
-    images = experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
+    images = epoch_images(experiment)
     if (largest := max(sizes)) > images:
         raise InputError(f"An epoch has {images:,} images, too few for batches of {largest:,}. Try at most {images}.")
     if experiment.training.epochs < FEWEST_MOMENTS:

@@ -219,14 +219,19 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
     from excite.excitation import expected_acuteness
     from excite.runs.arms import arm_named
     from excite.runs.folder import needed_trace
+    from excite.sweeps import epoch_images
 
     if not folder.is_dir():
         raise click.UsageError(
             f"{folder} is not a run folder, from which a batch size could be predicted. Add --try and batch sizes to "
             "train at each of them."
         )
-    expected = expected_acuteness(needed_trace(read_run(folder), arm_named(arm).name))
-    show(as_json, expected.to_json(), str(expected))
+    run = read_run(folder)
+    expected, images = expected_acuteness(needed_trace(run, arm_named(arm).name)), epoch_images(run.experiment)
+    text = str(expected)
+    if max(expected.batch_size_for(0.5) or 0, expected.batch_size_for() or 0) > images:
+        text += f" An epoch has only {images:,} images; a batch of all of them has no sampling noise."
+    show(as_json, expected.to_json(), text)
 
 
 @click.command(epilog="Example: excite report runs/mnist-sample --open")
