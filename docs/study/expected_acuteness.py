@@ -34,6 +34,9 @@ STEPS = ("batch_size", "arm", "acute", "steps")
 def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
     """Train the arm again and count single steps with uᵀq > 0 in all epochs but the first and the last."""
     parts = assemble(run.experiment)
+    if parts.steps_per_epoch == 1:  # the trace has every step
+        holds = acuteness(needed_trace(run, arm.name)).holds
+        return int(holds.sum()), len(holds)
     training, seed = parts.experiment.training, parts.experiment.seed
     model = parts.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     optimizer = parts.new_optimizer(model, arm.rate)
