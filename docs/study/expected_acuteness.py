@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.utils import parameters_to_vector
 
 from excite.data.batches import epoch_batches, steps_per_epoch
 from excite.evaluation.result import Accuracy
@@ -48,7 +47,7 @@ def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
         )
         generators = step_generators(seed, epoch)
         for _ in descend(model, batches, parts.objective, optimizer, generators=generators):
-            path.append(parameters_to_vector(model.parameters()).detach().clone())
+            path.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]))
     length, goal = parts.steps_per_epoch, path[-1]
     judged = range(length - 1, len(path) - length - 1)  # from the end of the first epoch to that of the last but one
     products = [float((path[k] - path[k + 1]).double() @ (path[k + 1] - goal).double()) for k in judged]
