@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import pytest
 
 import excite
 from excite.cli import cli, main
+from excite.cli.options import read_run
+from excite.files import write_json
 from tests.command_line import call, call_process
 from tests.faults.processes import Excite
 
@@ -169,6 +172,19 @@ def test_batch_size_is_predicted_from_one_training(finished: tuple[Path, str, st
     assert f"<td>{stored['acute']}</td><td>{stored['acute_in_expectation']}</td>" in page
 
 
+def test_a_predicted_batch_size_beyond_the_images_of_an_epoch_is_said(tmp_path: Path) -> None:
+    """The arm 2/L of the batch of 2,000 needs 570 at all moments; here an epoch is said to have 500 images."""
+    kept = Path(__file__).parents[1] / "results/batch-size-in-expectation/figure-4-small/batch_size-2000,seed-0"
+    shutil.copytree(kept, tmp_path / "run")
+    command = ("batch-size", "run", "--arm", "largest")
+    assert "of 570 at all" in (text := call(*command, cwd=tmp_path)[0])
+    assert "An epoch has only" not in text
+    values = read_run(tmp_path / "run").experiment.to_json()
+    values["data"]["train_examples"] = 500
+    write_json(tmp_path / "run/experiment.json", values)
+    assert "An epoch has only 500 images" in call(*command, cwd=tmp_path)[0]
+
+
 def test_batch_size_tries_each(tmp_path: Path) -> None:
     sizes = ("--try", "32", "64", "--threshold", "0.01")
     choice = json.loads(call("batch-size", "mnist-sample", *sizes, *SHORT, "--json", cwd=tmp_path)[0])
@@ -199,6 +215,8 @@ def test_stopped_training_is_saved(tmp_path: Path, number: signal.Signals, code:
 A_SIGNAL_WHILE_AN_OBJECT_GOES = """
 import os, sys, time, weakref
 from excite.cli import cli, main
+from excite.cli.options import read_run
+from excite.files import write_json
 
 class Thing: pass
 

@@ -6,7 +6,6 @@ python docs/study/expected_acuteness.py compare RUNS --steps steps.csv
 
 import argparse
 import csv
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,12 +21,16 @@ from excite.randomness import step_generators
 from excite.runs.assemble import assemble
 from excite.runs.collection import collect
 from excite.runs.folder import ArmFolder, RunFolder, needed_trace
+from excite.sweeps import epoch_images
 from excite.trace import Trace
 from excite.training import descend
 
 Floats = NDArray[np.float64]
-ARMS = ("baseline", "poe", "largest")
-STEPS = ("batch_size", "arm", "acute", "steps")
+STEPS = ("batch_size", "rate", "acute", "steps")
+
+
+def trained(runs: Sequence[RunFolder]) -> list[tuple[RunFolder, ArmFolder]]:
+    return [(run, arm) for run in runs for arm in run.arms if arm.trace() is not None]
 
 
 def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
@@ -69,27 +72,34 @@ def epoch_is_acute(trace: Trace, batch_size: int, images: int) -> NDArray[np.boo
     return acute
 
 
-def compare(runs: Sequence[RunFolder], steps: dict[tuple[int, str], tuple[int, int]]) -> None:
-    print("own run: counted epochs (95%), P2; counted steps, P1")
-    sizes = sorted(run.experiment.training.batch_size for run in runs)
-    by_size = {run.experiment.training.batch_size: run for run in runs}
-    for name, size in itertools.product(ARMS, sizes):
-        run = by_size[size]
-        trace = needed_trace(run, name)
-        images = run.experiment.data.train_examples or 0
+def compare(runs: Sequence[RunFolder], steps: dict[tuple[int, float], tuple[int, int]]) -> None:
+    """One row per training: counted and predicted shares, then those that it predicts for all batch sizes."""
+    sizes = sorted({run.experiment.training.batch_size for run in runs})
+    pairs = sorted(trained(runs), key=lambda pair: (pair[1].rate, pair[0].experiment.training.batch_size))
+    weakest = 0
+    for run, arm in pairs:
+        rate, size = arm.rate, run.experiment.training.batch_size
+        trace, images = needed_trace(run, arm.name), epoch_images(run.experiment)
         counted, expected = acuteness(trace), expected_acuteness(trace)
-        epochs, n = int(counted.holds.sum()), len(counted.holds)
-        low, high = Accuracy(epochs, n).interval
-        first = [expected.fraction_with(other) for other in sizes]
-        second = [float(epoch_is_acute(trace, other, images).mean()) for other in sizes]
-        acute_steps, n_steps = steps.get((size, name), (0, 0))
-        own = sizes.index(size)
-        print(
-            f"| {name} | {size} | {epochs} of {n} ({low:.0%} to {high:.0%}) | {second[own]:.0%} "
-            f"| {acute_steps} of {n_steps} | {first[own]:.0%} "
-            f"| {', '.join(f'{share:.0%}' for share in second)} | {', '.join(f'{share:.0%}' for share in first)} "
-            f"| {expected.batch_size_for(0.5)}, {expected.batch_size_for()} |"
-        )
+        epochs = Accuracy(int(counted.holds.sum()), len(counted.holds))
+        low, high = epochs.interval
+        first = [f"{expected.fraction_with(other):.0%}" for other in sizes]
+        second = [f"{epoch_is_acute(trace, other, images).mean():.0%}" for other in sizes]
+        acute_steps, n_steps = steps[size, rate]
+        weakest += int(counted.cosines.argmin() == (expected.largest_rates / expected.rate).argmin())
+        cells = [
+            f"{rate:.3g}",
+            f"{size:,}",
+            f"{epochs.correct} of {epochs.total} ({low:.0%} to {high:.0%})",
+            second[sizes.index(size)],
+            f"{acute_steps:,} of {n_steps:,} ({acute_steps / n_steps:.0%})",
+            first[sizes.index(size)],
+            ", ".join(second),
+            ", ".join(first),
+            f"{expected.batch_size_for(0.5)}, {expected.batch_size_for()}",
+        ]
+        print(f"| {' | '.join(cells)} |")
+    print(f"In {weakest} of {len(pairs)} the weakest epoch is the one with the least room for the rate.")
 
 
 if __name__ == "__main__":
@@ -102,15 +112,15 @@ if __name__ == "__main__":
     found = collect([arguments.runs])
     if arguments.what == "count":
         lines = [",".join(STEPS)]
-        for run, name in itertools.product(found, ARMS):
-            acute, total = count_steps(run, run.arm(name))
-            lines.append(f"{run.experiment.training.batch_size},{name},{acute},{total}")
+        for counted_run, arm in trained(found):
+            acute, total = count_steps(counted_run, arm)
+            lines.append(f"{counted_run.experiment.training.batch_size},{arm.rate!r},{acute},{total}")
             print(lines[-1], flush=True)
         write_text(arguments.out, "\n".join(lines) + "\n")
     else:
         with arguments.steps.open(encoding="utf-8") as file:
             table = {
-                (int(row["batch_size"]), row["arm"]): (int(row["acute"]), int(row["steps"]))
+                (int(row["batch_size"]), float(row["rate"])): (int(row["acute"]), int(row["steps"]))
                 for row in csv.DictReader(file)
             }
         compare(found, table)
