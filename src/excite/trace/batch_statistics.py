@@ -1,7 +1,7 @@
 """What the gradient of a batch is on average, and how much it varies, measured at moments on examples drawn anew.
 
-The examples must be independent of the run: the batches that SGD trains on move the end of the run, θ*, so that their
-gradients point away from it more than those of other batches do. From n batches with mean gradient ḡ, the sample
+The examples must be independent of the run: the batches that SGD trains on move the end of the run, θ*, so that
+⟨g, θ − θ*⟩ is larger for them than for other batches. From n batches with mean gradient ḡ, the sample
 variance s² = Σ‖g − ḡ‖²/(n − 1) estimates tr(Σ)/b without bias, and ‖ḡ‖² − s²/n estimates ‖∇l‖².
 """
 
