@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from excite import data
 from excite.console import Console, Speaker
 from excite.errors import DivergedError, ExciteError, InputError, InterruptedRunError
@@ -24,6 +26,7 @@ from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
 from excite.registry import short_name
 from excite.runs.arms import OWN, arm_named
+from excite.runs.assemble import usable_device
 from excite.runs.collection import begin_study, check_not_a_run
 from excite.runs.experiment import (
     NOT_TRAINED,
@@ -163,9 +166,14 @@ def sweep(
 ) -> Sweep:
     """Run all jobs of the experiment's combinations whose results are missing. A job that fails stops no other.
 
-    `jobs_in` says where jobs run, by default in one process per GPU, or else per core. The attack of each job is
-    divided among `shards` workers of the same engine.
+    `jobs_in` says where jobs run, by default in one process per GPU, or else per core. On a device such as cuda:0 or
+    mps, they run one after the other. The attack of each job is divided among `shards` workers of the same engine.
     """
+    place = usable_device(device)
+    if jobs_in.engine == "ray" and place.index is not None:
+        raise InputError(f"Ray chooses the GPU of each job: pass --device {place.type} instead of {place}.")
+    if jobs_in.workers is None and jobs_in.engine == "local":
+        jobs_in = replace(jobs_in, workers=jobs_at_once(place))
     arms, runs = tuple(arms), partial(combinations, experiment, folder, seeds)
     for _, run in runs():  # before any folder is made
         check_estimators(run, arms or run.arms)
@@ -182,7 +190,8 @@ def sweep(
     ]
     if left:
         divided = UNSHARED if shards is None else Shards(shards, jobs_in.engine)
-        with executor(jobs_in, use_gpus=device in (None, "cuda"), n_tasks=len(left)) as engine:
+        use_gpus = device is None or place == torch.device("cuda")
+        with executor(jobs_in, use_gpus=use_gpus, n_tasks=len(left)) as engine:
             for job, outcome in run_jobs(left, engine, device=device, shards=divided):
                 outcomes[job] = outcome
                 console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
@@ -191,6 +200,11 @@ def sweep(
     path, run = next(runs())
     Run(path, run, console=console, device=device).show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
+
+
+def jobs_at_once(device: torch.device) -> int | None:
+    """How many jobs run at a time where nobody says so: one on a single accelerator, else None, as many as fit."""
+    return None if device == torch.device("cuda") or device.type == "cpu" else 1
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:

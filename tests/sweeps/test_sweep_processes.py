@@ -11,16 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from excite import execution
 from excite.cli import cli
 from excite.console import Console
-from excite.errors import InputError
+from excite.errors import ExciteError, InputError
 from excite.evaluation import Evaluation
 from excite.execution import Shards
 from excite.runs import load
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
+from excite.sweeps import jobs_at_once
+from excite.sweeps import sweep as sweep_here
 from tests.faults.processes import FORKED, Excite
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -102,6 +105,26 @@ def test_a_killed_job_goes_on_from_its_checkpoint(
     assert len(workers(run / "baseline.log")) == 2
     assert epochs_done(run) == 12
     assert weights(run) == undisturbed(tiny, tmp_path / "whole", seed=0, epochs=12)
+
+
+@pytest.mark.parametrize(
+    ("device", "at_once"), [("cpu", None), ("cuda", None), ("cuda:0", 1), ("cuda:1", 1), ("mps", 1)]
+)
+def test_one_accelerator_runs_one_job_at_a_time(device: str, at_once: int | None) -> None:
+    assert jobs_at_once(torch.device(device)) == at_once
+
+
+def test_jobs_on_one_device_share_a_process(tiny: Path, tmp_path: Path) -> None:
+    """Torch's meta device stands for a GPU: every training on it fails, and the logs say where."""
+    arguments = ["sweep", str(tiny), *LONG, "--seeds", "3", "--device", "meta", "--out", str(tmp_path)]
+    with pytest.raises(ExciteError, match="3 of 3 jobs failed"):
+        cli(arguments, standalone_mode=False)
+    assert len({process for log in tmp_path.glob("*/baseline.log") for process in workers(log)}) == 1
+
+
+def test_ray_chooses_the_gpus(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--device cpu"):
+        sweep_here(load(str(tiny)), tmp_path, console=Console(), device="cpu:0", jobs_in=Shards(engine="ray"))
 
 
 @pytest.mark.slow

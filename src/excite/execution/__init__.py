@@ -82,14 +82,16 @@ def executor(shards: Shards, *, use_gpus: bool, n_tasks: int | None = None) -> I
     """An engine for as long as the block runs; on exit, tasks that are still running are stopped.
 
     Local workers are as many as `shards` says (by default one per GPU, or else one per core), but at most `n_tasks`.
-    Each has one thread, and one GPU if `use_gpus` and there are any.
+    Each has one thread, and one GPU if `use_gpus` and there are any. Inside a Ray task that holds a GPU, local processes
+    share that GPU, because tasks that need another one could wait forever.
     """
     if shards.engine == "ray":
-        from excite.execution.on_ray import RayTasks, cluster
+        from excite.execution.on_ray import RayTasks, cluster, holds_a_gpu
 
-        with cluster(shards.address, shards.workers):
-            yield RayTasks(shards.workers, use_gpus=use_gpus)
-        return
+        if not (use_gpus and holds_a_gpu()):
+            with cluster(shards.address, shards.workers):
+                yield RayTasks(shards.workers, use_gpus=use_gpus)
+            return
     gpus = _visible_gpus() if use_gpus else []
     n_workers = shards.workers or len(gpus) or _n_cores()
     processes = Processes(n_workers if n_tasks is None else max(1, min(n_workers, n_tasks)), gpus)

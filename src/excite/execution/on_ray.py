@@ -78,6 +78,16 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
 
 
+def holds_a_gpu() -> bool:
+    """Whether this process is a Ray task to which Ray gave a GPU."""
+    with contextlib.suppress(ImportError):
+        import ray
+
+        if ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE:
+            return bool(ray.get_gpu_ids())
+    return False
+
+
 @contextlib.contextmanager
 def cluster(address: str | None, n_cpus: int | None) -> Iterator[None]:
     """Connect to the cluster at `address` ("auto" finds the one this machine is part of), unless one is connected.
