@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from excite import models
 from excite.attacks import fast_inference
-from excite.attacks.fast_model import Refolded
+from excite.attacks.fast_model import OUTPUT_TOLERANCE, Refolded, output_tolerance
 from excite.objectives import PGDAT
+from tests.tf32 import tf32
 
 
 def logits_and_gradient(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -352,3 +353,17 @@ def test_layers_computed_again_in_the_backward_pass_are_still_in_eval_mode(image
     PGDAT(steps=2).perturb(model, images, y)
     assert int(model.block[1].num_batches_tracked) == 0  # type: ignore[arg-type]
     assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize(("name", "shape"), FAMILY)
+def test_a_copy_is_used_where_products_are_rounded(name: str, shape: tuple[int, int, int]) -> None:
+    model = with_statistics(models.create(name, input_shape=shape), shape)
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(1))
+    fast = fast_inference(model)
+    with tf32():
+        difference = (fast(x) - model(x)).norm(dim=1)
+        assert fast.folded, fast.why_plain
+        assert Refolded()(model, x).folded
+        assert (difference <= output_tolerance(x.device) * model(x).norm(dim=1)).all()
+        if name != "lenet5":  # has no batch norm
+            assert difference.max() > OUTPUT_TOLERANCE * model(x).norm(dim=1).max()  # so products were rounded

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from excite.errors import InputError
 from excite.trace import Recorder
+from tests.tf32 import tf32
 
 STEPS = 6
 TABLE = Path(__file__).parents[2] / "docs" / "recorder.md"
@@ -359,8 +360,10 @@ def test_docs_table_has_these_rows() -> None:
     assert [line.split("|")[1].strip() for line in lines[1:]] == [*ROWS, *REFUSED, *CLOSURES]
 
 
-def test_slopes_of_rounded_steps_are_measured_in_float32() -> None:
-    """Steps in bfloat16 with closures in float32, as in `train(precision="bf16")`: small changes are no rounding."""
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_slopes_of_rounded_steps_are_measured_in_float32(precision: str) -> None:
+    """Closures of steps in bfloat16 run in float32, as in `train(precision="bf16")`; with TF32, torch rounds both."""
+    rounding = tf32 if precision == "tf32" else contextlib.nullcontext
     torch.manual_seed(0)
     model, (x, y) = classifier(), vectors(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -379,11 +382,12 @@ def test_slopes_of_rounded_steps_are_measured_in_float32() -> None:
     for _ in range(3):
         gradient, parameters = state()
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = cross_entropy(model(x).float(), y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        recorder.after_step(closure)
+        with rounding():
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                loss = cross_entropy(model(x).float(), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            recorder.after_step(closure)
         gradient_after, parameters_after = state()
         expected.append(float((gradient_after - gradient).norm() / (parameters_after - parameters).norm()))
     recorder.record()

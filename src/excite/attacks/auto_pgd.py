@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import OUTPUT_TOLERANCE, FastModel, fast_inference
+from excite.attacks.fast_model import FastModel, fast_inference, output_tolerance
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
     Attack,
@@ -239,7 +239,7 @@ class _Climbers:
 
 def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     """Misclassified by more than the fast model may differ from the plain model, whose answer counts."""
-    clear: Tensor = margin(logits, y) > 2 * OUTPUT_TOLERANCE * torch.linalg.vector_norm(logits, dim=1)
+    clear: Tensor = margin(logits, y) > 2 * output_tolerance(y.device) * torch.linalg.vector_norm(logits, dim=1)
     return clear
 
 

@@ -82,7 +82,7 @@ def executor(shards: Shards, *, use_gpus: bool, n_tasks: int | None = None) -> I
     """An engine for as long as the block runs; on exit, tasks that are still running are stopped.
 
     Local workers are as many as `shards` says (by default one per GPU, or else one per core), but at most `n_tasks`.
-    Each has one thread, and one GPU if `use_gpus` and there are any. Inside a Ray task that holds a GPU, local processes
+    Each has one thread, and one GPU if `use_gpus` and there are any. Inside a Ray task that holds a GPU, local workers
     share that GPU, because tasks that need another one could wait forever.
     """
     if shards.engine == "ray":

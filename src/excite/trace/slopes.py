@@ -19,11 +19,12 @@ from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
+from excite.precision import exact_products, rounding_of_products
 from excite.randomness import random_state, set_random_state, undisturbed
 from excite.trace.moments import Projection, project, project_gradient
 
 SAME = 0.01  # relative difference between two gradients; rounding and nondeterministic kernels stay well below
-ROUNDED = 0.5  # the same for a step in bfloat16 or float16, whose rounding reaches 0.17 with ResNet-20
+ROUNDED = 0.5  # the same for a step in bfloat16, float16 or TF32, whose rounding reaches 0.17 with ResNet-20
 
 
 class LocalSlopes:
@@ -153,7 +154,8 @@ class LocalSlopes:
             return value.reshape(())
 
         undisturbing = undisturbed(self._model, self._device)
-        with undisturbing, _separate_gradients(self._model, self._parameters), taken.watching_closure():
+        alone = _separate_gradients(self._model, self._parameters)
+        with undisturbing, alone, taken.watching_closure(), exact_products(self._device):
             if taken.forward.random is not None:
                 set_random_state(taken.forward.random, self._device)
             gradient = project_gradient(self._projection, self._parameters, loss)
@@ -181,8 +183,8 @@ class _SampledStep:
     """What is remembered of a sampled step, from its forward pass until its slope is measured."""
 
     def __init__(self, model: nn.Module, parameters: list[Tensor]) -> None:
-        self._dtype = parameters[0].dtype
-        self.forward, self._closure = (_FirstForward(parameters[0].device) for _ in range(2))
+        self._dtype, self._device = parameters[0].dtype, parameters[0].device
+        self.forward, self._closure = (_FirstForward(self._device) for _ in range(2))
         self.backward = BackwardPasses(parameters)
         # Lightning's training_step calls children, not the module. A hook inside a compiled module would recompile it.
         compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
@@ -202,8 +204,8 @@ class _SampledStep:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the step ran under autocast, so that its gradient is less precise than that of a float32 closure."""
-        return self.forward.autocast is not None
+        """Whether the step ran under autocast or with TF32, so that the closure's float32 gradient is more precise."""
+        return self.forward.autocast is not None or rounding_of_products(self._device) > 0
 
     @contextmanager
     def watching_closure(self) -> Iterator[None]:
