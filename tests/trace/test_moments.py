@@ -1,11 +1,15 @@
 """Distances between moments are those of their vectors; a sketch keeps them in the mean."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from excite.trace.moments import CountSketch, Moments, Whole, project, project_gradient, squared_distance
 
@@ -62,6 +66,34 @@ def test_a_sketch_is_linear_and_seeded() -> None:
     torch.testing.assert_close(both, apart, rtol=1e-5, atol=1e-3)
     assert torch.equal(project(sketch, values), project(CountSketch(values, entries=256, seed=4), values))
     assert not torch.equal(project(sketch, values), project(CountSketch(values, entries=256, seed=5), values))
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts torch's operations: kernels, on a GPU."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, function: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 130 * 256 + 5, 400 * 256])
+def test_a_sketch_is_the_sum_of_its_rotated_blocks_to_the_bit(size: int) -> None:
+    generator, entries, seed = torch.Generator().manual_seed(2), 256, 4
+    values = torch.randn(size, generator=generator)
+    drawn = torch.Generator().manual_seed(seed)
+    signs = 2 * torch.randint(0, 2, (size,), dtype=torch.int8, generator=drawn) - 1
+    blocks = torch.split(values * signs, entries)
+    shifts = torch.randint(0, entries, (len(blocks),), generator=drawn).tolist()
+    unrolled = torch.zeros(2 * entries, dtype=torch.float64)
+    for block, shift in zip(blocks, shifts, strict=True):
+        unrolled[shift : shift + len(block)] += block
+    sketch = CountSketch([values], entries=entries, seed=seed)
+    with Counting() as counting:  # type: ignore[no-untyped-call]
+        vector = project(sketch, [values])
+    assert torch.equal(vector, unrolled[:entries] + unrolled[entries:])
+    assert counting.operations <= 20 + 12 * math.ceil(len(blocks) / 128)
 
 
 @pytest.mark.parametrize("kind", ["dense", "a few large entries", "one layer"])

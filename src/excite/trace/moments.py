@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 SKETCH_ENTRIES = 8192
 EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
 _CHUNK = 2**20
+_BLOCKS = 128  # of a sketch that are added at once
 
 
 class Whole:
@@ -67,12 +68,13 @@ class CountSketch:
         self._device = shapes[0].device
         self._dtype = torch.float32 if self._device.type == "mps" else torch.float64
         self._signs: list[Tensor] = []
-        self._shifts: list[list[int]] = []
+        self._shifts: list[Tensor] = []
+        self._columns = torch.arange(entries, device=self._device)
         for tensor in shapes:
             signs = torch.randint(0, 2, (tensor.numel(),), dtype=torch.int8, generator=generator)
             shifts = torch.randint(0, entries, (math.ceil(tensor.numel() / entries),), generator=generator)
             self._signs.append(signs.mul_(2).sub_(1).to(self._device))
-            self._shifts.append(shifts.tolist())
+            self._shifts.append(shifts.to(self._device))
         error = math.sqrt(1 / (2 * entries))
         self.description = f"a count sketch of {entries:,} entries (relative error of a distance: {error:.1%})"
 
@@ -81,12 +83,13 @@ class CountSketch:
 
     def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
         """Add the tensor of parameter number `index` to `vector`."""
-        flat, signs = tensor.reshape(-1), self._signs[index]
+        flat, signs, shifts = tensor.reshape(-1), self._signs[index], self._shifts[index]
         unrolled = torch.zeros(2 * self.entries, dtype=self._dtype, device=self._device)
-        for block, shift in enumerate(self._shifts[index]):
-            part = slice(block * self.entries, (block + 1) * self.entries)
-            signed = flat[part] * signs[part]
-            unrolled[shift : shift + len(signed)] += signed
+        for first in range(0, len(shifts), _BLOCKS):  # many blocks at once: a kernel for each would keep a GPU waiting
+            part = slice(first * self.entries, (first + _BLOCKS) * self.entries)
+            signed = (flat[part] * signs[part]).to(self._dtype)
+            places = self._columns + shifts[first : first + _BLOCKS, None]
+            unrolled.index_add_(0, places.view(-1)[: len(signed)], signed)
         vector += unrolled[: self.entries] + unrolled[self.entries :]
 
 
