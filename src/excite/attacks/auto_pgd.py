@@ -142,20 +142,21 @@ class APGD(Attack):
             logits, loss, gradient = self._look(model, climbers, objective, last=i == self.iterations)
             if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient)):
                 _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
-            wrong = ~right_answers(logits, climbers.y)
-            images[climbers.number[wrong]] = climbers.point[wrong]
-            fooled[climbers.number[wrong]] = True
+            wrong, number = ~right_answers(logits, climbers.y), climbers.number
+            # torch.where instead of an index: with an index, the host waits for the device to count the entries.
+            images[number] = torch.where(per_image(wrong, images), climbers.point, images[number])
+            fooled[number] = fooled[number] | wrong
             climbers.arrive(loss, gradient, first=i == 0)
             if i in checks:
                 climbers.adapt_steps(i - last_check)
                 last_check = i
-            if self.gradients_averaged == 1 and wrong.any():
+            if self.gradients_averaged == 1:
                 climbers.keep(~_clearly_wrong(logits, climbers.y))
                 if len(climbers.y) == 0:
                     break
-        withstood = ~fooled[climbers.number]
-        images[climbers.number[withstood]] = climbers.best_point[withstood]
-        losses[climbers.number] = climbers.best_loss.to(losses)
+        number = climbers.number
+        images[number] = torch.where(per_image(fooled[number], images), images[number], climbers.best_point)
+        losses[number] = climbers.best_loss.to(losses)
         return images, fooled, losses
 
     def _look(
@@ -207,8 +208,10 @@ class _Climbers:
         self.rises = zeros  # of the loss, since the last checkpoint
 
     def keep(self, chosen: Tensor) -> None:
-        for name, values in list(vars(self).items()):
-            setattr(self, name, values[chosen])
+        numbers = chosen.nonzero().squeeze(1)  # the only place in an iteration where the host waits for the device
+        if len(numbers) < len(chosen):
+            for name, values in list(vars(self).items()):
+                setattr(self, name, values[numbers])
 
     def move(self, eps: float, norm: Norm, *, momentum: float) -> None:
         ahead = self.point + per_image(self.step, self.x) * ascent(self.gradient, norm=norm)

@@ -80,6 +80,10 @@ class Refolded:
         self._copies[model] = layout, fast.why_plain or folded
         return fast
 
+    def knows(self, model: nn.Module) -> bool:
+        """Whether it has seen a batch of this model."""
+        return model in self._copies
+
     def __reduce__(self) -> tuple[type["Refolded"], tuple[()]]:
         return Refolded, ()  # a copy traces for itself
 

@@ -108,13 +108,27 @@ def pgd(
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_kind("model", model, "parameters", MODULE)
     check_inputs(x, y)
-    x = x.detach()
+    return climb(options, model, x, y, start=start, early_stop=early_stop, generator=generator)
+
+
+def climb(
+    options: "PGD",
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    start: Tensor | None = None,
+    early_stop: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """`pgd` without its checks, for which the host would have to wait for a GPU at every step of a training."""
+    x, eps, norm, keep = x.detach(), options.eps, options.norm, options.keep
     if len(x) == 0 or eps == 0:
         return x.clone()
     model = fast_inference(model)
-    target = _clean_log_probabilities(model, x) if loss == "kl" else y
+    target = _clean_log_probabilities(model, x) if options.loss == "kl" else y
     best = _Best(x, y, prefer_wrong=keep == "best")
-    for restart in range(restarts):
+    for restart in range(options.restarts):
         if start is not None and restart == 0:
             x_adv = project(start.detach(), x, eps=eps, norm=norm)
         elif options.random_start:
@@ -122,14 +136,15 @@ def pgd(
         else:
             x_adv = x.clone()
         active: Tensor | slice = slice(None)  # examples that are still attacked
-        for i in range(steps + 1):
+        for i in range(options.steps + 1):
+            last = i == options.steps
             if early_stop:
                 active, x_adv = best.still_right(active, x_adv)
                 if len(x_adv) == 0:
                     return best.images
-            if i == steps and keep == "last":
+            if last and keep == "last":
                 return x_adv
-            logits, losses, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[loss], last=i == steps)
+            logits, losses, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[options.loss], last=last)
             if keep != "last":
                 best.update(active, x_adv, logits, losses)
             if gradient is not None:
@@ -157,10 +172,10 @@ class _Best:
 
     def still_right(self, active: Tensor | slice, x_adv: Tensor) -> tuple[Tensor | slice, Tensor]:
         """Examples and points without those that have been fooled."""
-        stays = ~self.fooled[active]
-        if stays.all():
+        stays = (~self.fooled[active]).nonzero().squeeze(1)
+        if len(stays) == len(x_adv):
             return active, x_adv
-        return torch.arange(len(self.y), device=self.y.device)[active][stays], x_adv[stays]
+        return stays if isinstance(active, slice) else active[stays], x_adv[stays]
 
 
 def loss_and_gradient(

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
 from excite.attacks.fast_model import Refolded
-from excite.attacks.projected_gradient import PGD, pgd
+from excite.attacks.projected_gradient import PGD, climb
 from excite.attacks.protocol import check_inputs
 from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input
 from excite.precision import full_precision
@@ -66,21 +66,16 @@ class PGDAT(Adversarial[Tensor]):
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        PGD(self.eps, self.step, self.steps)  # checks them
+        _ = self._attack  # checks the options
+
+    @property
+    def _attack(self) -> PGD:
+        return PGD(self.eps, self.step, self.steps, random_start=self.random_start, keep="largest_loss")
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        check_inputs(x, y)
-        return pgd(
-            self._fast(model, x),
-            x,
-            y,
-            eps=self.eps,
-            step=self.step,
-            steps=self.steps,
-            random_start=self.random_start,
-            keep="largest_loss",
-            generator=generator,
-        )
+        if not self._fast.knows(model):
+            check_inputs(x, y)
+        return climb(self._attack, self._fast(model, x), x, y, generator=generator)
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(full_precision(model(follow_input(perturbation, x))), y)
@@ -126,24 +121,19 @@ class Trades(Adversarial[Tensor]):
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        PGD(self.eps, self.step, self.steps)  # checks them
+        _ = self._attack  # checks the options
         check_weight("beta", self.beta, "The released code uses 6.0; the paper says 0.6.")
 
+    @property
+    def _attack(self) -> PGD:
+        return PGD(self.eps, self.step, self.steps, loss="kl", keep="last")
+
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        check_inputs(x, y)
+        if not self._fast.knows(model):
+            check_inputs(x, y)
         device = x.device if generator is None else generator.device
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
-        return pgd(
-            self._fast(model, x),
-            x,
-            y,
-            eps=self.eps,
-            step=self.step,
-            steps=self.steps,
-            start=x + NOISE * noise.to(x.device),
-            loss="kl",
-            keep="last",
-        )
+        return climb(self._attack, self._fast(model, x), x, y, start=x + NOISE * noise.to(x.device))
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         return self.losses_at(model, x, perturbation, y).mean()
