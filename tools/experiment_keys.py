@@ -120,14 +120,14 @@ def _type(kind: schema.Type) -> str:
         case schema.IntType() | schema.FloatType():
             word = "integer" if isinstance(kind, schema.IntType) else "number"
             bounds = [("≥", kind.ge), ("<", kind.lt), ("≤", kind.le)]
-            return ", ".join([word, *(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)])
+            return ", ".join([word, *(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)])
         case schema.LiteralType(values=values):
             return " or ".join(f"`{value}`" for value in values)
         case schema.DictType():
             return "table"
         case schema.VarTupleType() | schema.ListType():
             return "list"
-    return {schema.StrType: "text", schema.BoolType: "true or false"}[type(kind)]
+    return {schema.StrType: "text", schema.BoolType: "boolean"}[type(kind)]
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -1,6 +1,7 @@
 """What an experiment costs, counted by hand and against torch's FLOPs."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import costs as costs_module
 from excite.runs import load
-from excite.runs.costs import Workload, costs, count_work, flops
+from excite.runs.costs import Workload, costs, count_work, flops, in_bytes, kept_bytes, peak_memory
 from excite.runs.experiment import Model, estimator_of
 
 SMALL = [
@@ -183,3 +184,37 @@ def test_measuring_the_speed_keeps_the_random_state() -> None:
     before = torch.get_rng_state()
     assert costs({"one": load("mnist-sample")}, CPU)["one"].seconds > 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def kept_by(network: torch.nn.Module, images: torch.Tensor) -> int:
+    """The bytes that a real forward pass keeps."""
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = network(images)
+    assert logits.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+@pytest.mark.parametrize(("name", "input_shape"), [("lenet5", (1, 28, 28)), ("resnet8", (3, 32, 32))])
+def test_memory_per_image_is_what_a_larger_batch_keeps(name: str, input_shape: tuple[int, int, int]) -> None:
+    network = models.create(name, input_shape=input_shape).train()
+    small, large = (kept_by(network, torch.rand(size, *input_shape)) for size in (2, 6))
+    per_image, weights = kept_bytes(Model(name=name), input_shape)
+    assert per_image == pytest.approx((large - small) / 4, rel=0.01)
+    assert weights == 4 * sum(parameter.numel() for parameter in network.parameters())
+
+
+def test_parts_of_a_batch_need_less_memory() -> None:
+    experiment = partial(load, "mnist-sample")
+    per_image, weights = kept_bytes(Model(name="lenet5"), (1, 28, 28))
+    whole, parts, trades = (
+        peak_memory(experiment(overrides=["training.batch_size=1000", *changes])) - 3 * weights
+        for changes in ([], ["training.accumulate=10"], ['training.objective="trades"'])
+    )
+    assert (whole, parts, trades) == (1000 * per_image, 100 * per_image, 2000 * per_image)
+    assert [in_bytes(size) for size in (2.8e6, 652.9e6, 38.7e9)] == ["3 MB", "653 MB", "39 GB"]

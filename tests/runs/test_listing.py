@@ -7,8 +7,8 @@ LISTING = Listing(
     names={"models": ["lenet5", "resnet8"]},
     experiments={name: load(name) for name in ("figure-3", "figure-4")},
     costs={
-        "figure-3": Price(Workload(training=100.0), 200.0, sweep_runs=0, sweep_seconds=0.0),
-        "figure-4": Price(Workload(training=50.0, attacking=25.0), 4e6, sweep_runs=14, sweep_seconds=6e7),
+        "figure-3": Price(Workload(training=100.0), 200.0, 2 * 10**8, sweep_runs=0, sweep_seconds=0.0),
+        "figure-4": Price(Workload(training=50.0, attacking=25.0), 4e6, 39 * 10**9, sweep_runs=14, sweep_seconds=6e7),
     },
     machine="cpu × 2",
 )
@@ -17,9 +17,9 @@ LISTING = Listing(
 def test_every_experiment_shows_its_cost_and_summary() -> None:
     lines = LISTING.text().splitlines()
     assert "cpu × 2" in lines[0]
-    assert lines[1].split() == ["figure-3", "≈", "3.3", "min"]
+    assert lines[1].split() == ["figure-3", "≈", "3.3", "min", "200", "MB"]
     assert lines[2].strip() == load("figure-3").summary
-    assert " ".join(lines[3].split()) == "figure-4 ≈ 46 days 14 runs ≈ 1.9 years"
+    assert " ".join(lines[3].split()) == "figure-4 ≈ 46 days 39 GB 14 runs ≈ 1.9 years"
     assert lines[-1] == "models: lenet5, resnet8"
 
 
@@ -30,6 +30,7 @@ def test_json_has_the_work_and_the_seconds() -> None:
         "summary": load("figure-4").summary,
         "work": {"training": 50.0, "estimating": 0.0, "attacking": 25.0, "teaching": 0.0},
         "seconds": 4e6,
+        "memory": 39 * 10**9,
         "sweep_runs": 14,
         "sweep_seconds": 6e7,
     }

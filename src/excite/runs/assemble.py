@@ -27,6 +27,7 @@ from excite.runs.experiment import Data, Experiment, Record
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, keep_freed_memory
+from excite.training.accumulation import images_at_once
 
 NOISE = -1  # in the seed of images that are drawn to measure the noise of batches
 FEWEST_NOISE_EXAMPLES = 4  # two batches of a labelled and a pseudo-labelled image
@@ -101,6 +102,7 @@ class Parts(Named):
                 f"(batch:{self.largest_batch} is the largest), or train on more images."
             )
         training = msgspec.structs.replace(self.experiment.training, batch_size=size)
+        images_at_once(size, training.accumulate)  # raises an error if they do not fit
         return replace(self, experiment=msgspec.structs.replace(self.experiment, training=training))
 
     def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
@@ -190,7 +192,13 @@ class Parts(Named):
                 yield batch
 
         losses = descend(
-            model, batches(), self.objective, optimizer, generators=generators, precision=training.precision
+            model,
+            batches(),
+            self.objective,
+            optimizer,
+            generators=generators,
+            precision=training.precision,
+            at_once=images_at_once(training.batch_size, training.accumulate),
         )
         for loss in drawn_from(derive_seed(seed), device_of(model), losses):
             yield loss.item()
@@ -231,7 +239,10 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
 
 def check_settings(experiment: Experiment) -> None:
     """Refuse settings that would have no effect, and accuracies under attack without an attack."""
-    record = experiment.record
+    record, training = experiment.record, experiment.training
+    images_at_once(training.batch_size, training.accumulate)
+    if training.accumulate > 1 and experiment.mixes:
+        raise InputError("training.accumulate cannot divide batches with pseudo-labelled images. Leave it out.")
     if not record.best_every and record.held_out_examples != Record().held_out_examples:
         raise InputError("record.held_out_examples has no effect without record.best_every. Set both or neither.")
     if not experiment.mixes and experiment.data.epoch_samples != Data(name="").epoch_samples:

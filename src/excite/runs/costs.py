@@ -3,6 +3,9 @@
 Work is counted in forward passes of one image; a backward pass counts as two. Seconds are passes times the FLOPs of a
 pass, divided by one measured speed, and are right within a factor of two or three. No data set is read. The count is an
 upper bound, except that half of the images are assumed to withstand each attack: those that fall leave it early.
+
+Memory is what the layers keep for the backward pass, and weights, gradients and momentum. A process takes up to twice
+as much, for intermediate results.
 """
 
 import itertools
@@ -31,6 +34,7 @@ from excite.runs.assemble import look_up
 from excite.runs.experiment import Experiment, Model, catalogue, estimator_of, load, needed_estimators, with_values
 from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
 from excite.schedules import SCHEDULES
+from excite.training.accumulation import images_at_once
 
 WITHSTAND = 0.5  # share of the images that is assumed to withstand an attack
 CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each costs two training steps
@@ -115,6 +119,39 @@ def flops(model: Model, input_shape: tuple[int, int, int]) -> int:
     return total
 
 
+def kept_bytes(model: Model, input_shape: tuple[int, int, int]) -> tuple[int, int]:
+    """Return the bytes that a forward pass keeps per image for the backward pass, and those of the parameters."""
+    kept: dict[int, Tensor] = {}  # by storage: several layers may keep the same tensor
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    with torch.device("meta"), torch.enable_grad():
+        network = models.create(model.name, input_shape=input_shape, **model.options).train()
+        weights = {tensor.untyped_storage()._cdata for tensor in [*network.parameters(), *network.buffers()]}
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logits = network(torch.zeros(2, *input_shape))
+        del logits
+    images = sum(tensor.untyped_storage().nbytes() for storage, tensor in kept.items() if storage not in weights)
+    return images // 2, sum(parameter.nbytes for parameter in network.parameters())
+
+
+def peak_memory(experiment: Experiment) -> int:
+    """Return the bytes of a training step: what a part of a batch keeps, and weights, gradients and momentum."""
+    training = experiment.training
+    dataset, objective = data.find(experiment.data.name), look_up(experiment).objective
+    per_image, weights = kept_bytes(experiment.model, dataset.input_shape)
+    n_train = experiment.epoch_images(experiment.data.train_examples or dataset.train_images)
+    at_once = min(images_at_once(training.batch_size, training.accumulate), n_train)
+    return at_once * per_image * getattr(objective, "losses", 1) + 3 * weights
+
+
+def in_bytes(number: float) -> str:
+    """For instance: 3 MB, 650 MB, 7.9 GB."""
+    return f"{number / 1e6:.0f} MB" if number < 1e9 else f"{number / 1e9:.2g} GB"
+
+
 def measured_speed(device: torch.device) -> float:
     """Return the FLOPs per second of training a small network."""
     model, input_shape = Model(name="resnet8"), (1, 28, 28)
@@ -137,6 +174,7 @@ class Price:
 
     work: Workload
     seconds: float
+    memory: int  # bytes, of one training step
     sweep_runs: int
     sweep_seconds: float
 
@@ -163,7 +201,7 @@ def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[s
         runs = [with_values(experiment, dict(zip(experiment.sweep, values, strict=True))) for values in combinations]
         work = count_work(experiment)
         sweep_seconds = sum(total(run, count_work(run)) for run in runs)
-        prices[name] = Price(work, total(experiment, work), len(runs), sweep_seconds)
+        prices[name] = Price(work, total(experiment, work), peak_memory(experiment), len(runs), sweep_seconds)
     return prices
 
 
@@ -177,11 +215,14 @@ class Listing:
     def text(self, width: int | None = None) -> str:
         """Return two lines per experiment and one per kind of name, wrapped to `width`."""
         longest = max(map(len, self.experiments))
-        lines = [f"experiments, and how long one run and the whole sweep take on this machine ({self.machine}):"]
+        what = "how long one run takes, the memory of a training step, and how long the whole sweep takes"
+        lines = [f"experiments: {what}, on this machine ({self.machine})"]
         for name, experiment in self.experiments.items():
             price = self.costs[name]
             sweep = f"{price.sweep_runs} runs ≈ {duration(price.sweep_seconds)}" if price.sweep_runs else ""
-            lines.append(f"{name:{longest}}  ≈ {duration(price.seconds):10}  {sweep}".rstrip())
+            lines.append(
+                f"{name:{longest}}  ≈ {duration(price.seconds):10}  {in_bytes(price.memory):7}  {sweep}".rstrip()
+            )
             lines.append(f"    {experiment.summary}")
         lines += ["", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())]
         if width is not None:

@@ -55,6 +55,7 @@ class Training(Section, frozen=True):
     nesterov: bool = False  # use Nesterov's momentum
     steps: Count | None = None  # steps per epoch; default: all batches
     precision: Literal["float32", "bf16"] = "float32"  # of the layers; weights stay in float32
+    accumulate: Count = 1  # parts of a batch, of which one is in memory at a time; divides `batch_size`
     threads: Count | None = None  # CPU threads; another number changes the last digits. Default: torch decides
 
 

@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from excite.data.augment import Augmentation, none
-from excite.data.batches import TrainingData, epoch_batches, steps_per_epoch
+from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
-from excite.objectives import OBJECTIVES, Objective, frozen, standard_loss
+from excite.objectives import OBJECTIVES, Objective, standard_loss
 from excite.precision import Precision, autocast
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
@@ -27,6 +27,7 @@ from excite.registry import check_choice
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training import EpochMetrics, TrainingHistory
+from excite.training.accumulation import added, images_at_once, losses_of_parts
 from excite.training.checkpoints import identity
 from excite.training.distributed import ALONE, Ranks
 from excite.training.resumable import ResumableRun, stop_requests
@@ -45,27 +46,32 @@ def descend(
     *,
     averaged: AveragedModel | None = None,
     precision: Precision = "float32",
+    at_once: int | None = None,
     generators: Iterable[torch.Generator | None] = repeat(None),
     ranks: Ranks = ALONE,
 ) -> Iterator[Tensor]:
     """Take the step θᵏ⁺¹ = θᵏ − ηᵏ ∇l(θᵏ) for each batch, and yield l(θᵏ).
 
     An adversarial objective draws random numbers from the `generators`, one for each step. If several `ranks` train
-    together, `batches` are the shares of this process, and l(θᵏ) is the mean over processes. The recorder measures in
-    float32, whatever the `precision` of the steps.
+    together, `batches` are the shares of this process, and l(θᵏ) is the mean over processes. Batches larger than
+    `at_once` are processed in parts. The recorder measures in float32, whatever the `precision` of the steps.
     """
     for (x, y), generator in zip(batches, generators, strict=False):
         optimizer.zero_grad()
         with autocast(precision, x.device):
-            loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
-            value = ranks.forward(loss)
-        value.backward()  # type: ignore[no-untyped-call]
+            parts = losses_of_parts(objective, model, x, y, generator, at_once=at_once)
+        losses, values = [ranks.share(loss, len(y)) for loss in parts], list[Tensor]()
+        for loss in losses:
+            with autocast(precision, x.device):
+                value = ranks.forward(loss)
+            value.backward()  # type: ignore[no-untyped-call]
+            values.append(value.detach())
         optimizer.step()
         if recorder:
-            recorder.after_step(loss)
+            recorder.after_step(added(losses, x))
         if averaged:
             averaged.update_parameters(model)
-        yield value.detach()
+        yield values[0] if len(values) == 1 else torch.stack(values).sum()
 
 
 def train(
@@ -85,6 +91,7 @@ def train(
     online: OnlineRate | None = None,
     averaged: AveragedModel | None = None,
     precision: Precision = "float32",
+    accumulate: int = 1,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -114,6 +121,8 @@ def train(
         online: finds the rate during training and rolls back failed steps; pass `online.follow(schedule)` as schedule.
         averaged: an `AveragedModel` of the model, updated after each step; not together with `online`.
         precision: "bf16" runs the forward and backward passes of layers in bfloat16; weights stay in float32.
+        accumulate: number of parts of each batch. Their gradients are added, and only one part is in memory at a time.
+            It must divide `batch_size`.
         after_epoch: `after_epoch(model)` returns further numbers for the metrics of the epoch.
         on_epoch: called with the metrics of each epoch.
         on_progress: called with (done, total) after each step.
@@ -134,7 +143,8 @@ def train(
     2
     """
     folder = None if folder is None else Path(folder)
-    for name, number in (("epochs", epochs), ("batch_size", batch_size), ("steps", 1 if steps is None else steps)):
+    counts = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate}
+    for name, number in (counts | {"steps": 1 if steps is None else steps}).items():
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
     check_kind("model", model, "parameters", MODULE)
@@ -143,7 +153,10 @@ def train(
     _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
     last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
-    _check_fit(model, data, sum(map(len, last_batch)))
+    at_once = images_at_once(batch_size, accumulate) if accumulate > 1 else None
+    _check_parts(accumulate, data, objective, ranks)
+    n_last = sum(map(len, last_batch))
+    _check_fit(model, data, n_last if at_once is None else (n_last - 1) % at_once + 1)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
@@ -164,6 +177,7 @@ def train(
             online=online is not None,
             averaged=averaged is not None,
             precision=precision,
+            accumulate=accumulate,
             seed=seed,
             batch_size=batch_size,
             steps_per_epoch=length,
@@ -188,7 +202,9 @@ def train(
         rank=ranks.rank,
         world=ranks.world,
     )
-    measure_again = partial(_measure_again, model, batches_of, objective, length=length, seed=seed, ranks=ranks)
+    measure_again = partial(
+        _measure_again, model, batches_of, objective, at_once=at_once, length=length, seed=seed, ranks=ranks
+    )
 
     with stop_requests() as stop:
         while run.position.epoch < epochs:
@@ -205,6 +221,7 @@ def train(
                 recorder,
                 averaged=averaged,
                 precision=precision,
+                at_once=at_once,
                 generators=generators,
                 ranks=ranks,
             )
@@ -236,6 +253,7 @@ def _measure_again(
     objective: Objective,
     n_batches: int,
     *,
+    at_once: int | None,
     length: int,
     seed: int,
     ranks: Ranks,
@@ -251,7 +269,8 @@ def _measure_again(
             epoch, step = divmod(number, length)
             x, y = next(batches_of(epoch=epoch, start=step))
             generator = next(step_generators(seed, epoch, start=step, rank=ranks.rank))
-            losses.append(ranks.share(frozen(objective, model, x, y, generator), len(y))().detach())
+            parts = losses_of_parts(objective, model, x, y, generator, at_once=at_once)
+            losses.append(torch.stack([ranks.share(loss, len(y))().detach() for loss in parts]).sum())
     return ranks.average(torch.stack(losses)).tolist()
 
 
@@ -268,6 +287,19 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         raise InputError(
             f"{n_foreign} of the {len(held)} tensors of the optimizer do not belong to this model, as after copying "
             "the model. Make a new optimizer: torch.optim.SGD(model.parameters(), lr=…)."
+        )
+
+
+def _check_parts(accumulate: int, data: TrainingData, objective: Objective, ranks: Ranks) -> None:
+    if accumulate > 1 and (isinstance(data, Mixture) or getattr(objective, "needs_pseudo_labels", False)):
+        raise InputError(
+            "A batch of labelled and pseudo-labelled images cannot be divided into parts. Leave out accumulate, or use "
+            "several processes: each has its share of both."
+        )
+    if accumulate > 1 and ranks.world > 1:
+        raise InputError(
+            f"Each of the {ranks.world} processes has its share of a batch. Leave out accumulate; start more processes "
+            "if a share does not fit into memory."
         )
 
 

@@ -99,6 +99,7 @@ def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule
         "epochs": settings.epochs,
         "batch_size": settings.batch_size,
         "steps": settings.steps,
+        "accumulate": settings.accumulate,
         "augment": parts.augment,
         "seed": seed,
     }
