@@ -5,10 +5,12 @@ import gc
 import linecache
 import pickle
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, relu
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
@@ -367,3 +369,19 @@ def test_a_copy_is_used_where_products_are_rounded(name: str, shape: tuple[int, 
         assert (difference <= output_tolerance(x.device) * model(x).norm(dim=1)).all()
         if name != "lenet5":  # has no batch norm
             assert difference.max() > OUTPUT_TOLERANCE * model(x).norm(dim=1).max()  # so products were rounded
+
+
+def test_a_model_that_is_evaluated_by_one_of_several_processes_is_copied(tmp_path: Path) -> None:
+    """On GPUs its batch norm then refers to a group of processes, which cannot be copied."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        model = with_statistics(models.create("resnet8"), (3, 32, 32))
+        nn.SyncBatchNorm.convert_sync_batchnorm(model, dist.new_group([0]))  # type: ignore[no-untyped-call]
+        x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+        fast = fast_inference(model)
+        torch.testing.assert_close(fast(x), model(x))
+        assert fast.folded, fast.why_plain
+        del fast, model
+    finally:
+        gc.collect()
+        dist.destroy_process_group()

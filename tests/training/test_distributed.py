@@ -24,6 +24,8 @@ from click.testing import CliRunner
 from torch import Tensor
 
 from excite.cli import cli
+from excite.runs.folder import RunFolder
+from excite.runs.records import read_stages
 from excite.trace import Trace
 from excite.training import read_metrics
 from excite.training.distributed import ALONE
@@ -118,6 +120,21 @@ def test_the_command_line_trains_under_torchrun_as_without(tmp_path: Path) -> No
     assert [line.epoch for line in read_metrics(tmp_path / "two" / "baseline")] == [1, 2]
     traces = [Trace.load(tmp_path / folder / "baseline" / "trace.safetensors") for folder in ("one", "two")]
     np.testing.assert_allclose(traces[1].slopes, traces[0].slopes, rtol=1e-3)
+
+
+def test_a_whole_run_goes_through_its_stages_once(tmp_path: Path) -> None:
+    """Trained together, attacked and reported by the first process; the arm at 1/L needs an estimate on the way."""
+    few = ("--set", "lipschitz.steps=10", "--set", "lipschitz.limit=1.0", "--set", "data.test_examples=20", "--force")
+    arguments = ("run", "mnist-sample", *SHORT, *few, "--arms", "baseline,poe", "--json", "--out", tmp_path / "run")
+    out, err = two_processes(tmp_path, "excite", *arguments)
+    assert json.loads(out)["report"].endswith("report.html")  # printed once
+    assert err.count("training at rate 0.1, done") == 1
+    run = RunFolder(tmp_path / "run")
+    assert [arm.evaluation is not None for arm in run.arms] == [True, True]
+    assert (run.path / "report.html").exists()
+    stages = [stage.file for stage in read_stages(run.path)]
+    assert {"poe/outcome.json", "poe/evaluation.json", "illustration.json"} <= {*stages}
+    assert len(stages) == len(set(stages))
 
 
 @pytest.mark.slow
@@ -241,7 +258,7 @@ def test_the_first_process_finds_the_rate_for_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_other_commands_say_what_torchrun_is_for() -> None:
     process = torchrun("-m", "excite", "list")
-    assert "Only `excite train` runs under torchrun" in process.communicate(timeout=300)[1]
+    assert "`excite train` run under torchrun" in process.communicate(timeout=300)[1]
     assert process.returncode != 0
 
 

@@ -178,8 +178,9 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 def fold(model: nn.Module) -> fx.GraphModule | str:
     """A traced, frozen, channels-last copy in which batch norms are folded into convolutions; or why there is none."""
     try:
+        groups = [module.process_group for module in model.modules() if isinstance(module, nn.SyncBatchNorm)]
         with eval_mode(model):
-            traced = fx.symbolic_trace(copy.deepcopy(model))
+            traced = fx.symbolic_trace(copy.deepcopy(model, {id(group): group for group in groups}))  # not copied
     except Exception as error:  # any forward may fail under tracing; the plain model still works
         return f"it cannot be traced ({_first_line(error)})"
     _forget_source(traced)

@@ -72,11 +72,8 @@ class _Commands(click.Group):
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
-    if _processes() > 1 and context.invoked_subcommand != "train":
-        raise click.UsageError(
-            "Only `excite train` runs under torchrun. Train each arm with it, then run this command without torchrun; "
-            "trained arms are not trained again."
-        )
+    if _processes() > 1 and context.invoked_subcommand not in ("run", "train"):
+        raise click.UsageError("Only `excite run` and `excite train` run under torchrun. Run this command without it.")
 
 
 for _command in COMMANDS:

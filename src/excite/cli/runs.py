@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ def run(
     from excite.runs.collection import begin_study, collect, run_folders
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
+    from excite.training.distributed import launched
 
     if tensorboard:
         from excite.integrations.tensorboard import write_run  # fails before any work if tensorboard is missing
@@ -60,14 +62,17 @@ def run(
     names = () if arms is None else arm_names(arms)
     speaker = console()
     folders = run_folders(resolved, folder, seeds)
-    for count, (path, seeded) in enumerate(folders.items(), 1):
-        placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
-        opened = Run(path, seeded, console=placed, device=device, arms=names)
-        if seeds:
-            begin_study(folder, folders)
-        opened.all(names, Shards(workers))
-        if tensorboard:
-            write_run(RunFolder(path))
+    with launched() as ranks:
+        for count, (path, seeded) in enumerate(folders.items(), 1):
+            placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
+            opened = ranks.each(partial(Run, path, seeded, console=placed, device=device, arms=names))
+            if seeds:
+                ranks.from_first(partial(begin_study, folder, folders))
+            opened.all(names, Shards(workers), ranks)
+            if tensorboard:
+                ranks.from_first(partial(write_run, RunFolder(path)))
+    if not ranks.first:
+        return
     runs = collect([folder]) if seeds else [RunFolder(folder)]
     show_report(runs, folder, as_json, {} if seeds else runs[0].to_json())
 
@@ -160,7 +165,7 @@ def train(
     name = arm_named(arm).name
     with launched() as ranks:
         resolved, folder = resolve_experiment(experiment, changes, out, force=force)
-        Run(folder, resolved, console=console(), device=device, arms=[name]).train(name, ranks)
+        ranks.each(partial(Run, folder, resolved, console=console(), device=device, arms=[name])).train(name, ranks)
     result = RunFolder(folder).arm(name)
     show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / name}")
 

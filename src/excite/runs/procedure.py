@@ -92,16 +92,19 @@ class Run:
             return parts
         return with_pseudo_labels(parts, self.folder, console=self.console, device=self.device)
 
-    def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED) -> RunFolder:
-        """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows."""
+    def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> RunFolder:
+        """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows.
+
+        `ranks` are the processes that train together. The first of them does the other stages.
+        """
         names = [arm_named(arm).name for arm in arms or self.experiment.arms]
         self._check(names)
         self._plan = self._planned(names)
         for name in names:
-            self.finish(name, shards)
+            self.finish(name, shards, ranks)
         if is_wanted(self.experiment):
-            self.estimate()
-        self.show()
+            ranks.from_first(self.estimate)
+        ranks.from_first(self.show)
         return self.files
 
     def _check(self, arms: Iterable[str]) -> None:
@@ -124,24 +127,28 @@ class Run:
             plan += [files.outcome_file, files.evaluation_file]
         return list(dict.fromkeys(plan))
 
-    def finish(self, arm: str, shards: Shards = UNSHARED) -> str | None:
+    def finish(self, arm: str, shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> str | None:
         """Train and attack one arm, unless only its results are stored. Return the reason if training diverged."""
-        if self.files.arm(arm).is_result_only:
+        if ranks.from_first(lambda: self.files.arm(arm).is_result_only):
             return self.files.arm(arm).problem
         if shards != UNSHARED:
             shards.check(len(self.parts.test))  # before the training rather than after it
         try:
-            self.train(arm)
+            self.train(arm, ranks)
         except DivergedError as error:
             if not self.files.arm(arm).trained:
                 raise  # the grid search found no rate, or the baseline diverged
             return str(error)
         finally:
-            self.files.arm(arm).tidy()
+            if ranks.first:
+                self.files.arm(arm).tidy()
+        ranks.from_first(partial(self._attack_all, arm, shards))
+        return None
+
+    def _attack_all(self, arm: str, shards: Shards) -> None:
         self.attack(arm, shards)
         self.attack_further(arm, shards)
         self.files.arm(arm).tidy()
-        return None
 
     def train(self, arm: str, ranks: Ranks = ALONE) -> None:
         """Train one arm, after the stages that give it its rate.

@@ -133,6 +133,14 @@ class Ranks:
             raise ExciteError(f"The first process failed: {problem}")
         return value
 
+    def each(self, compute: Callable[[], T]) -> T:
+        """Return what every process computes itself, after the first one has done so, because that writes files."""
+        if self.world == 1:
+            return compute()
+        computed: list[T] = []
+        self.from_first(lambda: computed.append(compute()))
+        return computed[0] if computed else compute()
+
     def together(self, decide: Callable[[Callable[[], None]], object], work: Callable[[], None]) -> None:
         """Call `decide(work)` in the first process; if it calls `work`, the other processes call `work` too."""
         if self.world == 1:
