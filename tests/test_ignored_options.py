@@ -24,6 +24,7 @@ REFUSED = {
     "attack --norm": ["attack", RUN, "--norm", "l2"],
     "attack --examples": ["attack", RUN, "--examples", "3"],
     "attack --subset-seed": ["attack", RUN, "--with", "pgd", "--eps", "0.1", "--subset-seed", "3"],
+    "attack --batch-size": ["attack", RUN, "--batch-size", "500"],
     "attack --address": ["attack", RUN, "--address", "auto"],
     "attack --model": ["attack", RUN, "--model", "lenet5"],
     "attack --weights": ["attack", RUN, "--with", "pgd", "--weights", "w.pt"],

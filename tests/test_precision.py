@@ -1,11 +1,15 @@
-"""Rounded products: the settings that decide on them are read, switched off and restored."""
+"""Rounded products: the settings that decide on them are read, switched off and restored. And the choice of kernels."""
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
-from excite.precision import exact_products, rounding_of_products
+from excite.precision import choose_kernels, exact_products, rounding_of_products
+from excite.runs import load
+from excite.runs.assemble import assemble
 from tests.tf32 import tf32
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -38,3 +42,24 @@ def test_convolutions_and_products_on_cuda(switch: Any, name: str, rounding: flo
     finally:
         for each, precision in zip(both, before, strict=True):
             each.fp32_precision = precision
+
+
+@pytest.fixture
+def former_kernels() -> Iterator[None]:
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    yield
+    torch.use_deterministic_algorithms(before[0])
+    torch.backends.cudnn.benchmark = before[1]
+
+
+@pytest.mark.usefixtures("former_kernels")
+def test_an_experiment_chooses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for kernels, deterministic in (("deterministic", True), ("fastest", False)):
+        assemble(load("mnist-sample", overrides=[f"training.kernels={kernels}"]), device="cpu")
+        assert torch.are_deterministic_algorithms_enabled() is deterministic
+        assert torch.backends.cudnn.benchmark is not deterministic
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    torch.backends.cudnn.benchmark = True
+    choose_kernels("default")
+    assert torch.backends.cudnn.benchmark  # as the user had it

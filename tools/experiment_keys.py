@@ -122,7 +122,7 @@ def _type(kind: schema.Type) -> str:
             bounds = [("≥", kind.ge), ("<", kind.lt), ("≤", kind.le)]
             return ", ".join([word, *(f"{sign}{bound:g}" for sign, bound in bounds if bound is not None)])
         case schema.LiteralType(values=values):
-            return " or ".join(f"`{value}`" for value in values)
+            return ", ".join(f"`{value}`" for value in values)
         case schema.DictType():
             return "table"
         case schema.VarTupleType() | schema.ListType():

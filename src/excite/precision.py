@@ -3,6 +3,7 @@
 Torch may round the factors of float32 products: by default to TF32, in convolutions on CUDA.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 Precision = Literal["float32", "bf16"]
+Kernels = Literal["default", "deterministic", "fastest"]
 ROUNDED = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # distance from 1 to the next number, by torch's name
 
 
@@ -48,3 +50,17 @@ def _switches(device: torch.device) -> tuple[Any, Any]:
     if device.type == "cuda":
         return backends.cudnn.conv, backends.cuda.matmul
     return backends.mkldnn.conv, backends.mkldnn.matmul
+
+
+def choose_kernels(kernels: Kernels) -> None:
+    """Make this process use kernels that repeat to the bit, or the fastest of each that cuDNN measures, on GPUs.
+
+    An operation that has no deterministic kernel then raises an error. "default" leaves torch's settings as they are.
+    """
+    if kernels == "default":
+        return
+    deterministic = kernels == "deterministic"
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first matrix product runs
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic

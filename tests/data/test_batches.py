@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from excite.data import AUGMENTATIONS, Split, TrainingData, epoch_batches, steps_per_epoch
+from excite.data.batches import Mixture, resident
 from excite.errors import InputError
 from excite.objectives import standard_loss
 from excite.schedules import constant
@@ -162,3 +163,22 @@ def test_a_start_outside_the_epoch_is_refused_at_once(start: int) -> None:
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size"):
         steps_per_epoch(9, 0)
+
+
+def test_images_that_fit_are_copied_to_a_gpu_once() -> None:
+    """Torch's meta device stands for a GPU: tensors on it have a shape and a device and no numbers."""
+    gpu = torch.device("meta")
+    split = Split(torch.zeros(100, 3, 8, 8, dtype=torch.uint8), torch.arange(100) % 10)
+    needed = 8 * split.images.nbytes
+    assert resident(split, gpu, free=needed - 1) is split
+    assert resident(split, torch.device("cpu")) is split  # where it is already
+    moved = resident(split, gpu, free=needed)
+    assert isinstance(moved, Split)
+    assert (moved.images.device, moved.labels.device, split.images.device.type) == (gpu, gpu, "cpu")
+    assert resident(moved, gpu, free=needed) is moved
+    assert [x.device for x, _ in epoch_batches(moved, batch_size=60, seed=0, epoch=0)] == [gpu, gpu]
+    mixture = Mixture(split, split)
+    assert resident(mixture, gpu, free=needed) is mixture  # twice as large
+    both = resident(mixture, gpu, free=2 * needed)
+    assert isinstance(both, Mixture)
+    assert (both.labelled.images.device, both.pseudo.images.device) == (gpu, gpu)

@@ -79,6 +79,7 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @click.option("--model", help="Your own model, package.module:factory, or the name of a model of excite.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
+@click.option("--batch-size", type=POSITIVE, default=128, show_default=True, help="Images attacked together.")
 @click.option("--workers", type=POSITIVE, help="Processes that share the images, each with one thread or GPU.")
 @options.engine
 @options.address
@@ -92,6 +93,7 @@ def attack(
     model: str | None,
     weights: Path | None,
     data_name: str,
+    batch_size: int,
     workers: int | None,
     engine: "EngineName",
     address: str | None,
@@ -121,6 +123,7 @@ def attack(
     if not names:
         attacking = [*attack_options, "examples", "subset_seed", "model"]
         refuse_ignored(attacking, "the run's own attacks have theirs; add --with, for instance --with pgd")
+        refuse_ignored(["batch_size"], "the experiment's attack_batch counts; add --with, for instance --with pgd")
     if model:
         refuse_ignored(["arm"], "--model has no arms; leave it out")
         if target and weights:
@@ -141,7 +144,13 @@ def attack(
         chosen = target_of(run.parts, needed_model(run.files, name))
     attacks = named_attacks(names, attack_options)
     evaluation, file = attack_target(
-        chosen, attacks, console=console(), examples=examples, subset_seed=subset_seed, shards=shards
+        chosen,
+        attacks,
+        console=console(),
+        examples=examples,
+        subset_seed=subset_seed,
+        batch_size=batch_size,
+        shards=shards,
     )
     show(as_json, evaluation.to_json() | {"file": str(file)}, f"{evaluation}\nSaved: {file}")
 

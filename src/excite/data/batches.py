@@ -1,7 +1,7 @@
 """The batches of an epoch depend on (seed, epoch) alone, so a run can resume at any step of any epoch."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -182,6 +182,21 @@ class Mixture:
         ]
         images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
         return unit_floats(images), labels
+
+
+def resident(data: TrainingData, device: torch.device, free: int | None = None) -> TrainingData:
+    """Return the data on `device` if it is a GPU and they take at most an eighth of its `free` bytes.
+
+    Batches are then taken there. Otherwise each is copied to the device, and the data are returned as they are.
+    """
+    if free is None:
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    splits = (data.labelled, data.pseudo) if isinstance(data, Mixture) else (data,)
+    own = [split for split in splits if isinstance(split, Split) and split.images.device != device]
+    if not own or len(own) < len(splits) or 8 * sum(split.images.nbytes for split in own) > free:
+        return data
+    moved = [split.to(device) for split in own]
+    return replace(data, labelled=moved[0], pseudo=moved[1]) if isinstance(data, Mixture) else moved[0]
 
 
 class _EndlessOrder:

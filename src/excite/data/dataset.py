@@ -1,5 +1,6 @@
 """A data set has two splits, train and test; each has uint8 images and labels as tensors in memory."""
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -45,6 +46,13 @@ class Split:
             raise InputError(f"n is {n}; a subset of {len(self)} images has between 1 and {len(self)} images.")
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
         return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
+
+    def to(self, device: torch.device) -> "Split":
+        """Return the same images on another device."""
+        moved = copy.copy(self)  # they have been checked
+        object.__setattr__(moved, "images", self.images.to(device))
+        object.__setattr__(moved, "labels", self.labels.to(device))
+        return moved
 
     def part(self, start: int, end: int) -> "Split":
         """Return the images with the numbers `start` to `end` - 1."""

@@ -17,10 +17,11 @@ from excite.attacks import Attack
 from excite.attacks.given import as_attacks
 from excite.data import Split
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
+from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
 from excite.data.catalog import load_once
 from excite.errors import InputError
 from excite.objectives import OBJECTIVES, NamedObjective
+from excite.precision import choose_kernels
 from excite.randomness import accelerator, derive_seed, device_of, drawing_from, drawn_from, step_generators
 from excite.registry import build, kind_and_options, lookup
 from excite.runs.experiment import Data, Experiment, Record
@@ -171,9 +172,10 @@ class Parts(Named):
         training, seed = self.experiment.training, seed_of(self.experiment, draw)
         model = self.new_model(draw=draw).to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
         optimizer, generators = self.new_optimizer(model, rate), step_generators(seed, 0)
+        images = resident(self.training_set, device_of(model))
         epochs = (
             epoch_batches(
-                self.training_set,
+                images,
                 batch_size=training.batch_size,
                 seed=seed,
                 epoch=epoch,
@@ -213,6 +215,7 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     place = usable_device(device)
     if experiment.training.threads is not None:
         torch.set_num_threads(experiment.training.threads)
+    choose_kernels(experiment.training.kernels)
 
     def new_model(draw: int = 0) -> nn.Module:
         with drawing_from(derive_seed(seed_of(experiment, draw)), place):

@@ -55,8 +55,9 @@ class Training(Section, frozen=True):
     nesterov: bool = False  # use Nesterov's momentum
     steps: Count | None = None  # steps per epoch; default: all batches
     precision: Literal["float32", "bf16"] = "float32"  # of the layers; weights stay in float32
-    accumulate: Count = 1  # parts of a batch, of which one is in memory at a time; divides `batch_size`
-    threads: Count | None = None  # CPU threads; another number changes the last digits. Default: torch decides
+    accumulate: Count = 1  # parts of a batch; one is in memory at a time
+    kernels: Literal["default", "deterministic", "fastest"] = "default"  # on GPUs; `deterministic` repeats to the bit
+    threads: Count | None = None  # CPU threads; they change the last digits. Default: torch's
 
 
 class Teacher(Section, frozen=True):
@@ -92,6 +93,7 @@ class Experiment(Section, frozen=True):
     attacks: dict[str, Options]  # attacks by the name that tables show: kind and options
     decides: str = ""  # attack that the verdict uses; default: the first
     summary: str = ""  # one sentence for `excite list`
+    attack_batch: Count = 128  # images attacked together
     seed: int = 0  # random seed of initial weights, data order and subsets
     teacher: Teacher | None = None
     record: Record = Record()
@@ -99,7 +101,7 @@ class Experiment(Section, frozen=True):
     estimators: dict[str, Options] = {}  # more ways to find L, by name: `--estimator NAME`, arms such as `poe@NAME`
     allow_unidentified: bool = False  # train at 1/L and 2/L even if L is not identified
     arms: tuple[str, ...] = ("baseline", "poe", "largest")  # arms to train
-    sweep: dict[str, list[Any]] = {}  # values that `excite sweep` tries, by dotted key, in every combination
+    sweep: dict[str, list[Any]] = {}  # values that `excite sweep` combines, by dotted key
 
     @property
     def network(self) -> str:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from excite.data.augment import Augmentation, none
-from excite.data.batches import Mixture, TrainingData, epoch_batches, steps_per_epoch
+from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
 from excite.objectives import OBJECTIVES, Objective, standard_loss
@@ -193,7 +193,7 @@ def train(
 
     batches_of = partial(
         epoch_batches,
-        data,
+        resident(data, device_of(model)),
         batch_size=batch_size,
         seed=seed,
         augment=augment,

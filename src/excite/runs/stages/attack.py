@@ -67,8 +67,9 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
 
 def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
     """Evaluate the arm under the experiment's attacks and write the result into its folder."""
-    title, seed = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment.seed
-    _evaluate(target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, seed=seed, **vars(shards))
+    title, experiment = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment
+    options = {"seed": experiment.seed, "batch_size": experiment.attack_batch, **vars(shards)}
+    _evaluate(target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, **options)
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,10 @@ def measure(parts: Parts, model: nn.Module, images: Split, *, attacked: bool = F
     Training is not affected: batch-norm statistics, modes and random generators are restored.
     """
     device, attacks = device_of(model), dict(list(parts.attacks.items())[:attacked])
+    batch_size, seed = parts.experiment.attack_batch, parts.experiment.seed
     x, y = images.floats().to(device), images.labels.to(device)
     with undisturbed(model, device):
-        return evaluate(model, x, y, attacks, checks=False, seed=parts.experiment.seed)
+        return evaluate(model, x, y, attacks, checks=False, batch_size=batch_size, seed=seed)
 
 
 def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
