@@ -5,8 +5,10 @@ CPU time of this process, because other work on the machine distorts it less tha
     OMP_NUM_THREADS=1 python benchmarks/training_step.py            the parts of a step
     OMP_NUM_THREADS=1 python benchmarks/training_step.py layouts    channels_last and NCHW, three networks
     OMP_NUM_THREADS=1 python benchmarks/training_step.py precision  float32 and bfloat16, three networks and PGD-AT
+    OMP_NUM_THREADS=1 python benchmarks/training_step.py memory 10  what a step of ResNet-8 needs, its batch in 10 parts
 """
 
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -128,13 +130,14 @@ def whole_steps(
     layout: torch.memory_format = torch.channels_last,
     precision: Precision = "float32",
     objective: Objective = standard_loss,
+    at_once: int | None = None,
 ) -> Callable[[], object]:
     torch.manual_seed(0)
     model = models.create(name, input_shape=shape).train()
     model.to(memory_format=layout)  # type: ignore[call-overload]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     batch = torch.rand(size, *shape).contiguous(memory_format=layout), torch.randint(10, (size,))
-    return lambda: list(descend(model, [batch] * steps, objective, optimizer, precision=precision))
+    return lambda: list(descend(model, [batch] * steps, objective, optimizer, precision=precision, at_once=at_once))
 
 
 def compare(option: str, variants: Mapping[str, Any], cases: Iterable[Case]) -> None:
@@ -153,6 +156,16 @@ def compare(option: str, variants: Mapping[str, Any], cases: Iterable[Case]) -> 
             f"{slow / fast:.2f} × as fast",
             flush=True,
         )
+
+
+def memory(n_parts: int) -> None:
+    """Print by how much two steps raise the peak memory of this process."""
+    keep_freed_memory()
+    work = whole_steps("resnet8", (3, 32, 32), 1000, 2, at_once=1000 // n_parts)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    work()
+    risen = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"ResNet-8, batch 1000 in {n_parts} parts: {risen:.0f} MB")
 
 
 def parts() -> None:
@@ -179,5 +192,7 @@ if __name__ == "__main__":
             compare("layout", LAYOUTS, STANDARD)
         case ["precision"]:
             compare("precision", {"float32": "float32", "bfloat16": "bf16"}, [*STANDARD, *ADVERSARIAL])
+        case ["memory", n_parts]:
+            memory(int(n_parts))
         case _:
             parts()
