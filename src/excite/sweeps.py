@@ -25,7 +25,7 @@ from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
 from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
 from excite.registry import short_name
-from excite.runs.arms import OWN, arm_named
+from excite.runs.arms import arm_named
 from excite.runs.assemble import usable_device
 from excite.runs.collection import begin_study, check_not_a_run
 from excite.runs.experiment import (
@@ -36,6 +36,7 @@ from excite.runs.experiment import (
     is_shared,
     is_wanted,
     value_of,
+    wanted_estimators,
     with_values,
 )
 from excite.runs.folder import FURTHER, RunFolder
@@ -232,7 +233,7 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
     of_arms = [
         Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),)) for arm in chosen
     ]
-    wanted = [estimate(folder, OWN)] if is_wanted(experiment) else []
+    wanted = [estimate(folder, name) for name in wanted_estimators(experiment)]
     needed = [earlier for job in of_arms for earlier in in_order(job) if earlier is not job]
     needed += [earlier for job in wanted for earlier in in_order(job)]
     return list(dict.fromkeys([*needed, *of_arms]))

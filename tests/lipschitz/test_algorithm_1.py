@@ -13,7 +13,6 @@ from excite.errors import InputError
 from excite.lipschitz.algorithm_1 import (
     Draw,
     HeatMap,
-    Reading,
     heat_map,
     local_maxima,
     secant_maxima,
@@ -35,7 +34,7 @@ def estimate_from(
     *,
     largest_slope: float,
     n_points: tuple[int, ...],
-    protocol: Literal["paper", "authors"] = "paper",
+    protocol: Literal["text", "fitted", "authors"] = "fitted",
     **options: Any,
 ) -> LipschitzEstimate:
     return Epochs(n_points=n_points, **options).estimate(
@@ -114,50 +113,29 @@ def test_bounded_slopes_with_few_blocks_of_many_give_their_bound() -> None:
     assert found.constant == pytest.approx(3, rel=0.02)
 
 
-def test_the_scale_is_that_of_the_fit_where_it_is_identified() -> None:
+def test_the_texts_scale_is_identified_where_the_proper_fit_has_the_same() -> None:
     slopes = 3 - np.random.default_rng(7).random(20_000) ** (1 / 2)
-    found = estimate_from(
-        local_maxima(slopes),
-        largest_slope=float(slopes.max()),
-        n_maxima=(300,),
-        n_points=(400,),
-        initial_shapes=(1.0,),
-        statistic="scale",
-    )
+    grid: dict[str, Any] = {"n_maxima": (300,), "n_points": (400,), "initial_shapes": (5.0,), "bootstraps": 0}
+    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), protocol="text", **grid)
     assert found.identified
-    assert found.constant == found.details["fit"]["scale"]
+    assert found.constant == pytest.approx(found.details["fit"]["scale"], rel=0.01)
     assert found.constant < 0.5 * found.details["fit"]["endpoint"]  # far from the bound, which is the endpoint
-    assert "scale of a reverse Weibull" in str(found)
 
 
-def test_an_undetermined_scale_is_the_papers_and_says_so() -> None:
-    slopes = np.exp(np.random.default_rng(6).normal(size=4000))
-    settings: dict[str, Any] = {"largest_slope": float(slopes.max()), "n_maxima": 200, "n_points": (40,)}
-    scale = estimate_from(local_maxima(slopes), initial_shapes=(1.0, 10.0), statistic="scale", **settings)
-    endpoint = estimate_from(local_maxima(slopes), initial_shapes=(1.0, 10.0), statistic="endpoint", **settings)
-    stopped = scale.details["stopping_point"]
-    assert not scale.identified
-    assert "not identified either" in str(scale)
-    assert scale.constant == stopped["scale"] != endpoint.constant
-    assert scale.interval[0] <= scale.constant <= scale.interval[1]
-    depth = [1.0, 10.0].index(stopped["initial_shape"])
-    sample = local_maxima(slopes)(200, 40, np.random.default_rng((0, 200, 40, depth)))
-    with np.errstate(all="ignore"):
-        _, _, expected = weibull_min.fit(-sample, stopped["initial_shape"], optimizer=fmin)
-    assert scale.constant == pytest.approx(expected)
+def test_a_scale_at_which_the_optimizer_merely_stops_is_not_identified() -> None:
+    slopes = np.exp(np.random.default_rng(6).normal(size=4000))  # no bound to speak of
+    found = estimate_from(local_maxima(slopes), largest_slope=1.0, n_maxima=200, n_points=(40,), protocol="text")
+    stopped = found.details["stopping_point"]
+    assert not found.identified
+    assert "NOT identified" in str(found)
+    assert (found.constant, found.p_value) == (stopped["scale"], stopped["p_value"])
+    assert found.interval[0] <= found.constant <= found.interval[1]
 
 
-def test_where_all_slopes_are_equal_the_largest_stands_in_for_the_scale() -> None:
-    found = estimate_from(
-        local_maxima(np.full(40, 0.5)),
-        largest_slope=0.5,
-        n_maxima=10,
-        n_points=(4,),
-        initial_shapes=(0.1,),
-        statistic="scale",
-    )
-    assert found.constant == 0.5
-    assert "no scale" in str(found)
+def test_the_text_has_no_l_where_its_optimizer_finds_no_fit() -> None:
+    options: dict[str, Any] = {"n_maxima": 10, "n_points": (4,), "initial_shapes": (0.1,), "protocol": "text"}
+    with pytest.raises(InputError, match="fitted"):
+        estimate_from(local_maxima(np.linspace(1e300, 2e300, 40)), largest_slope=2e300, **options)
 
 
 def test_the_authors_protocol_reports_where_their_optimizer_stopped() -> None:
@@ -184,7 +162,7 @@ def test_the_authors_protocol_identifies_nothing_even_where_the_fit_does() -> No
 def test_the_interval_of_a_scale_contains_it_even_where_its_redraws_do_not() -> None:
     slopes = np.exp(np.random.default_rng(6).normal(size=4000))
     grid: dict[str, Any] = {"n_maxima": 30, "n_points": (40,), "initial_shapes": (1.0,), "bootstraps": 0, "seed": 8}
-    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), statistic="scale", **grid)
+    found = estimate_from(local_maxima(slopes), largest_slope=float(slopes.max()), protocol="text", **grid)
     assert found.interval[0] == found.constant < min(found.details["redraws"])
 
 
@@ -213,7 +191,6 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
         ({"alpha": 1.5}, "alpha and level"),
         ({"return_period": 1.0}, "return_period must be above 1"),
         ({"seed": -1}, "seed 0 or more"),
-        ({"statistic": "location"}, "statistic.*endpoint, scale"),
     ],
 )
 def test_refuses_invalid_options(options: dict[str, Any], message: str) -> None:
@@ -243,16 +220,6 @@ def test_a_cell_does_not_depend_on_the_rest_of_the_grid() -> None:
     whole = heat_map(secant_maxima(trace_distances), n_maxima=(25, 55), n_points=(20, 40), initial_shapes=(1.0, 5.0))
     part = heat_map(secant_maxima(trace_distances), n_maxima=(55,), n_points=(20,), initial_shapes=(1.0, 5.0))
     assert np.array_equal(whole.constants[1, 0], part.constants[0, 0])
-
-
-def test_where_the_endpoint_is_a_bound_the_scale_is_another_number() -> None:
-    slopes = np.exp(np.random.default_rng(6).normal(size=4000))
-    grid: dict[str, Any] = {"n_maxima": (100,), "n_points": (40,), "initial_shapes": (5.0,)}
-    endpoint = heat_map(local_maxima(slopes), Reading("endpoint"), **grid)
-    scale = heat_map(local_maxima(slopes), Reading("scale"), **grid)
-    assert not endpoint.identified.any()
-    assert (scale.constants != endpoint.constants).all()
-    assert np.array_equal(scale.p_values, endpoint.p_values)
 
 
 def test_a_block_pairs_distinct_moments() -> None:

@@ -43,7 +43,7 @@ def test_refuses_insufficient_recordings(estimator: Epochs, recording: Recording
 
 
 def test_refuses_an_unknown_protocol() -> None:
-    with pytest.raises(InputError, match=r"protocol.*paper, authors"):
+    with pytest.raises(InputError, match=r"protocol.*text, fitted, authors"):
         Epochs(protocol="author")  # type: ignore[arg-type]
 
 
@@ -52,7 +52,7 @@ def test_accepts_sufficient_recordings() -> None:
     Epochs(protocol="authors").check(Recording(20, input_gradients=True))
 
 
-@pytest.mark.parametrize("protocol", ["paper", "authors"])
+@pytest.mark.parametrize("protocol", ["text", "fitted", "authors"])
 def test_ignores_a_diverged_epoch(protocol: Protocol) -> None:
     points = np.random.default_rng(0).normal(size=(9, 3))
     points[-1] = np.nan

@@ -131,9 +131,12 @@ def test_a_row_resolved_is_the_papers(name: str) -> None:
     assert resolved["arms"] == ["baseline", "poe", "largest"]
     assert resolved["sweep"] == {"seed": [0, 1, 2, 3, 4]}
     algorithm_1 = {"method": "epochs", "n_maxima": n_maxima, "n_points": n_points}
-    assert resolved["lipschitz"] == {**algorithm_1, "statistic": "scale", "shared": True}  # protocol: the paper's
+    assert (resolved["lipschitz"]["method"], resolved["lipschitz"]["constant"]) == ("stated", constant)
+    assert resolved["estimators"]["paper"] == {**algorithm_1, "protocol": "text", "shared": True}
+    assert resolved["estimators"]["fitted"] == {**algorithm_1, "protocol": "fitted", "shared": True}
+    assert resolved["estimators"]["edge"]["wanted"] is True  # estimated beside the published L
+    assert not resolved["allow_unidentified"]
     assert resolved["record"]["gradient"] == "epoch_mean"
-    assert load(name, overrides=["lipschitz=stated"]).lipschitz["constant"] == constant
     authors = tomllib.loads(toml(load(name, overrides=["lipschitz=authors"])))
     assert authors["lipschitz"] == {**algorithm_1, "protocol": "authors", "shared": True}
     assert authors["record"]["input_gradients"] is True

@@ -104,8 +104,23 @@ def test_what_an_earlier_version_recorded_is_read() -> None:
     assert not {"runs", "ratio", "seeds"} & from_recorded(values).lipschitz.keys()
 
 
+@pytest.mark.parametrize(
+    ("recorded", "today"),
+    [
+        ({"method": "epochs", "statistic": "scale"}, {"method": "epochs", "protocol": "text"}),
+        ({"method": "epochs", "protocol": "fitted"}, {"method": "epochs", "protocol": "fitted"}),
+        ({"method": "epochs", "protocol": "authors"}, {"method": "epochs", "protocol": "authors"}),
+        ({"method": "local", "statistic": "scale"}, {"method": "local"}),
+    ],
+)
+def test_former_names_of_algorithm_1_are_read(recorded: dict[str, str], today: dict[str, str]) -> None:
+    values = load("mnist-sample").to_json() | {"lipschitz": recorded, "estimators": {"former": recorded}}
+    experiment = from_recorded(values)
+    assert experiment.lipschitz == experiment.estimators["former"] == today
+
+
 PRESETS = (
-    'estimators.paper={method="epochs",n_maxima=20,n_points=2,statistic="scale"}',
+    'estimators.fitted={method="epochs",n_maxima=20,n_points=2}',
     'estimators.authors={method="epochs",protocol="authors",n_points=2}',
     'estimators.stated={method="stated",constant=4.0}',
     'estimators.shared={method="stated",constant=8.0,shared=true}',
@@ -129,9 +144,9 @@ def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
 def test_comparing_shows_the_presets_too(tiny: Path) -> None:
     measuring = [name for name, kind in ESTIMATORS.items() if kind.needs != "nothing"]
     assert set(every_name(load(str(tiny)))) == set(measuring)
-    experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=paper"])
-    assert own_name(experiment) == "paper"
-    assert every_name(experiment)[:4] == ["paper", "authors", "stated", "shared"]
+    experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=fitted"])
+    assert own_name(experiment) == "fitted"
+    assert every_name(experiment)[:4] == ["fitted", "authors", "stated", "shared"]
     assert set(every_name(experiment)[4:]) == set(measuring)
 
 
@@ -161,7 +176,7 @@ def test_what_cannot_be_estimated_is_refused_before_anything_trains(tiny: Path, 
 
 
 def test_arms_of_several_estimators_in_one_run(tiny: Path, tmp_path: Path) -> None:
-    experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=paper", "data.train_examples=64"])
+    experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=fitted", "data.train_examples=64"])
     run = Run(tmp_path / "run", experiment, console=Console())
     for arm in ("poe@stated", "largest@stated", "poe"):
         run.train(arm)
@@ -169,7 +184,7 @@ def test_arms_of_several_estimators_in_one_run(tiny: Path, tmp_path: Path) -> No
     assert (rates["poe@stated"], rates["largest@stated"]) == (0.25, 0.5)
     assert rates["poe"] == run.estimate().learning_rate()
     assert run.files.arm("poe@stated").title == "PoE-motivated, 1/L (stated)"
-    other = load(str(tiny), overrides=[*PRESETS, "lipschitz=paper", "data.train_examples=64"])
+    other = load(str(tiny), overrides=[*PRESETS, "lipschitz=fitted", "data.train_examples=64"])
     other.estimators["stated"]["constant"] = 5.0
     with pytest.raises(InputError, match="stated"):
         Run(tmp_path / "run", other, console=Console()).estimate("stated")

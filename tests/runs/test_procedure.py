@@ -40,6 +40,23 @@ def test_an_l_that_is_not_identified_stops_the_run_and_keeps_what_it_has(
     assert json.loads(run.experiment_file.read_text(encoding="utf-8"))["allow_unidentified"] is True
 
 
+def test_the_other_arms_are_trained_and_every_wanted_l_is_shown(vague: Path, tmp_path: Path, call: Call) -> None:
+    presets = (
+        'estimators.stated={method="stated",constant=20.0}',
+        'estimators.paper={method="epochs",protocol="text",n_maxima=10,bootstraps=0}',
+        'estimators.short={method="edge",steps=4,limit=1.0,wanted=true}',
+    )
+    changes = [part for preset in presets for part in ("--set", preset)]
+    arms = "baseline,poe@short,poe@stated"
+    shown, told = call("run", vague, *changes, "--estimator", "stated", "--arms", arms, "--out", "run", code=6)
+    assert "poe@short" in told.splitlines()[-1]
+    run = RunFolder(tmp_path / "run")
+    assert [arm.name for arm in run.arms] == ["baseline", "poe@stated"]
+    assert {"short", "paper"} <= run.estimates.keys()
+    assert "L by other estimators" in shown
+    assert all(f"{name} " in shown.partition("L by other estimators")[2] for name in ("short", "paper"))
+
+
 def test_a_stated_l_is_trained_at(vague: Path, tmp_path: Path) -> None:
     stated = load(str(vague), overrides=["lipschitz={method='stated', constant=20.0}"])
     run = Run(tmp_path / "run", stated, console=Console())

@@ -103,6 +103,7 @@ POSITIVE = click.IntRange(min=1)
 experiment = click.argument("experiment", default="quickstart", shell_complete=_experiments)
 run = click.argument("folder", metavar="RUN", type=RUN_FOLDER)
 runs = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=RUN_FOLDER)
+runs_if_any = click.argument("folders", metavar="[RUNS]…", nargs=-1, type=RUN_FOLDER)
 out = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
 changes = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."

@@ -10,7 +10,7 @@ import click
 
 from excite.cli import options
 from excite.cli.options import SHARE, Output, console, read_run, refuse_ignored, resolve_experiment, show
-from excite.errors import ExciteError
+from excite.errors import ExciteError, UnidentifiedError
 
 if TYPE_CHECKING:
     from excite.execution import EngineName
@@ -62,19 +62,25 @@ def run(
     names = () if arms is None else arm_names(arms)
     speaker = console()
     folders = run_folders(resolved, folder, seeds)
+    left_out: list[UnidentifiedError] = []
     with launched() as ranks:
         for count, (path, seeded) in enumerate(folders.items(), 1):
             placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
             opened = ranks.each(partial(Run, path, seeded, console=placed, device=device, arms=names))
             if seeds:
                 ranks.from_first(partial(begin_study, folder, folders))
-            opened.all(names, Shards(workers), ranks)
+            try:
+                opened.all(names, Shards(workers), ranks)
+            except UnidentifiedError as error:  # the other seeds and the report come first
+                left_out.append(error)
             if tensorboard:
                 ranks.from_first(partial(write_run, RunFolder(path)))
     if not ranks.first:
         return
     runs = collect([folder]) if seeds else [RunFolder(folder)]
     show_report(runs, folder, as_json, {} if seeds else runs[0].to_json())
+    if left_out:
+        raise left_out[0]
 
 
 @click.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
@@ -303,7 +309,7 @@ def show_report(
 
 @click.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
 @click.argument("name")
-@options.runs
+@options.runs_if_any
 @click.option(
     "--out",
     type=Output(file_okay=False),
@@ -314,7 +320,8 @@ def show_report(
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
     """Draw the figure NAME as SVG, PNG and PDF; `excite list` shows all names.
 
-    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
+    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep. Without
+    RUNS, figure-1 shows the schedules at the published L; every other figure needs them.
     """
     from excite.report.figures import draw
     from excite.runs.collection import collect

@@ -1,13 +1,19 @@
 """Algorithm 1: the largest possible slope, from the maxima of randomly drawn blocks of slopes.
 
 M times, N points are drawn and paired, and the largest of the N/2 slopes is kept. A reverse Weibull is fitted to the M
-maxima. `statistic="endpoint"` takes its upper endpoint, which bounds the slopes (Fisher-Tippett-Gnedenko theorem).
-`statistic="scale"` takes the scale, as in the paper's text: the distance from the bound to the bulk of the maxima.
+maxima. There are three protocols:
+
+- "fitted", the paper's method done right: the fit is the maximum of the likelihood, and L is its upper endpoint, which
+  bounds the slopes (Fisher-Tippett-Gnedenko theorem), or a bound if the data do not determine an endpoint.
+- "text", to the letter: one fit per initial shape, by an optimizer that starts there, with its own Kolmogorov-Smirnov
+  p-value; L is the scale of the fit with the largest p-value.
+- "authors", as the released code does it: the same fits, but L is the endpoint, or the largest maximum if p < 0.001.
 
 The maxima come from the slopes of one run. The interval treats them as independent, so it is too narrow if M·N/2 is
 much larger than the number of slopes.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -24,18 +30,17 @@ from excite.lipschitz.reverse_weibull import (
     fit_reverse_weibull,
     stopping_point,
 )
-from excite.registry import check_choice
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, int, np.random.Generator], Floats]  # (M, N, rng) -> M block maxima
-Statistic = Literal["endpoint", "scale"]
-Protocol = Literal["paper", "authors"]
+Protocol = Literal["text", "fitted", "authors"]
 
 PAPER_MAXIMA = (25, 55, 105, 155, 200)
 PAPER_SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
 _AUTHORS_SMALLEST_P = 0.001
 REDRAWS = 10
+_SAME = 0.01  # the text's scale is identified if it is the proper fit's, up to this share
 
 
 def secant_maxima(slopes: Floats) -> Draw:
@@ -89,56 +94,55 @@ def _largest(slopes: Floats) -> Floats:
 
 
 class Cell(NamedTuple):
-    constant: float
+    constant: float  # NaN if there is no fit
     p_value: float
     identified: bool
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read L from M block maxima.
+    """How to read L from M block maxima: by one of the protocols above.
 
-    It is the endpoint or the scale of the fitted reverse Weibull. If the maxima do not distinguish it from the Gumbel
-    limit, the endpoint is replaced by a bound, the value exceeded once in `return_period` maxima, and the scale by the
-    one at which the paper's optimizer stops. The authors' protocol takes the endpoint at which that optimizer stops, or
-    the largest maximum if p < 0.001.
+    "fitted" replaces an endpoint that the data do not determine by a bound, the value exceeded once in `return_period`
+    maxima.
     """
 
-    statistic: Statistic = "endpoint"
-    protocol: Protocol = "paper"
+    protocol: Protocol = "fitted"
     return_period: float = 1000.0
 
     def cells(self, samples: Floats, starts: Sequence[float], *, globally: bool = False) -> list[Cell]:
-        """One cell per sample, fitted uphill from its initial shape, or `globally`."""
-        if self.protocol == "authors":
-            return [self._authors_cell(sample, start) for sample, start in zip(samples, starts, strict=True)]
-        shapes = None if globally else np.asarray(starts, dtype=np.float64)
+        """One cell per sample, fitted from its initial shape; "fitted" may also search `globally`."""
+        uphill = self.protocol == "fitted" and not globally
+        shapes = np.asarray(starts, dtype=np.float64) if uphill else None
         fits = fit_reverse_weibull(samples, initial_shapes=shapes, return_period=self.return_period)
+        if self.protocol == "fitted":
+            return [Cell(bound_of(fit), fit.ks_p_value or 0.0, fit.identified) for fit in fits]
         return [
-            Cell(self.constant(fit, sample, start), fit.ks_p_value or 0.0, fit.identified)
+            self.stopped(fit, stopping_point(sample, start))
             for fit, sample, start in zip(fits, samples, starts, strict=True)
         ]
 
-    def constant(self, fit: ReverseWeibullFit, sample: Floats, start: float) -> float:
-        value = fit.endpoint if self.statistic == "endpoint" else fit.scale
-        if fit.identified and value is not None:
-            return value
-        bound = fit.largest if fit.return_level is None else fit.return_level
-        if self.statistic == "endpoint" or fit.return_level is None:  # a constant sample has no scale
-            return bound
-        stopped = stopping_point(sample, start)
-        return stopped.scale if stopped.finite else bound
+    def stopped(self, fit: ReverseWeibullFit, point: StoppingPoint) -> Cell:
+        """L where the optimizer stopped; `fit` is the proper fit of the same maxima."""
+        if self.protocol == "authors":
+            usable = point.finite and point.p_value >= _AUTHORS_SMALLEST_P
+            return Cell(point.endpoint if usable else fit.largest, point.p_value, identified=False)
+        if not point.finite:
+            return Cell(math.nan, 0.0, identified=False)
+        same = fit.scale is not None and math.isclose(point.scale, fit.scale, rel_tol=_SAME)
+        return Cell(point.scale, point.p_value, fit.identified and same)
 
-    @staticmethod
-    def _authors_cell(sample: Floats, start: float) -> Cell:
-        stopped = stopping_point(sample, start)
-        usable = stopped.finite and stopped.p_value >= _AUTHORS_SMALLEST_P
-        return Cell(stopped.endpoint if usable else float(sample.max()), stopped.p_value, identified=False)
+
+def bound_of(fit: ReverseWeibullFit) -> float:
+    """The endpoint, or if it is not identified, a bound."""
+    if fit.identified and fit.endpoint is not None:
+        return fit.endpoint
+    return fit.largest if fit.return_level is None else fit.return_level
 
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """p-value, L and whether it is identified, for each M (rows), N (columns) and initial shape (depth)."""
+    """p-value, L (NaN without a fit) and whether L is identified, for each M (rows), N (columns), initial shape."""
 
     n_maxima: tuple[int, ...]
     n_points: tuple[int, ...]
@@ -153,8 +157,9 @@ class HeatMap:
         return [(int(row), int(column)) for row, column in np.argwhere(mixed)]
 
     def best(self, row: int, column: int) -> int:
-        """The initial shape with the largest p-value."""
-        return int(self.p_values[row, column].argmax())
+        """The initial shape with the largest p-value among those that gave an L."""
+        usable = np.isfinite(self.constants[row, column])
+        return int(np.where(usable, self.p_values[row, column], -1.0).argmax())
 
     def described(self, row: int, column: int) -> dict[str, float]:
         """M, N, their largest p-value and the L that goes with it."""
@@ -167,7 +172,10 @@ class HeatMap:
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {each.name: np.asarray(getattr(self, each.name)).tolist() for each in fields(self)}
+        constants = self.constants.astype(object)
+        constants[~np.isfinite(self.constants)] = None
+        values = {each.name: np.asarray(getattr(self, each.name)).tolist() for each in fields(self)}
+        return values | {"constants": constants.tolist()}
 
 
 def heat_map(
@@ -210,14 +218,12 @@ class Algorithm1(Estimator[Trace]):
     n_points: int | Sequence[int] | None = None  # N in the paper
     initial_shapes: Sequence[float] = PAPER_SHAPES
     alpha: float = 0.55
-    statistic: Statistic = "endpoint"
     level: float = 0.95
     return_period: float = 1000.0
     bootstraps: int = 199
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("statistic", Statistic, self.statistic)
         maxima, points = _several(self.n_maxima), self.chosen_points
         if not maxima or min(maxima) < SMALLEST_SAMPLE:
             raise InputError(f"M must be {SMALLEST_SAMPLE} or more in {list(maxima)}: the fit has 3 parameters.")
@@ -239,17 +245,24 @@ class Algorithm1(Estimator[Trace]):
         return () if self.n_points is None else _several(self.n_points)
 
     def estimate(
-        self, draw: Draw, *, method: str, largest_slope: float, n_points: Sequence[int], protocol: Protocol = "paper"
+        self, draw: Draw, *, method: str, largest_slope: float, n_points: Sequence[int], protocol: Protocol = "fitted"
     ) -> LipschitzEstimate:
         """L of the pair (M, N) that the paper's heuristic chooses, and of every other passing pair."""
-        reading = Reading(self.statistic, protocol, self.return_period)
+        reading = Reading(protocol, self.return_period)
         maxima = _several(self.n_maxima)
         cells = heat_map(
             draw, reading, n_maxima=maxima, n_points=n_points, initial_shapes=self.initial_shapes, seed=self.seed
         )
         passing = cells.passing(self.alpha)
         candidates = passing or [(i, j) for i in range(len(maxima)) for j in range(len(n_points))]
-        row, column = max(candidates, key=lambda pair: float(cells.p_values[pair].max()))
+        described = {pair: cells.described(*pair) for pair in candidates}
+        usable = [pair for pair in candidates if math.isfinite(described[pair]["constant"])]
+        if not usable:
+            raise InputError(
+                "Algorithm 1 as written has no L here: its optimizer finds no reverse Weibull from any initial shape. "
+                'Use protocol="fitted", which needs no initial shape, or draw smaller blocks (a smaller N).'
+            )
+        row, column = max(usable, key=lambda pair: described[pair]["p_value"])
         depth = cells.best(row, column)
         m, n, start = maxima[row], n_points[column], float(self.initial_shapes[depth])
         sample = _drawn(draw, self.seed, m, n, depth)
@@ -260,15 +273,15 @@ class Algorithm1(Estimator[Trace]):
             bootstraps=self.bootstraps,
             seed=self.seed,
         )
-        pairs = [cells.described(*pair) for pair in candidates]
+        pairs = [described[pair] for pair in usable]
         spread = (min(pair["constant"] for pair in pairs), max(pair["constant"] for pair in pairs))
         redrawn = np.stack([_drawn(draw, self.seed, m, n, 0, 1 + number) for number in range(REDRAWS)])
-        redraws = [cell.constant for cell in reading.cells(redrawn, [start] * REDRAWS, globally=True)]
+        again = reading.cells(redrawn, [start] * REDRAWS, globally=True)
+        redraws = [cell.constant for cell in again if math.isfinite(cell.constant)]
         details = {
             "M": m,
             "N": n,
             "alpha": self.alpha,
-            "statistic": self.statistic,
             "protocol": protocol,
             "fit": fit.to_json(),
             "largest_slope": largest_slope,
@@ -278,28 +291,20 @@ class Algorithm1(Estimator[Trace]):
             "redraws": redraws,
             "heat_map": cells.to_json(),
         }
-        p_value = fit.ks_p_value if fit.bootstrap_p_value is None else fit.bootstrap_p_value
-        if protocol == "authors":
-            chosen = cells.described(row, column)
-            constant, p_value = chosen["constant"], chosen["p_value"]
-            interval = (min(spread[0], constant), max(spread[1], constant))
-            basis = "where the released code's optimizer stops, interval = spread over (M, N)"
-        elif self.statistic == "endpoint":
-            constant = max(reading.constant(fit, sample, start), largest_slope)
+        if protocol == "fitted":
+            constant, identified = max(bound_of(fit), largest_slope), fit.identified
+            p_value = fit.ks_p_value if fit.bootstrap_p_value is None else fit.bootstrap_p_value
             interval, basis = _endpoint(fit, constant, largest_slope)
         else:
-            constant = reading.constant(fit, sample, start)
-            interval = (min(constant, *redraws), max(constant, *redraws))
-            stopped = stopping_point(sample, start)
-            basis = f"{_scale(fit, stopped)}, interval = its ten redraws"
-            if not fit.identified:
-                details["stopping_point"] = stopped.to_json()
+            point = stopping_point(sample, start)
+            details["stopping_point"] = point.to_json()
+            constant, p_value, identified = reading.stopped(fit, point)
+            interval, basis = (min(constant, *redraws), max(constant, *redraws)), _stopped(fit, point, protocol)
         context = (
             f"M = {m}, N = {n}; {len(passing)} of {len(maxima) * len(n_points)} (M, N) pass α = {self.alpha:g}, "
             f"L over {'them' if passing else 'all'} {spread[0]:.3g} to {spread[1]:.3g}; "
-            f"ten redraws {min(redraws):.3g} to {max(redraws):.3g}"
+            f"ten redraws {min(redraws, default=constant):.3g} to {max(redraws, default=constant):.3g}"
         )
-        identified = fit.identified and protocol == "paper"
         return LipschitzEstimate(constant, interval, method, identified, f"{basis}; {context}", p_value, details)
 
 
@@ -308,24 +313,17 @@ def _endpoint(fit: ReverseWeibullFit, constant: float, largest_slope: float) -> 
     if not fit.identified:
         return (largest_slope, constant), f"{fit.finding} The interval is from the largest slope to that bound"
     low, high = (max(end, largest_slope) for end in fit.interval)
-    return (low, high), f"endpoint of {_distribution(fit)}"
-
-
-def _scale(fit: ReverseWeibullFit, stopped: StoppingPoint) -> str:
-    """What L is based on."""
-    if fit.identified:
-        return f"scale of {_distribution(fit)}"
-    if fit.return_level is None:
-        return f"{fit.finding} The largest slope is used instead of the scale, because a constant sample has no scale"
-    start = f"from an initial shape of {stopped.initial_shape:g}"
-    if not stopped.finite:
-        return f"{fit.finding} The paper's optimizer finds no scale {start}, so a bound on L is used instead"
-    return f"{fit.finding} The scale is not identified either: it is where the paper's optimizer stops {start}"
-
-
-def _distribution(fit: ReverseWeibullFit) -> str:
     rejected = fit.bootstrap_p_value is not None and fit.bootstrap_p_value < 0.05
-    return f"a reverse Weibull with shape {fit.shape:.3g}" + (", although the fit is rejected" if rejected else "")
+    note = ", although the fit is rejected" if rejected else ""
+    return (low, high), f"endpoint of a reverse Weibull with shape {fit.shape:.3g}{note}"
+
+
+def _stopped(fit: ReverseWeibullFit, point: StoppingPoint, protocol: Protocol) -> str:
+    """What an L of the text or of the released code is based on."""
+    name = "scale" if protocol == "text" else "endpoint (or largest maximum)"
+    how = "stops" if point.converged else "stops, without having converged,"
+    basis = f"the {name} where the optimizer {how} from an initial shape of {point.initial_shape:g}"
+    return ("" if fit.identified else f"{fit.finding} L is ") + f"{basis}; its interval is that of ten redraws"
 
 
 def _several(value: int | Sequence[int]) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """L by Algorithm 1, from secants between randomly paired epochs as in the paper's text, or from single steps.
 
-`Epochs(protocol="authors")` follows the released code instead: gradients with respect to the pixels, slopes that
-combine gradients and parameters of different epochs, and the endpoint at which the optimizer happens to stop.
+`Epochs(protocol="text")` is the paper's text to the letter, "fitted" fits the same secants properly. "authors" follows
+the released code: gradients with respect to the pixels, slopes that combine gradients and parameters of different
+epochs, and the endpoint at which the optimizer happens to stop.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
 PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
+_METHODS = {"fitted": "epochs", "text": "epochs (the text)", "authors": "epochs (authors' protocol)"}
 BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # block sizes of `Local` as shares of all slopes; small, so that blocks differ
 
 
@@ -30,9 +32,9 @@ class Epochs(Algorithm1):
     """
 
     title: ClassVar[str] = "epochs (Algorithm 1, secants)"
-    about: ClassVar[str] = "Algorithm 1 as in the paper's text, on secants between epochs of the baseline."
+    about: ClassVar[str] = "Algorithm 1 on secants between epochs of the baseline: fitted, as the text, or as released."
 
-    protocol: Protocol = "paper"
+    protocol: Protocol = "fitted"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +74,7 @@ class Epochs(Algorithm1):
             draw = secant_maxima(slopes)
         return self.estimate(
             draw,
-            method="epochs" if self.protocol == "paper" else "epochs (authors' protocol)",
+            method=_METHODS[self.protocol],
             largest_slope=float(slopes.max()),
             n_points=self.points(recording),
             protocol=self.protocol,

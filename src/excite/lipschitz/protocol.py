@@ -53,8 +53,13 @@ class LipschitzEstimate:
 
     @property
     def reliable(self) -> bool:
-        """Whether to train at it: L is identified or stated."""
-        return self.identified or self.method == "stated"
+        """Whether to train at it: L is identified, stated, or a bound that Algorithm 1 gives when properly fitted."""
+        return self.identified or self.method == "stated" or self._is_bound
+
+    @property
+    def _is_bound(self) -> bool:
+        fitted = self.method == "epochs" and self.details.get("protocol") == "fitted"
+        return fitted and self.details["fit"]["return_level"] is not None
 
     def learning_rate(self, multiple: float = 1.0) -> float:
         """`multiple`/L: 1 gives the PoE-motivated rate, 2 the largest convergent one."""
@@ -72,7 +77,8 @@ class LipschitzEstimate:
         rates = f"1/L = {self.learning_rate():.3g}, 2/L = {self.learning_rate(2):.3g}."
         if self.method == "stated":
             return f"L = {self.constant:.3g}, stated by {self.basis}. {rates}"
-        trust = "identified" if self.identified else "NOT identified"
+        bound = "a bound, because no endpoint is identified" if self._is_bound else "NOT identified"
+        trust = "identified" if self.identified else bound
         p_value = "" if self.p_value is None else f", p = {self.p_value:.2g}"
         # As an earlier version stored it; today `edge` always gives a bound with its probabilities.
         half = " (2 over the rate that half of the short runs survive)" if self.method == "edge" else ""

@@ -164,13 +164,14 @@ def _described(
 
 @dataclass(frozen=True)
 class StoppingPoint:
-    """The reverse Weibull at which an optimizer stopped, and its Kolmogorov-Smirnov p-value."""
+    """The reverse Weibull at which an optimizer stopped, and its Kolmogorov-Smirnov p-value: NaN and 0 if none."""
 
     initial_shape: float
     shape: float
     endpoint: float
     scale: float
     p_value: float
+    converged: bool  # as the optimizer says; otherwise it reached its limit of iterations
 
     @property
     def finite(self) -> bool:
@@ -181,7 +182,7 @@ class StoppingPoint:
 
 
 def stopping_point(maxima: Floats, initial_shape: float) -> StoppingPoint:
-    """Where scipy's three-parameter fit by Nelder-Mead stops, as in the paper.
+    """Fit as the paper's text says: maximum likelihood by a numeric optimizer, Nelder-Mead, from an initial shape.
 
     If the likelihood increases all the way to the Gumbel limit, endpoint and scale grow together without bound, and the
     point where the optimizer stops depends on where it started. It is then not an estimate of either.
@@ -189,13 +190,19 @@ def stopping_point(maxima: Floats, initial_shape: float) -> StoppingPoint:
     from scipy.optimize import fmin
     from scipy.stats import FitError, kstest, weibull_min
 
+    warnflags = []
+
+    def optimizer(*given: Any, **options: Any) -> Any:
+        parameters, _, _, _, warnflag = fmin(*given, **options, full_output=True)
+        warnflags.append(warnflag)
+        return parameters
+
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         try:
-            shape, location, scale = weibull_min.fit(-maxima, initial_shape, optimizer=fmin)
+            shape, location, scale = map(float, weibull_min.fit(-maxima, initial_shape, optimizer=optimizer))
         except FitError:  # it stopped at parameters that are not valid
-            return StoppingPoint(initial_shape, *(np.nan,) * 3, p_value=0.0)
+            return StoppingPoint(initial_shape, *(math.nan,) * 3, p_value=0.0, converged=False)
         p_value = float(kstest(-maxima, "weibull_min", args=(shape, location, scale)).pvalue)
-    return StoppingPoint(
-        initial_shape, float(shape), float(-location), float(scale), p_value if np.isfinite(p_value) else 0.0
-    )
+    converged = not any(warnflags)
+    return StoppingPoint(initial_shape, shape, -location, scale, p_value if p_value > 0 else 0.0, converged)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report.formats import prose, text_table
 from excite.runs.arms import OWN
-from excite.runs.experiment import options_of
+from excite.runs.experiment import options_of, own_name
 from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ class Trust:
 
 
 def trust(estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None) -> Trust:
-    """Trust an identified estimate unless a training in `arms`, or the L of short trainings, contradicts it."""
+    """Trust an identified or stated L unless a training in `arms`, or the L of short trainings, contradicts it."""
     if reason := _objection(estimate, arms, measured):
         return Trust(False, reason)
     if estimate.method == "stated":
-        return Trust(False, "stated, not measured")
+        return Trust(True, "stated, and no training contradicts it")
     return Trust(estimate.identified, "identified" if estimate.identified else "not identified by the data")
 
 
@@ -122,6 +122,27 @@ def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
             reason = f"{failures} of {n} trainings at {arm.short_title} failed; {expected} should converge"
             doubts[L_by(arm.arm.estimator or OWN)] = reason
     return doubts
+
+
+def beside(run: RunFolder) -> str:
+    """The L of the experiment's other presets, which no arm need have used, in one sentence; "" if there is none."""
+    own, others = own_name(run.experiment), []
+    for name in run.experiment.estimators:
+        stored = run.estimates.get(name)
+        if name != own and stored and stored.estimate:
+            note = (
+                "" if stored.estimate.identified else " (a bound)" if stored.estimate.reliable else " (not identified)"
+            )
+            others.append(f"{name} {stored.estimate.constant:.4g}{note}")
+        elif name != own and stored:
+            others.append(f"{name}: none")
+    return f"L by other estimators: {', '.join(others)}." if others else ""
+
+
+def _standing(estimate: LipschitzEstimate) -> str:
+    if estimate.identified or estimate.method == "stated":
+        return ""
+    return " (a bound)" if estimate.reliable else " (not identified)"
 
 
 def options_of_estimate(run: RunFolder, name: str) -> Mapping[str, Any]:

@@ -292,7 +292,7 @@ class Summary:
 
     @cached_property
     def trusted(self) -> bool:
-        """Whether every L is identified, and no training contradicts it."""
+        """Whether every L is identified or stated, and no training contradicts it."""
         runs = self.first.group.runs
         single = [trust_in(run, estimate).trusted for run in runs if (estimate := run.estimate_of(self.first.name))]
         return all(single) and L_by(self.first.arm.arm.estimator or OWN) not in doubted_together(runs)

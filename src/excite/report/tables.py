@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from excite.evaluation.comparison import PairedDifference, holm
-from excite.report.estimates import doubted, doubted_together, failed
+from excite.report.estimates import beside, doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.rows import CLEAN, Mean, PublishedAccuracy, Row, Summary, at_full_scale, summarize, tidy
 from excite.report.verdict import Verdict, conclude
@@ -119,10 +119,13 @@ class StudyTable:
         return self.text()
 
     def with_verdict(self) -> str:
-        """For a terminal: the table, the verdict and, for a single run, its L."""
+        """For a terminal: the table, the verdict, for a single run its L, and the L of other presets."""
         notes, runs = [str(self.verdict)], {row.run for arm in self.arms for row in arm[CLEAN].rows}
         if len(runs) == 1 and (run := runs.pop()).estimate:
-            notes.append(f"{run.estimate} Estimated in {run.estimate_seconds:.1f} s.")
+            seconds = "" if run.estimate.method == "stated" else f" Estimated in {run.estimate_seconds:.1f} s."
+            notes.append(f"{run.estimate}{seconds}")
+        groups = dict.fromkeys(arm[CLEAN].first.group for arm in self.arms)
+        notes += [sentence for group in groups if (sentence := beside(group.runs[0]))]
         return "\n".join([f"{self}\n", *map(prose, notes)])
 
 
@@ -155,6 +158,7 @@ def record(summary: Summary, mark: str | None, adjusted: float | None) -> dict[s
             published = summary.published_arm.robust
     accuracies = [accuracy for each in summary.rows if (accuracy := each.accuracy())]
     median, difference = summary.median_radius, summary.difference()
+    measured = any(estimate.method != "stated" for estimate in estimates)
     train_accuracy = _mean([each.arm.outcome.train_accuracy for each in summary.rows])
     return {
         "experiment": experiment.name,
@@ -172,7 +176,7 @@ def record(summary: Summary, mark: str | None, adjusted: float | None) -> dict[s
         **_mean_and_range("rate", [each.arm.rate for each in summary.rows]),
         **_mean_and_range("L", [estimate.constant for estimate in estimates]),
         "L_by": summary.method or None,
-        "L_identified": all(estimate.identified for estimate in estimates) if estimates else None,
+        "L_identified": all(estimate.identified for estimate in estimates) if measured else None,
         "L_trusted": summary.trusted if estimates else None,
         "images": row.images,
         "number": accuracies[0].total if accuracies else None,

@@ -23,7 +23,7 @@ STANDARD = "standard"  # the objective without an attack
 GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
 PLAN: Options = {"summary": "", "arms": (), "sweep": {}, "estimators": {}, "allow_unidentified": False}
 NOT_TRAINED = (*PLAN, "name", "decides", "lipschitz.wanted")  # keys that change no training and no attack
-RETIRED = frozenset({"runs", "ratio", "seeds"})  # keys of [lipschitz] in older run folders
+RETIRED = frozenset({"runs", "ratio", "seeds", "statistic"})  # options of estimators in older run folders
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -206,9 +206,19 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
 
 
 def from_recorded(values: Mapping[str, Any]) -> Experiment:
-    """Make an experiment of a run folder's values; keys that only older versions used are skipped."""
-    lipschitz = {key: value for key, value in values.get("lipschitz", {}).items() if key not in RETIRED}
-    return from_values({**values, "lipschitz": lipschitz})
+    """Make an experiment of a run folder's values, which an older version may have written."""
+    estimators = {name: renamed(options) for name, options in values.get("estimators", {}).items()}
+    return from_values({**values, "lipschitz": renamed(values.get("lipschitz", {})), "estimators": estimators})
+
+
+def renamed(options: Mapping[str, Any]) -> Options:
+    """Return an estimator's options as today's version calls them."""
+    kept = {key: value for key, value in options.items() if key not in RETIRED}
+    if kept.get("method") == "epochs" and options.get("statistic") == "scale" and kept.get("protocol") != "authors":
+        kept["protocol"] = "text"
+    elif kept.get("protocol") == "paper":
+        kept["protocol"] = "fitted"
+    return kept
 
 
 def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
@@ -300,8 +310,14 @@ def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
 
 def own_name(experiment: Experiment) -> str:
     """Return the name of the experiment's own estimator: of its preset if it is one, or else of its method."""
-    presets = (name for name, options in experiment.estimators.items() if options == experiment.lipschitz)
+    own = without_wish(experiment.lipschitz)
+    presets = (name for name, options in experiment.estimators.items() if without_wish(options) == own)
     return next(presets, str(experiment.lipschitz["method"]))
+
+
+def without_wish(options: Mapping[str, Any]) -> Options:
+    """Return an estimator's options but `wanted`, which changes no L."""
+    return {key: value for key, value in options.items() if key != "wanted"}
 
 
 def every_name(experiment: Experiment) -> list[str]:
@@ -324,15 +340,22 @@ def is_shared(experiment: Experiment, name: str = OWN) -> bool:
     return bool(options_of(experiment, name).get("shared", False))
 
 
-def is_wanted(experiment: Experiment) -> bool:
-    """Whether L is estimated even if no arm needs it, as for Figure 2."""
-    return bool(experiment.lipschitz.get("wanted", False))
+def is_wanted(experiment: Experiment, name: str = OWN) -> bool:
+    """Whether L is estimated even if no arm needs it, as for Figure 2, or beside a published L."""
+    return bool(options_of(experiment, name).get("wanted", False))
+
+
+def wanted_estimators(experiment: Experiment) -> list[str]:
+    """Return the estimators whose L is wanted even if no arm needs it."""
+    own = own_name(experiment)
+    wanted = [name for name in (OWN, *experiment.estimators) if is_wanted(experiment, name)]
+    return list(dict.fromkeys(OWN if name == own else name for name in wanted))
 
 
 def needed_estimators(experiment: Experiment, arms: Iterable[str]) -> set[str]:
-    """Return the names of the estimators whose L the arms need, and of the experiment's own if its L is wanted."""
+    """Return the names of the estimators whose L the arms need, and of those whose L is wanted."""
     names = (arm_named(arm).estimator for arm in arms)
-    return {name for name in names if name is not None} | ({OWN} if is_wanted(experiment) else set())
+    return {name for name in names if name is not None}.union(wanted_estimators(experiment))
 
 
 def check_estimators(experiment: Experiment, arms: Iterable[str]) -> None:

@@ -22,10 +22,12 @@ from excite.runs.experiment import (
     estimator_of,
     every_name,
     is_shared,
-    is_wanted,
     options_of,
     own_name,
+    renamed,
+    wanted_estimators,
     without_plan,
+    without_wish,
 )
 from excite.runs.folder import FURTHER, RunFolder, batch_size, first_rate, needed_model
 from excite.runs.records import StoredEstimate, recorded_stage
@@ -95,17 +97,32 @@ class Run:
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> RunFolder:
         """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows.
 
+        An arm whose L is not identified is not trained. UnidentifiedError names these arms after everything else.
         `ranks` are the processes that train together. The first of them does the other stages.
         """
         names = [arm_named(arm).name for arm in arms or self.experiment.arms]
         self._check(names)
         self._plan = self._planned(names)
+        left_out = []
         for name in names:
-            self.finish(name, shards, ranks)
-        if is_wanted(self.experiment):
-            ranks.from_first(self.estimate)
+            try:
+                self.finish(name, shards, ranks)
+            except UnidentifiedError as error:
+                if ranks.first:
+                    self.console.say(f"{name} is not trained: {error}")
+                left_out.append(name)
+        ranks.from_first(self._estimate_wanted)
         ranks.from_first(self.show)
+        if left_out:
+            raise UnidentifiedError(
+                f"Not trained, because their L is not identified: {', '.join(left_out)}. To train them anyway, add "
+                "--force (in an experiment, allow_unidentified = true). Finished stages are kept."
+            )
         return self.files
+
+    def _estimate_wanted(self) -> None:
+        for name in wanted_estimators(self.experiment):
+            self._estimate(name)
 
     def _check(self, arms: Iterable[str]) -> None:
         """Refuse arms that cannot run, before anything runs. Trained arms are accepted."""
@@ -218,11 +235,13 @@ class Run:
 
     def _reliable_estimate(self, arm: Arm) -> None:
         """Estimate the L of an arm; raise an error if it is not identified, unless the experiment allows that."""
-        result = self.estimate(arm.estimator or OWN)
+        stored = self._estimate(arm.estimator or OWN)
+        if stored.estimate is None:
+            raise UnidentifiedError(f"There is no L. {stored.problem}")
         trained = self.files.arm(arm.name).trained  # when that was allowed
-        if not result.reliable and not self.experiment.allow_unidentified and not trained:
+        if not stored.estimate.reliable and not self.experiment.allow_unidentified and not trained:
             raise UnidentifiedError(
-                f"{result} Nothing was trained at this L. To train anyway, add --force (in an experiment, "
+                f"{stored.estimate} Nothing was trained at this L. To train anyway, add --force (in an experiment, "
                 "allow_unidentified = true). Finished stages are kept."
             )
 
@@ -238,7 +257,7 @@ class Run:
                     self._train(arm_named("baseline"))
                 self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
         stored = StoredEstimate.load(file)
-        if name and stored.options != dict(options_of(self.experiment, name)):
+        if name and without_wish(renamed(stored.options)) != without_wish(options_of(self.experiment, name)):
             raise InputError(
                 f"{file} was estimated with other options ({stored.options}). Delete it, or use another name."
             )
@@ -263,7 +282,9 @@ class Run:
         """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
         if self.files.arm("baseline").trace() is None:
             return
-        for name in (name for name, kind in ESTIMATORS.items() if kind.needs == "trace"):
+        for name in every_name(self.experiment):
+            if ESTIMATORS[options_of(self.experiment, name)["method"]].needs != "trace":
+                continue
             try:
                 self._estimate(OWN if name == own_name(self.experiment) else name)
             except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it

@@ -151,7 +151,7 @@ def _can_be_identified(method: str, details: Mapping[str, Any]) -> bool:
         case "curvature":
             return all(r <= 0.1 * value for value, r in zip(details["curvatures"], details["residuals"], strict=True))
     fit = details.get("fit", {})
-    return bool(fit.get("identified", True)) and details.get("protocol", "paper") == "paper"
+    return bool(fit.get("identified", True)) and details.get("protocol") != "authors"
 
 
 def _not_as_recomputed(run: RunFolder) -> Iterator[str]:

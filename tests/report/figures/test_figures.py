@@ -109,6 +109,17 @@ def test_figure_1_rescales_every_kind_of_schedule(write_run: Write) -> None:
         assert np.divide(rates[2], rates[1]) == pytest.approx([2.0] * 4)
 
 
+def test_figure_1_without_a_run_is_at_the_published_l(tmp_path: Path) -> None:
+    step = plot("figure-1", []).axes[0]
+    rates = [points(line) for line in step.lines]
+    assert [rate[1] for rate in rates] == pytest.approx([0.1, 1 / 3.526, 2 / 3.526])
+    assert len(rates[0]) == 164
+    drawn = CliRunner().invoke(cli, ["figure", "figure-1", "--out", str(tmp_path)])
+    assert (drawn.exit_code, (tmp_path / "figure-1.svg").exists()) == (0, True)
+    with pytest.raises(InputError, match="RUNS"):
+        plot("figure-4", [])
+
+
 def test_figure_2_has_mean_and_range_over_seeds_and_marks_the_edge(write_run: Write, evaluated: Evaluated) -> None:
     def run(rate: float, robust: int, seed: int, activation: str = "relu", **more: Any) -> RunFolder:
         arm = {"rate": rate, "evaluation": evaluated(95, robust)}

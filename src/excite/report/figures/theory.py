@@ -1,5 +1,6 @@
 """Figures of the theory: schedules from 1/L and 2/L, Algorithm 1 for every (M, N), Assumption 2 and Theorem 1."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from excite.registry import build
 from excite.report.figures import style
 from excite.report.rows import FIGURE_5, at_full_scale
 from excite.runs.collection import same_but, titles, without_batch_size
-from excite.runs.experiment import Experiment
+from excite.runs.experiment import Experiment, estimator_of, load, own_name
 from excite.runs.folder import RunFolder, arm_titles, stored_estimates
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 KINDS = ("step", "exponential", "cosine")
 ALGORITHM_1 = "epochs"
 REPEATS_THE_PAPER = "figures-5-6"
+ROW_OF_FIGURE_1 = "table-1-cifar10-resnet20"
 MULTIPLES = {0.5: "half", 1.0: "poe", 1.5: "beyond", 2.0: "largest"}  # of 1/L, and the arm that has the same color
 QUADRATICS = {"a quadratic in one dimension": (1.0,), "a quadratic, λ = 1, 0.3, 0.1": (1.0, 0.3, 0.1)}
 STEPS = 40  # on the quadratics
@@ -35,13 +37,20 @@ Fractions = dict[str, dict[float, list[float]]]  # by arm and batch size: in %, 
 
 
 def figure_1(runs: Sequence[RunFolder]) -> "Figure":
-    """The rates of baseline, 1/L and 2/L for each kind of schedule, from the first run with an estimate of L."""
+    """The rates of baseline, 1/L and 2/L for each kind of schedule, from the first run with an estimate of L.
+
+    Without runs, it shows the paper's row `ROW_OF_FIGURE_1` at the published L.
+    """
     from excite.schedules import rescale
 
     run = next((run for run in runs if run.estimate), None)
-    if run is None or run.estimate is None:
+    if run is not None and run.estimate is not None:
+        experiment, estimate = run.experiment, run.estimate
+    elif runs:
         raise InputError("figure-1 needs a run with an estimate of L. `excite estimate RUN --train` makes one.")
-    experiment, estimate = run.experiment, run.estimate
+    else:
+        experiment = load(ROW_OF_FIGURE_1)
+        estimate = estimator_of(experiment)(None)
     epochs = range(experiment.training.epochs)
     figure, all_axes = style.panels(1, len(KINDS), width=3.4)
     for kind, axes in zip(KINDS, all_axes, strict=True):
@@ -130,18 +139,26 @@ def _sizes(fractions: Fractions) -> list[float]:
 
 def _algorithm_1(name: str, runs: Sequence[RunFolder]) -> tuple[str, RunFolder, dict[str, Any], LipschitzEstimate]:
     """The title, the run, the heat map (M × N × initial shapes) and the L of the first run that used Algorithm 1."""
-    answers = [(run, stored_estimates(run)[ALGORITHM_1]) for run in runs]
+    answers = [(run, stored_estimates(run)[_named(run)]) for run in runs]
     for run, answer in answers:
         if isinstance(answer, LipschitzEstimate):
             experiment = run.experiment
             title = f"{experiment.network}, {experiment.data_set}, seed {experiment.seed}, "
-            arrays = {key: np.array(answer.details["heat_map"][key]) for key in ("constants", "p_values", "identified")}
+            stored = answer.details["heat_map"]  # L is None where there was no fit
+            arrays = {key: np.array(stored[key], dtype=np.float64) for key in ("constants", "p_values")}
+            arrays["identified"] = np.array(stored["identified"])
             return f"{title}{experiment.training.epochs} epochs", run, answer.details["heat_map"] | arrays, answer
     run, reason = answers[0]
     raise InputError(
         f"{name} needs L by {ALGORITHM_1}, with its heat map. {run.path}: {str(reason).removesuffix('.')}. `excite run "
         "figures-5-6-small` makes a run that has it."
     )
+
+
+def _named(run: RunFolder) -> str:
+    """The run's own estimator if it is Algorithm 1, or else Algorithm 1 with its defaults."""
+    own = run.experiment.lipschitz["method"] == ALGORITHM_1
+    return own_name(run.experiment) if own else ALGORITHM_1
 
 
 def figure_5(runs: Sequence[RunFolder]) -> "Figure":
@@ -151,7 +168,10 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     """
     title, run, cells, estimate = _algorithm_1("figure-5", runs)
     details, n_maxima, n_points = estimate.details, cells["n_maxima"], cells["n_points"]
-    best = cells["p_values"].argmax(axis=2)[:, :, None]  # for each (M, N) the initial shape with the largest p-value
+    usable = np.isfinite(cells["constants"])
+    best = np.where(usable, cells["p_values"], -1).argmax(axis=2)[
+        :, :, None
+    ]  # for each (M, N) the initial shape with the largest p-value
     constants, p_values, identified = (
         np.take_along_axis(cells[key], best, axis=2)[:, :, 0] for key in ("constants", "p_values", "identified")
     )
@@ -165,7 +185,8 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     _frame(axes[0], column, int(best[row, column, 0]), width=3)
     axes[0].set_xlabel("initial shape (no unit)")
     axes[0].set_ylabel("N (points per block)")
-    note = "" if identified.all() else "; * not identified, a bound"
+    bound = estimate.details.get("protocol") not in ("text", "authors")  # those take what the optimizer stops at
+    note = "" if identified.all() else f"; * not identified{', a bound' if bound else ''}"
     name = f"(b) L at the best initial shape{note}"
     _heat(axes[1], constants, n_points, n_maxima, name=name, logarithmic=True, starred=~identified)
     _heat(axes[2], p_values, n_points, n_maxima, name="(c) largest p-value (Kolmogorov–Smirnov)")
@@ -179,7 +200,8 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     for panel in axes[1:]:
         panel.set_xlabel("N (points per block)")
         panel.set_ylabel("M (block maxima)")
-    value = f"{'L =' if estimate.identified else 'L is NOT identified, bounded by'} {estimate.constant:.3g}"
+    unidentified = f"L is NOT identified, {'bounded by' if bound else 'the optimizer stops at'}"
+    value = f"{'L =' if estimate.identified else unidentified} {estimate.constant:.3g}"
     heading = f"{title}: {value} (thick frame); thin frames pass α = {details['alpha']:g}"
     figure.suptitle(style.wrapped(heading, figure.get_figwidth()), fontsize=9)
     return figure
@@ -226,6 +248,7 @@ def _heat(
         red, green, blue, _ = colors[row, column]
         is_dark = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.18
         text = f"{value:.3g}" if logarithmic else f"{value:.2f}"
+        text = "–" if math.isnan(value) else text
         text += "*" if starred is not None and starred[row, column] else ""
         ink = "#ffffff" if is_dark else "#000000"
         axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7, color=ink)
