@@ -21,6 +21,7 @@ from excite.data.sources import (
     local_mirror,
     npm_mirror,
 )
+from excite.data.tiny_images import ABOUT, RST_FILE, fetch_tiny_images
 from excite.errors import InputError, unknown
 
 
@@ -210,7 +211,9 @@ def _loaded(name: str, _path: Path, _changed: int) -> Dataset:
 
 
 def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """Make sure that the data set is in the data directory and intact; return its file."""
+    """Make sure that the data set, or RST's tiny images, is in the data directory and intact; return its file."""
+    if name == RST_FILE:
+        return fetch_tiny_images(data_directory(data_dir))
     return find(name).stored.fetch(data_directory(data_dir))
 
 
@@ -234,4 +237,6 @@ def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
             dataset = source.load(directory)
             size = sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
         statuses.append(DatasetStatus(name, str(source), path, size))
+    path = directory / RST_FILE
+    statuses.append(DatasetStatus(RST_FILE, ABOUT, path, path.stat().st_size if path.exists() else None))
     return statuses

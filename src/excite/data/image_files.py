@@ -124,7 +124,7 @@ def load_pseudo_labelled(path: str | Path) -> Split:
     """
     path = Path(path).expanduser()
     if not path.is_file():
-        raise InputError(f"There is no file {path}. RST publishes ti_500K_pseudo_labeled.pickle.")
+        raise InputError(f"There is no file {path}. `excite data fetch ti_500K_pseudo_labeled.pickle` gets RST's.")
     contents = _unpickle(path)
     if not isinstance(contents, dict) or not {"data", "extrapolated_targets"} <= contents.keys():
         raise InputError(f"{path} is not RST's file, which has the keys 'data' and 'extrapolated_targets'.")

@@ -16,6 +16,7 @@ from torch import Tensor
 from excite.data.catalog import HIDDEN_LABELS, data_directory
 from excite.data.dataset import Split, checked_images, checked_labels, unit_floats
 from excite.data.image_files import label_name, load_images, load_pseudo_labelled, open_npz
+from excite.data.tiny_images import RST_FILE, cure
 from excite.errors import CorruptFileError, InputError, unknown
 from excite.files import atomic, expected
 from excite.quantities import OnProgress
@@ -78,8 +79,10 @@ def _checked_path(source: str | Path) -> Path | None:
     if path.suffix not in _SUFFIXES:
         known = [*HIDDEN_LABELS, "the path of an .npz file or of RST's .pickle"]
         raise unknown("unlabelled data", str(source), known)
+    if not path.is_file() and path == Path(RST_FILE):  # by its name alone it may also lie in the data directory
+        path = data_directory() / RST_FILE
     if not path.is_file():
-        raise InputError(f"There is no file {path}.")
+        raise InputError(f"There is no file {source}." + (f" {cure(path.parent)}" if path.name == RST_FILE else ""))
     return path
 
 
