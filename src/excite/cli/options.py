@@ -109,7 +109,7 @@ changes = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."
 )
 estimator = click.option(
-    "--estimator", help="Estimator of L: a preset of the experiment, such as paper or stated, or a name from the list."
+    "--estimator", help="Estimator of L: a preset of the experiment, such as edge or paper, or a name from the list."
 )
 force = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
 device = click.option("--device", help="cpu, cuda or mps; by default an accelerator if there is one.")
