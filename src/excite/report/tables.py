@@ -14,7 +14,7 @@ from excite.report.estimates import beside, doubted, doubted_together, failed
 from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
 from excite.report.rows import CLEAN, Mean, PublishedAccuracy, Row, Summary, at_full_scale, summarize, tidy
 from excite.report.verdict import Verdict, conclude
-from excite.runs.arms import POE, arm_named
+from excite.runs.arms import POE, POE_BY_EDGE, arm_named
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
 FORMAT = 2  # of the JSON
@@ -401,7 +401,8 @@ def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
     if small:
         yield f"{', '.join(small)}: smaller than in the paper, so its numbers are shown for orientation only."
     if any(arm_named(summary.first.name).multiple for summary in clean):
-        yield POE
+        edge = any(estimate.method == "edge" for summary in clean for estimate in summary.estimates)
+        yield f"{POE} {POE_BY_EDGE}" if edge else POE
     if any(row.arm.doubts for summary in clean for row in summary.rows):
         yield f"{DAGGER}: trust checks warn that the true accuracy may be lower."
 

@@ -10,8 +10,9 @@ from excite.errors import InputError, unknown
 
 POE = (
     "PoE: persistency of excitation. The theorem guarantees it at rates up to 1 over the smoothness of the loss, which "
-    "recorded slopes measure; 1/L here is half the largest rate that trains reliably."
+    "recorded slopes measure."
 )
+POE_BY_EDGE = "With L by edge, 1/L is half the largest rate that trains reliably."
 OWN = ""  # the experiment's own estimator of L
 
 
