@@ -142,7 +142,7 @@ def test_attack_says_where_the_result_is_saved(finished: tuple[Path, str, str]) 
 def test_every_estimate_side_by_side(finished: tuple[Path, str, str]) -> None:
     folder, _, _ = finished
     table, _ = call("estimate", "runs/mnist-sample", "--compare", cwd=folder)
-    assert [line.split()[0] for line in table.splitlines()[2:5]] == ["edge", "epochs", "local"]
+    assert [line.split()[0] for line in table.splitlines()[2:6]] == ["edge", "paper", "epochs", "local"]
     assert "curvature: " in table
 
 
