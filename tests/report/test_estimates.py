@@ -1,12 +1,15 @@
 """Estimates of L side by side, and the theorem's conditions along a known descent."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report import estimates_table, excitation_facts, excitation_table
+from excite.report.estimates import beside
+from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 
@@ -74,3 +77,10 @@ def test_facts_contain_the_bounds_of_definition_1() -> None:
     assert 0 < facts["excitation"]["smallest"] <= facts["excitation"]["largest"]
     assert facts["assumption_1"]["constant"] == 4.0
     assert excitation_facts(straight_descent(0.4), ESTIMATE)["excitation"] is None
+
+
+def test_the_l_of_other_presets_is_told_and_a_stated_one_is_not_called_unidentified() -> None:
+    sentence = beside(RunFolder(Path(__file__).parents[2] / "results/table-1-whose-l/seed-0"))
+    assert "stated 3.526." in sentence
+    assert "authors 0.01336 (not identified)" in sentence
+    assert "paper" not in sentence  # the run's own

@@ -130,19 +130,12 @@ def beside(run: RunFolder) -> str:
     for name in run.experiment.estimators:
         stored = run.estimates.get(name)
         if name != own and stored and stored.estimate:
-            note = (
-                "" if stored.estimate.identified else " (a bound)" if stored.estimate.reliable else " (not identified)"
-            )
+            plain = stored.estimate.identified or stored.estimate.method == "stated"
+            note = "" if plain else " (a bound)" if stored.estimate.reliable else " (not identified)"
             others.append(f"{name} {stored.estimate.constant:.4g}{note}")
         elif name != own and stored:
             others.append(f"{name}: none")
     return f"L by other estimators: {', '.join(others)}." if others else ""
-
-
-def _standing(estimate: LipschitzEstimate) -> str:
-    if estimate.identified or estimate.method == "stated":
-        return ""
-    return " (a bound)" if estimate.reliable else " (not identified)"
 
 
 def options_of_estimate(run: RunFolder, name: str) -> Mapping[str, Any]:
