@@ -43,4 +43,3 @@ def test_it_is_found_in_the_data_directory_too(tmp_path: Path, monkeypatch: pyte
     small_file(tmp_path / "data" / RST_FILE)
     assert comes_labelled(RST_FILE)
     assert len(data.load_unlabelled(RST_FILE)) == 3
-    assert any(status.name == RST_FILE and status.present for status in data.listing())

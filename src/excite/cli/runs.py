@@ -71,8 +71,10 @@ def run(
                 ranks.from_first(partial(begin_study, folder, folders))
             try:
                 opened.all(names, Shards(workers), ranks)
-            except UnidentifiedError as error:  # the other seeds and the report come first
-                left_out.append(error)
+            except UnidentifiedError as error:
+                if ranks.world > 1:
+                    raise  # the other processes have ended
+                left_out.append(error)  # the other seeds and the report come first
             if tensorboard:
                 ranks.from_first(partial(write_run, RunFolder(path)))
     if not ranks.first:

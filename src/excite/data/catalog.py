@@ -21,7 +21,7 @@ from excite.data.sources import (
     local_mirror,
     npm_mirror,
 )
-from excite.data.tiny_images import ABOUT, RST_FILE, fetch_tiny_images
+from excite.data.tiny_images import RST_FILE, fetch_tiny_images
 from excite.errors import InputError, unknown
 
 
@@ -237,6 +237,4 @@ def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
             dataset = source.load(directory)
             size = sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
         statuses.append(DatasetStatus(name, str(source), path, size))
-    path = directory / RST_FILE
-    statuses.append(DatasetStatus(RST_FILE, ABOUT, path, path.stat().st_size if path.exists() else None))
     return statuses

@@ -11,7 +11,6 @@ from excite.errors import CorruptFileError, DataUnavailableError, InputError
 from excite.files import locked
 
 RST_FILE = "ti_500K_pseudo_labeled.pickle"
-ABOUT = "500,000 tiny images with RST's pseudo-labels, for table-2-rst"
 N_IMAGES = 500_000
 _IDENTIFIER = "1LTw3Sb5QoiCCN-6Y5PEKkq9C9W60w-Hi"
 ADDRESS = f"https://drive.google.com/open?id={_IDENTIFIER}"  # as in the README of github.com/yaircarmon/semisup-adv

@@ -97,8 +97,8 @@ class Run:
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> RunFolder:
         """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows.
 
-        An arm whose L is not identified is not trained. UnidentifiedError names these arms after everything else.
-        `ranks` are the processes that train together. The first of them does the other stages.
+        An arm whose L is not identified is not trained. UnidentifiedError names these arms after everything else, or
+        at once if several processes train. `ranks` are these processes. The first of them does the other stages.
         """
         names = [arm_named(arm).name for arm in arms or self.experiment.arms]
         self._check(names)
@@ -108,8 +108,9 @@ class Run:
             try:
                 self.finish(name, shards, ranks)
             except UnidentifiedError as error:
-                if ranks.first:
-                    self.console.say(f"{name} is not trained: {error}")
+                if ranks.world > 1:
+                    raise  # the other processes have ended
+                self.console.say(f"{name} is not trained: {error}")
                 left_out.append(name)
         ranks.from_first(self._estimate_wanted)
         ranks.from_first(self.show)
