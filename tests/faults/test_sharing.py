@@ -86,10 +86,13 @@ def test_killed_sweeps(experiment: Path, tmp_path: Path, kills: int, in_a_row: i
     while killed < kills:
         out = tmp_path / f"killed-{number}"
         number += 1
-        for _ in range(in_a_row):
-            process = sweep(experiment, out)
-            time.sleep(rng.uniform(0.3, 1.0) * seconds)
-            killed += process.poll() is None
+        for turn in range(in_a_row):
+            process, until = sweep(experiment, out), rng.uniform(0.3, 1.0) * seconds
+            time.sleep(until)
+            if process.poll() is None:
+                killed += 1
+            elif turn == 0:
+                seconds = until  # the machine has become faster
             process.send_signal(signal.SIGKILL)
             process.communicate()
         finished_sweep(experiment, out)
