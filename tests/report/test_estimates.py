@@ -79,8 +79,8 @@ def test_facts_contain_the_bounds_of_definition_1() -> None:
     assert excitation_facts(straight_descent(0.4), ESTIMATE)["excitation"] is None
 
 
-def test_the_l_of_other_presets_is_told_and_a_stated_one_is_not_called_unidentified() -> None:
+def test_the_l_of_other_presets_is_told_and_a_stated_one_is_not() -> None:
     sentence = beside(RunFolder(Path(__file__).parents[2] / "results/table-1-whose-l/seed-0"))
-    assert "stated 3.526." in sentence
-    assert "authors 0.01336 (not identified)" in sentence
-    assert "paper" not in sentence  # the run's own
+    assert "fitted 9.445 (a bound)" in sentence
+    assert "authors 0.01309 (not identified)" in sentence
+    assert "stated" not in sentence  # the run's own
