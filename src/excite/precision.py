@@ -1,6 +1,6 @@
-"""Run forward passes in bfloat16, about twice as fast where the hardware has it; switch off torch's own rounding.
+"""The precision of forward passes and of products: bfloat16 by choice, and the rounding of float32 that torch does.
 
-Torch may round the factors of float32 products: by default to TF32, in convolutions on CUDA.
+bfloat16 is about twice as fast where the hardware has it. By default torch rounds convolutions on CUDA to TF32.
 """
 
 import os
@@ -13,7 +13,7 @@ from torch import Tensor
 
 Precision = Literal["float32", "bf16"]
 Kernels = Literal["default", "deterministic", "fastest"]
-ROUNDED = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # distance from 1 to the next number, by torch's name
+SPACING = {"tf32": 2.0**-10, "bf16": 2.0**-7}  # distance from 1 to the next number, by torch's name
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -28,13 +28,13 @@ def full_precision(logits: Tensor) -> Tensor:
 
 def rounding_of_products(device: torch.device) -> float:
     """Relative distance of neighboring factors in convolutions and matrix products; 0 if they stay in float32."""
-    return max(ROUNDED.get(switch.fp32_precision, 0.0) for switch in _switches(device))
+    return max(SPACING.get(switch.fp32_precision, 0.0) for switch in _switches(device))
 
 
 @contextmanager
 def exact_products(device: torch.device) -> Iterator[None]:
     """Inside, factors stay in float32."""
-    rounding = [(switch, switch.fp32_precision) for switch in _switches(device) if switch.fp32_precision in ROUNDED]
+    rounding = [(switch, switch.fp32_precision) for switch in _switches(device) if switch.fp32_precision in SPACING]
     try:
         for switch, _ in rounding:
             switch.fp32_precision = "ieee"

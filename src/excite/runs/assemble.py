@@ -145,7 +145,7 @@ class Parts(Named):
         )
 
     def drawn_anew(self, moment: int) -> tuple[Tensor, Tensor]:
-        """Batches of training images, at least two, in an order of their own, augmented as in training; with labels."""
+        """Draw augmented images with labels for at least two batches, independently of the order of training."""
         examples = min(self.experiment.record.noise_examples, self.training_set.epoch_images)
         size = min(self.batch_size, examples // 2)
         seed = derive_seed(self.experiment.seed, NOISE)
