@@ -19,8 +19,7 @@ from excite.excitation import acuteness, expected_acuteness
 from excite.files import write_text
 from excite.randomness import step_generators
 from excite.runs.assemble import assemble
-from excite.runs.collection import collect
-from excite.runs.folder import ArmFolder, RunFolder, needed_trace
+from excite.runs.folder import ArmFolder, RunFolder, collect
 from excite.sweeps import epoch_images
 from excite.trace import Trace
 from excite.training import descend
@@ -37,7 +36,7 @@ def count_steps(run: RunFolder, arm: ArmFolder) -> tuple[int, int]:
     """Train the arm again and count single steps with uᵀq > 0 in all epochs but the first and the last."""
     parts = assemble(run.experiment)
     if parts.steps_per_epoch == 1:  # the trace has every step
-        holds = acuteness(needed_trace(run, arm.name)).holds
+        holds = acuteness(run.needed_trace(arm.name)).holds
         return int(holds.sum()), len(holds)
     training, seed = parts.experiment.training, parts.experiment.seed
     model = parts.new_model().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
@@ -79,7 +78,7 @@ def compare(runs: Sequence[RunFolder], steps: dict[tuple[int, float], tuple[int,
     weakest = 0
     for run, arm in pairs:
         rate, size = arm.rate, run.experiment.training.batch_size
-        trace, images = needed_trace(run, arm.name), epoch_images(run.experiment)
+        trace, images = run.needed_trace(arm.name), epoch_images(run.experiment)
         counted, expected = acuteness(trace), expected_acuteness(trace)
         epochs = Accuracy(int(counted.holds.sum()), len(counted.holds))
         low, high = epochs.interval
