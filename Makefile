@@ -13,7 +13,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-re
 .DEFAULT_GOAL := help
 MINUTES ?= 120
 
-.PHONY: help setup integrations run test test-all audit soak bench docs lint clean
+.PHONY: help setup integrations run test test-all coverage audit soak bench docs lint clean
 
 help: ## list every target
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -31,6 +31,9 @@ test: lint ## ruff, mypy, the import contract, and every test that needs no down
 test-all: $(EXTRAS) lint ## every test, fetching the complete data sets first (tens of minutes), and the audit
 	EXCITE_FETCH_DATA=1 $(PYTEST) --hypothesis-profile=explore
 	$(MAKE) audit
+
+coverage: $(EXTRAS) ## the tests of `make test` with the share of lines that they run
+	$(PYTEST) -m "not slow" --cov=excite --cov-report=term:skip-covered
 
 audit: ## look up the pinned versions in OSV, the database of known vulnerabilities, if it can be reached
 	$(PYTHON) tools/audit.py

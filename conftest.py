@@ -7,7 +7,5 @@ from importlib.util import find_spec
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 collect_ignore = [
-    f"src/excite/integrations/{package}.py"
-    for package in ("lightning", "tensorboard", "transformers")
-    if find_spec(package) is None
+    f"src/excite/integrations/{package}.py" for package in ("lightning", "transformers") if find_spec(package) is None
 ]

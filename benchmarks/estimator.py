@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from excite import models
-from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, heat_map, secant_maxima
-from excite.lipschitz.epochs import secants
+from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, secant_maxima
+from excite.lipschitz.epochs import Epochs, secants
 from excite.trace import Recorder, Trace
 from excite.trace.moments import Moments
 
@@ -33,9 +33,9 @@ def heat_map_ratio() -> None:
     parameters = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32).cumsum(axis=0)
     gradients = rng.normal(size=(EPOCHS, PARAMETERS)).astype(np.float32) * rng.random((EPOCHS, 1), dtype=np.float32)
     trace = _trace(gradients, parameters)
-    heat_map(secant_maxima(secants(trace)), n_maxima=(3,), n_points=(2,), initial_shapes=(1.0,))  # imports
+    Epochs(n_maxima=3, initial_shapes=(1.0,)).heat_map(secant_maxima(secants(trace)), (2,))  # imports
     started = time.perf_counter()
-    heat_map(secant_maxima(secants(trace)), n_points=POINTS)
+    Epochs().heat_map(secant_maxima(secants(trace)), POINTS)
     ours = time.perf_counter() - started
     plain = _plain_seconds(gradients, parameters, rng)
     print(f"5×5 (M, N) × 7 shapes, T = {EPOCHS}: ours {ours:.2f} s, directly {plain:.0f} s: {plain / ours:.0f}×")

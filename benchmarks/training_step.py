@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from excite import data, models
 from excite.data.batches import epoch_batches
-from excite.objectives import PGDAT, Objective, Trades, standard_loss
+from excite.objectives import NFGSM, PGDAT, Objective, Trades, standard_loss
 from excite.precision import Precision
 from excite.training import descend, keep_freed_memory
 
@@ -35,7 +35,7 @@ STANDARD: list[Case] = [
     (standard_loss, "resnet20", (3, 32, 32), 128, 1, 12),
     (standard_loss, "resnet8", (3, 32, 32), 1000, 1, 6),
 ]
-ADVERSARIAL: list[Case] = [(PGDAT(), "resnet8", (3, 32, 32), 128, 1, 6), (Trades(), "resnet8", (3, 32, 32), 128, 1, 6)]
+ADVERSARIAL: list[Case] = [(objective, "resnet8", (3, 32, 32), 128, 1, 6) for objective in (NFGSM(), PGDAT(), Trades())]
 LAYOUTS = {"channels_last": torch.channels_last, "NCHW": torch.contiguous_format}
 
 

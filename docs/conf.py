@@ -1,6 +1,11 @@
 """The documentation site: Sphinx, furo, MyST, sphinx-click and autodoc; `make docs` builds it, warnings are errors."""
 
+import json
+from pathlib import Path
 from typing import Any
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
 
 import excite
 
@@ -57,6 +62,32 @@ def returns_to_field(_app: object, _what: str, _name: str, _obj: object, _option
     lines[:] = result
 
 
+class Notebook(SphinxDirective):
+    """Show a notebook with its stored outputs: text and PNG images."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        _, path = self.env.relfn2path(self.arguments[0])
+        self.env.note_dependency(path)
+        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+        return self.parse_text_to_nodes("\n\n".join(map(markdown, cells)), allow_section_headings=True)
+
+
+def markdown(cell: dict[str, Any]) -> str:
+    source = "".join(cell["source"])
+    if cell["cell_type"] == "markdown":
+        return source
+    parts = [f"```python\n{source}\n```"]
+    for output in cell["outputs"]:
+        if "text" in output:
+            parts.append(f"```text\n{''.join(output['text'])}\n```")
+        elif image := output.get("data", {}).get("image/png"):
+            parts.append(f"![output](data:image/png;base64,{''.join(image).replace(chr(10), '')})")
+    return "\n\n".join(parts)
+
+
 def setup(app: Any) -> None:
+    app.add_directive("notebook", Notebook)
     app.connect("autodoc-process-docstring", returns_to_field, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", fences_to_literal_blocks)

@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a model of no weights": (lambda: look(nn.Flatten()), "requires a gradient"),
     "a factory of no model": (lambda: look(lambda: 3), "model"),
     # schedules and groups
-    "a schedule that fits no group": (lambda: steps([0.01, 0.1], schedules.constant(0.4)), "0.4"),
+    "no group with a rate": (lambda: steps([0.0, 0.0], schedules.constant(0.4)), "not 0"),
     "a rate for a schedule": (lambda: steps([0.1], 0.1), "schedules.constant"),  # type: ignore[arg-type]
     # shares
     "threshold=2": (lambda: excite.choose_batch_size({32: 1.0}, {32: 0.5}, 2), "between 0 and 1"),
@@ -136,7 +136,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     # optimizers
     "LBFGS": (
         lambda: excite.Recorder(net := model(), torch.optim.LBFGS(net.parameters())),
-        "train with SGD",
+        "slopes_per_epoch=0",
     ),
     "an optimizer's name": (lambda: look(model, optimizer="sgd"), "optimizer"),
     # another kind of thing
@@ -172,7 +172,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no loss": (lambda: excite.find_learning_rate(model, BATCHES, 3), "output, target"),  # type: ignore[arg-type]
     "no batches": (lambda: excite.find_learning_rate(model, [], cross_entropy), "batch"),
-    "no vectors": (lambda: excite.certificate(torch.zeros(0), torch.zeros(0), torch.zeros(0)), "no entries"),
+    "no vectors": (lambda: excite.certificate(torch.zeros(0), torch.zeros(0), torch.zeros(0)), "entries"),
     "vectors of other lengths": (
         lambda: excite.certificate(torch.zeros(3), torch.zeros(4), torch.zeros(3)),
         "3, 4 and 3",
@@ -204,7 +204,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no steps": (lambda: objectives.Trades(steps=-1), "steps"),
     "an unknown benchmark": (lambda: excite.benchmark(model(), eps=0.1, dataset="imagenet"), "imagenet"),
-    "another model's optimizer": (lambda: excite.Recorder(model(), sgd()), "none of this model's parameters"),
+    "another model's optimizer": (lambda: excite.Recorder(model(), sgd()), r"model\.parameters"),
 }
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import platform
 import pty
 import re
 import shutil
@@ -11,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import click
 import pytest
+import torch
 
 import excite
 from excite.cli import cli, main
@@ -50,7 +53,11 @@ def test_every_command_explains_itself_with_an_example(command: click.Command) -
 
 
 def test_version(tmp_path: Path) -> None:
-    assert call_process("--version", cwd=tmp_path)[0] == f"excite, version {excite.__version__}\n"
+    printed, _ = call_process("--version", cwd=tmp_path)
+    assert printed.startswith(
+        f"excite {excite.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    assert "devices: cpu" in printed
 
 
 @pytest.mark.parametrize("rank", ["1", ""])
@@ -137,6 +144,25 @@ def test_attack_says_where_the_result_is_saved(finished: tuple[Path, str, str]) 
     file = json.loads(call("attack", *model, *attack, "--json", cwd=folder)[0])["file"]
     assert Path(file).parent == weights.parent
     assert file in told
+
+
+def test_two_models_are_compared_on_the_same_images(finished: tuple[Path, str, str]) -> None:
+    folder, _, _ = finished
+    run, attack = "runs/mnist-sample", ["--with", "pgd", "--eps", "0.1", "--steps", "2", "--examples", "20"]
+    stored = json.loads(call("attack", run, f"{run}/poe", "--json", cwd=folder)[0])
+    compared = json.loads(call("attack", f"{run}/baseline", f"{run}/poe", *attack, "--json", cwd=folder)[0])
+    for result in (stored, compared):
+        first, second = result["evaluations"].values()
+        assert first["examples"] == second["examples"]
+        clean, attacked = result["differences"][:2]
+        assert clean["difference"] == pytest.approx(second["clean"]["accuracy"] - first["clean"]["accuracy"])
+        assert attacked["interval"][0] <= attacked["difference"] <= attacked["interval"][1]
+    text, _ = call("attack", f"{run}/baseline", f"{run}/poe", *attack, cwd=folder)
+    assert f"B = {run}/poe" in text
+    assert "McNemar" in text
+    weights = [str(next((folder / run / arm).glob("weights-*"))) for arm in ("baseline", "poe")]
+    own, _ = call("attack", "--model", "lenet5", "--data", "mnist-sample", *weights, *attack, cwd=folder)
+    assert own.splitlines()[3] == text.splitlines()[3]  # the titles of the table
 
 
 def test_every_estimate_side_by_side(finished: tuple[Path, str, str]) -> None:
@@ -289,3 +315,17 @@ def test_escapes_control_characters_on_a_terminal(arguments: tuple[str, ...], tm
         pty.spawn([sys.executable, "-m", "excite", *arguments], listen)
     assert b"\\x1b" in said
     assert b"\x1b" not in said
+
+
+def test_a_log_file_has_messages_progress_and_errors_with_times(tmp_path: Path, tiny_experiment: str) -> None:
+    (tmp_path / "tiny.toml").write_text(tiny_experiment, encoding="utf-8")
+    command = ["run", "tiny.toml", "--arms", "baseline", "--log-file", "logs/tiny.log", "-q"]
+    assert call(*command, cwd=tmp_path)[1] == ""
+    assert call(*command, "--set", "training.epochs=3", cwd=tmp_path, code=2)[1].startswith("error: ")
+    lines = (tmp_path / "logs" / "tiny.log").read_text(encoding="utf-8").splitlines()
+    times, messages = zip(*((line[:23], line[24:]) for line in lines), strict=True)
+    assert [*times] == sorted(times)
+    datetime.strptime(times[0], "%Y-%m-%d %H:%M:%S,%f")
+    assert any("baseline: training" in message for message in messages)
+    assert messages[-1].startswith("error: ")
+    assert "training.epochs" in messages[-1]

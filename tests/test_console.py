@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from excite import console
-from excite.console import Console, Placed
+from excite.console import Console, Placed, progress_bar
 
 
 def test_log_lines_show_progress_and_time_left(
@@ -63,6 +63,21 @@ def test_quiet_console_prints_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     quiet.say("said")
     with quiet.task("training") as progress:
         progress(1, 2)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_for_terminals(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    seen: list[int] = []
+    with progress_bar("Evaluating", None) as progress:
+        progress(1, 2)
+    assert ("Evaluating" in capsys.readouterr().err) == terminal
+    with progress_bar("Evaluating", lambda done, _: seen.append(done)) as progress:
+        progress(1, 2)
+    assert seen == [1]
     assert capsys.readouterr().err == ""
 
 

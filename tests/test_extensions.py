@@ -65,7 +65,7 @@ class ToyAttack(Attack):
     eps: float
     norm: Norm = "linf"
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         noise = torch.rand(x.shape, generator=generator, device=x.device) * 2 - 1
         return (x + self.eps * noise).clamp(0, 1)
 

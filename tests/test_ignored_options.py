@@ -25,20 +25,22 @@ REFUSED = {
     "attack --examples": ["attack", RUN, "--examples", "3"],
     "attack --subset-seed": ["attack", RUN, "--with", "pgd", "--eps", "0.1", "--subset-seed", "3"],
     "attack --batch-size": ["attack", RUN, "--batch-size", "500"],
+    "attack --precision": ["attack", RUN, "--precision", "bf16"],
     "attack --address": ["attack", RUN, "--address", "auto"],
     "attack --model": ["attack", RUN, "--model", "lenet5"],
     "attack --weights": ["attack", RUN, "--with", "pgd", "--weights", "w.pt"],
     "attack --data": ["attack", RUN, "--with", "pgd", "--data", "mnist"],
     "export --arm": ["export", RUN, "--to", "tensorboard", "--arm", "poe"],
+    "export --out": ["export", RUN, "--to", "mlflow", "--out", "here"],
     "report --open": ["report", RUN, "--format", "csv", "--open"],
     "report --out": ["report", RUN, "--format", "csv", "--out", "page.html"],
     "report --json": ["report", RUN, "--format", "csv", "--json"],
 }
 # A --set of what another option or the sweep decides, and of the table that it is in.
 LOST = {
-    "run --estimator paper --set lipschitz=edge": "--estimator",
-    "run --estimator paper --set lipschitz.method=edge": "--estimator",
-    "run --estimator paper --set lipschitz={shared=true}": "--estimator",
+    "run mnist-sample --estimator paper --set lipschitz=edge": "--estimator",
+    "run mnist-sample --estimator paper --set lipschitz.method=edge": "--estimator",
+    "run mnist-sample --estimator paper --set lipschitz={shared=true}": "--estimator",
     "run --seeds 2 --set seed=7": "--seeds",
     "run --arms baseline --set arms=['poe']": "--arms",
     "run --set sweep.seed=[1,2]": "`excite sweep`",
@@ -92,7 +94,7 @@ def test_a_set_that_something_else_decides_is_refused(
     ],
 )
 def test_a_set_beside_what_is_decided_is_used(changes: list[str], options: dict[str, Any]) -> None:
-    found, _ = resolve_experiment("figure-2-relu-small", tuple(changes), None, **options)
+    found = resolve_experiment("figure-2-relu-small", changes=tuple(changes), out=None, **options).experiment
     stated = flattened(found.to_json())
     for change in changes:
         key, _, value = change.partition("=")

@@ -29,7 +29,7 @@ def test_the_library_does_not_import_what_only_reports_need(statement: str) -> N
 
 
 @pytest.mark.parametrize(
-    "statement", ["from excite.report.figures import FIGURES", "import excite.report.page, excite.runs.collection"]
+    "statement", ["from excite.report.figures import FIGURES", "import excite.report.page, excite.runs.folder"]
 )
 def test_who_only_reads_results_does_not_wait_for_torch(statement: str) -> None:
     assert "torch" not in imported(statement)

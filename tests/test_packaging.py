@@ -120,19 +120,16 @@ def test_the_wheel_runs_in_an_empty_environment(tmp_path: Path) -> None:
     python = environment / "bin/python"
     pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), str(wheel)]
     subprocess.run(pip, check=True, env=clean, cwd=tmp_path)
+
+    def in_there(*command: Path | str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, check=True, env=clean, cwd=tmp_path, capture_output=True, text=True)
+
     small = ["data.train_examples=320", "data.test_examples=40", "training.epochs=2", "lipschitz.steps=20"]
-    done = subprocess.run(
-        [environment / "bin/excite", "run", *(word for key in small for word in ("--set", key))],
-        check=True,
-        env=clean,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = in_there(environment / "bin/excite", "run", *(word for key in small for word in ("--set", key)))
     assert "PoE-motivated, 1/L" in done.stdout
     assert (tmp_path / "runs/quickstart/report.html").stat().st_size > 10_000
-    where = subprocess.run(
-        [python, "-c", "import excite; print(excite.__file__)"],
-        check=True, env=clean, cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+    listed = in_there(environment / "bin/excite", "list")
+    assert "quickstart" in listed.stdout
+    assert listed.stderr == ""
+    where = in_there(python, "-c", "import excite; print(excite.__file__)")
     assert Path(where.stdout.strip()).is_relative_to(environment)

@@ -53,7 +53,9 @@ def test_a_wrong_name_suggests_the_right_one() -> None:
 
 def modules() -> dict[str, ModuleType]:
     """By dotted name: every station, and what stands in other people's tools, where their packages are installed."""
-    found = {station: getattr(excite, station) for station in STATIONS} | {"report.figures": excite.report.figures}
+    found = {station: getattr(excite, station) for station in STATIONS} | {
+        "report.figures": importlib.import_module("excite.report.figures")
+    }
     for name in (name for name in MODULES if name.startswith("excite.integrations.")):
         with contextlib.suppress(MissingExtraError):
             found[name.removeprefix("excite.")] = importlib.import_module(name)

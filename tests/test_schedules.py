@@ -200,17 +200,10 @@ def test_parameter_groups_keep_their_ratio() -> None:
     assert rates == [pytest.approx([0.2, 0.4, 0.02, 0.0]), pytest.approx([0.1, 0.2, 0.01, 0.0])]
 
 
-def test_schedule_applies_to_the_group_with_its_first_rate() -> None:
+def test_the_largest_rate_follows_the_schedule() -> None:
     optimizer = sgd(0.01, 0.1)
-    rates = run(optimizer, attach(optimizer, step(0.1, milestones=(1,), factor=0.5)), 2)
-    assert rates == [pytest.approx([0.01, 0.1]), pytest.approx([0.005, 0.05])]
-
-
-def test_refuses_an_ambiguous_schedule_without_changes() -> None:
-    optimizer = sgd(0.01, 0.1)
-    with pytest.raises(InputError, match="ratio"):
-        attach(optimizer, constant(0.4))
-    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.1]
+    rates = run(optimizer, attach(optimizer, step(0.4, milestones=(1,), factor=0.5)), 2)
+    assert rates == [pytest.approx([0.04, 0.4]), pytest.approx([0.02, 0.2])]
 
 
 def test_groups_of_one_rate_all_follow_the_schedule() -> None:
@@ -224,7 +217,7 @@ def test_groups_of_one_rate_all_follow_the_schedule() -> None:
 
 @pytest.mark.parametrize(
     ("optimizer", "message"),
-    [(sgd(0.0), "every parameter group"), (sgd(math.nan), "group 0"), (sgd(0.1, math.inf), "group 1")],
+    [(sgd(0.0), "not 0"), (sgd(math.nan), "finite"), (sgd(0.1, math.inf), "finite")],
 )
 def test_refuses_zero_and_non_finite_rates(optimizer: torch.optim.SGD, message: str) -> None:
     with pytest.raises(InputError, match=message):

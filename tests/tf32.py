@@ -35,13 +35,13 @@ class _Tf32(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def tf32() -> Iterator[None]:
-    """Processors follow the settings of mkldnn, as GPUs follow those of cudnn and cuda."""
+def tf32(*, asked: bool = True) -> Iterator[None]:
+    """Processors follow the settings of mkldnn, as GPUs follow those of cudnn and cuda; set them if `asked`."""
     switches = MKLDNN.conv, MKLDNN.matmul
     before = [switch.fp32_precision for switch in switches]
     try:
         for switch in switches:
-            switch.fp32_precision = "tf32"
+            switch.fp32_precision = "tf32" if asked else switch.fp32_precision
         with _Tf32():  # type: ignore[no-untyped-call]
             yield
     finally:

@@ -13,8 +13,8 @@ from pathlib import Path
 from excite.files import write_text
 from excite.report.figures import draw
 from excite.report.rows import tidy
-from excite.report.tables import study_table
-from excite.runs.collection import collect
+from excite.report.tables import StudyTable
+from excite.runs.folder import collect
 
 KEPT = (
     *("experiment.json", "stages.json", "estimate.json", "outcome.json", "evaluation.json", "search.json"),
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     for run in arguments.runs:
         keep(run, arguments.out / run.name, traces=arguments.traces)
     results = collect([arguments.out])
-    table = study_table(tidy(results))
+    table = StudyTable(tidy(results))
     write_text(arguments.out / "table.md", table.markdown() + "\n")
     write_text(arguments.out / "table.csv", table.csv())
     for name in arguments.figure:

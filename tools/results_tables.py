@@ -14,9 +14,10 @@ from statistics import fmean
 from excite.evaluation.comparison import paired_difference
 from excite.files import write_text
 from excite.report.formats import points
-from excite.report.rows import CLEAN, Row, arm_names, pairs, select, tidy
-from excite.report.tables import EMPTY, study_table
-from excite.runs.collection import collect
+from excite.report.rows import CLEAN, Row, by_arm, tidy
+from excite.report.tables import EMPTY, StudyTable
+from excite.report.verdict import Result
+from excite.runs.folder import collect
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted((HOME / "docs/lab").glob("*-length.md"))
@@ -35,8 +36,8 @@ def _block(block: re.Match[str]) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """A row per arm of one experiment, under the attack that decides."""
-    study = study_table(rows)
-    decides = rows[0].group.experiment.deciding
+    study = StudyTable(rows)
+    decides = rows[0].experiment.deciding
     columns = {title: [cell.text for cell in cells] for title, cells in study.columns.items()}
     arms = [arm[CLEAN].rows for arm in study.arms]
     shown = {
@@ -64,22 +65,21 @@ def _train_accuracy(rows: Sequence[Row]) -> str:
 
 def against_the_others(rows: Sequence[Row], name: str) -> str:
     """The points that an arm gains on each other arm: over all seeds, and with each seed."""
-    measures = (rows[0].group.experiment.deciding, CLEAN)
-    lines = []
-    for other in (arm for arm in arm_names(rows) if arm != name):
-        cells = [select(rows, other)[0].arm.title]
+    measures = (rows[0].experiment.deciding, CLEAN)
+    lines, arms = [], by_arm(rows)
+    for other in (arm for arm in arms if arm != name):
+        cells = [arms[other][0].arm.title]
         for images in measures:
-            paired = list(pairs(select(rows, other, images), select(rows, name, images)).values())
-            if not paired:
+            result = Result(arms, name, images, other=other)
+            if not (mean := result.difference):
                 cells += [EMPTY, EMPTY]
                 continue
-            mean = paired_difference(paired, images)
             low, high = map(points, mean.interval)
-            each = (points(paired_difference([pair], images).difference) for pair in paired)
+            each = (points(paired_difference([pair], images).difference) for pair in result.pairs.values())
             cells += [f"{points(mean.difference)} ({low} to {high})", ", ".join(each)]
         lines.append(cells)
     headings = [part for images in measures for part in (images, f"{images}, by seed")]
-    return _lines([f"{select(rows, name)[0].arm.short_title} gains on", *headings], lines)
+    return _lines([f"{arms[name][0].arm.short_title} gains on", *headings], lines)
 
 
 def _lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from excite.report import write_page
-from excite.runs.collection import collect
+from excite.report.page import write_page
+from excite.runs.folder import collect
 
 
 def screenshot(run: Path, image: Path, *, width: int, height: int, dark: bool, whole: bool) -> None:

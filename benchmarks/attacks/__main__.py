@@ -1,12 +1,14 @@
 """Are our attacks faster than foolbox and pyautoattack, with the same outcomes?
 
     python -m benchmarks.attacks              shards, autoattack, curve and trust, one after the other
+    python -m benchmarks.attacks quick        every headline ratio, float32 and bfloat16 (under five minutes)
     python -m benchmarks.attacks shards       two processes compared with one, and with two threads
     python -m benchmarks.attacks autoattack   AutoAttack compared with the package, on robust and other networks
     python -m benchmarks.attacks curve        four radii in one evaluation compared with four evaluations
     python -m benchmarks.attacks trust        cost of the trust checks of an evaluation
     python -m benchmarks.attacks weakest      flags lost or gained by checking the weakest examples first
     python -m benchmarks.attacks speed        PGD compared with foolbox, a tenth of AutoAttack with the package
+    python -m benchmarks.attacks strength     verdicts of searches in bfloat16 and in float32 (over an hour; resumes)
     python -m benchmarks.attacks tricks       gain from folding, channels_last and torch.compile, one by one
     python -m benchmarks.attacks verdicts     compare the outcome of every example with a direct call (over an hour)
 
@@ -17,14 +19,16 @@ import argparse
 
 import torch
 
-from benchmarks.attacks import autoattack, curve, shards, speed, tricks, trust, verdicts, weakest
+from benchmarks.attacks import autoattack, curve, quick, shards, speed, strength, tricks, trust, verdicts, weakest
 
 QUESTIONS = {
+    "quick": quick.main,
     "shards": shards.main,
     "autoattack": autoattack.main,
     "curve": curve.main,
     "trust": trust.main,
     "speed": speed.main,
+    "strength": strength.main,
     "tricks": tricks.main,
     "verdicts": verdicts.main,
     "weakest": weakest.main,

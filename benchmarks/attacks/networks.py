@@ -5,6 +5,7 @@ Our networks are trained at first use, for a few minutes, and stored beside the 
 
 import collections
 import importlib.util
+import re
 from pathlib import Path
 
 import pyautoattack
@@ -14,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from excite import data, models
 from excite.objectives import PGDAT, Objective, standard_loss
+from excite.precision import Precision
 from excite.training import descend
 
 
@@ -29,12 +31,14 @@ def resnet18() -> nn.Module:
     return model.eval()
 
 
-def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> nn.Module:
+def trained(
+    name: str, *, epochs: int, objective: Objective = standard_loss, precision: Precision = "float32"
+) -> nn.Module:
     """One of our small networks, trained for a few epochs on 10,000 images, adversarially if the objective is."""
     torch.manual_seed(0)
     model = models.create(name)
-    kind = "plain" if objective is standard_loss else "robust"
-    kept = data.data_directory() / "benchmarks" / f"{name}-{epochs}-{kind}.pt"
+    kind = "plain" if objective is standard_loss else re.sub(r"\W+", "-", str(objective))
+    kept = data.data_directory() / "benchmarks" / f"{name}-{epochs}-{kind}-{precision}.pt"
     if kept.exists():
         model.load_state_dict(torch.load(kept, weights_only=True))
         return model.eval()
@@ -43,7 +47,8 @@ def trained(name: str, *, epochs: int, objective: Objective = standard_loss) -> 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     for _ in range(epochs):
         order = torch.split(torch.randperm(len(x)), 128)
-        collections.deque(descend(model, ((x[batch], y[batch]) for batch in order), objective, optimizer), maxlen=0)
+        batches = ((x[batch], y[batch]) for batch in order)
+        collections.deque(descend(model, batches, objective, optimizer, precision=precision), maxlen=0)
     kept.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), kept)
     return model.eval()

@@ -1,27 +1,20 @@
 """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
 
-import importlib
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from excite.lazy import lazily
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Evaluation": "excite.evaluation",
-    "LipschitzEstimate": "excite.lipschitz",
-    "OnlineRate": "excite.lipschitz",
-    "Recorder": "excite.trace",
-    "Trace": "excite.trace",
-    "acuteness": "excite.excitation",
-    "benchmark": "excite.integrations.robustbench",
-    "certificate": "excite.excitation",
-    "choose_batch_size": "excite.excitation",
-    "estimate_lipschitz": "excite.lipschitz",
-    "evaluate": "excite.evaluation",
-    "find_edge": "excite.lipschitz",
-    "find_learning_rate": "excite.finder",
-    "rescale_scheduler": "excite.rescaling",
-    "train": "excite.training",
+_HOMES = {
+    **dict.fromkeys(["Evaluation", "evaluate"], "evaluation"),
+    **dict.fromkeys(["acuteness", "certificate", "choose_batch_size"], "excitation"),
+    **dict.fromkeys(["LipschitzEstimate", "OnlineRate", "estimate_lipschitz", "find_edge"], "lipschitz"),
+    **dict.fromkeys(["Recorder", "Trace"], "trace"),
+    "benchmark": "integrations.robustbench",
+    "find_learning_rate": "finder",
+    "rescale_scheduler": "rescaling",
+    "train": "training",
 }
 
 __all__ = ["Evaluation", "LipschitzEstimate", "OnlineRate", "Recorder", "Trace", "acuteness", "benchmark"]
@@ -59,13 +52,7 @@ if TYPE_CHECKING:
     from excite.training import train
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: `excite --help` should not wait for torch."""
-    if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
-    if name in __all__:
-        return importlib.import_module(f"excite.{name}")
-    raise AttributeError(f"module 'excite' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+__getattr__ = lazily(__name__, _HOMES, modules=set(__all__) - _HOMES.keys())
 
 
 def __dir__() -> list[str]:

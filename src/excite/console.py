@@ -1,6 +1,7 @@
 """Show messages and progress on stderr: bars on a terminal, plain lines elsewhere."""
 
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -26,13 +27,21 @@ class Speaker(Protocol):
 
 
 class Console:
-    """Prints messages and progress unless `quiet`. rich respects NO_COLOR and dumb terminals."""
+    """Prints messages and progress unless `quiet`, and always appends them to `log_file`, if there is one.
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    rich respects NO_COLOR and dumb terminals.
+    """
+
+    def __init__(self, *, quiet: bool = False, log_file: logging.Handler | None = None) -> None:
         self.rich = RichConsole(file=sys.stderr, highlight=False)
-        self.quiet = quiet
+        self.quiet, self.log_file = quiet, log_file
+
+    def _keep(self, text: str) -> None:
+        if self.log_file:
+            self.log_file.handle(logging.makeLogRecord({"msg": printable(text)}))
 
     def say(self, text: str) -> None:
+        self._keep(text)
         if self.quiet:
             return
         text = printable(text)
@@ -44,23 +53,23 @@ class Console:
     @contextlib.contextmanager
     def task(self, title: str) -> Iterator[OnProgress]:
         """Yield a function that reports progress, `(done, total)`; it may be called at every step."""
-        if self.quiet:
+        if self.quiet and not self.log_file:
             yield lambda _done, _total: None
             return
-        title, started, in_terminal = printable(title), time.perf_counter(), self.rich.is_terminal
+        title, started, has_bar = printable(title), time.perf_counter(), self.rich.is_terminal and not self.quiet
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         bar = Progress(
             *columns,
             TimeRemainingColumn(),
             console=self.rich,
             transient=True,
-            disable=not in_terminal,
+            disable=not has_bar,
             speed_estimate_period=SECONDS_OF_SPEED,
             get_time=time.perf_counter,
         )
         last_line = started
-        if not in_terminal:
-            self.say(title)
+        line = self._keep if has_bar else self.say
+        line(title)
 
         def update(done: int, total: int) -> None:
             nonlocal last_line
@@ -68,14 +77,22 @@ class Console:
                 bar.reset(number)
             bar.update(number, completed=done, total=total)
             now = time.perf_counter()
-            if not in_terminal and now - last_line >= SECONDS_BETWEEN_LINES:
+            if now - last_line >= SECONDS_BETWEEN_LINES:
                 last_line, left = now, bar.tasks[0].time_remaining  # None until there are two reports
-                self.say(f"{title}: {done} of {total}" + ("" if left is None else f", about {left:.0f} s left"))
+                words = "" if left is None else f", about {left:.0f} s left"
+                line(f"{title}: {done} of {total}{words}")
 
         with bar:
             number = bar.add_task(title, total=None)
             yield update
         self.say(f"{title}, done in {time.perf_counter() - started:.1f} s")
+
+
+def progress_bar(title: str, on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:
+    """`on_progress` if it is given; else a bar on a terminal, and nothing elsewhere."""
+    if on_progress is not None:
+        return contextlib.nullcontext(on_progress)
+    return Console(quiet=not sys.stderr.isatty()).task(title)
 
 
 @dataclass(frozen=True)

@@ -152,10 +152,7 @@ def unsealed(value: Any, what: str) -> dict[str, Any]:
             f"{what} has no format version and hash: it was written by hand or by an older excite. {_ACCEPT}"
         )
     if value["format"] != FORMAT:
-        raise CorruptFileError(
-            f"{what} has format {value['format']!r}; this version of excite reads {FORMAT}. Use the version that wrote "
-            "it, or a newer one."
-        )
+        raise CorruptFileError(f"{what} has format {value['format']!r}; use a version of excite that reads it.")
     if value["sha256"] != canonical_sha256(content):
         raise CorruptFileError(f"{what} was changed after it was written: it does not match its hash. {_ACCEPT}")
     del content["format"]

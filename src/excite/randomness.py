@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from excite.errors import InputError
+
 T = TypeVar("T")
 
 
@@ -57,6 +59,24 @@ def accelerator() -> torch.device:
     """Return the default accelerator, or the CPU if there is none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return device or torch.device("cpu")
+
+
+def device_names() -> list[str]:
+    """Return the processor and the accelerators of this machine, GPUs by their product names."""
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return ["cpu", *gpus, *(["mps"] if torch.backends.mps.is_available() else [])]
+
+
+def usable_device(name: str | torch.device | None) -> torch.device:
+    """Return the device of this name, or by default an accelerator if there is one."""
+    if name is None:
+        return accelerator()
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f'Cannot use the device "{name}" ({reason}). Leave it out (--device), or pass cpu.') from error
+    return torch.device(name)
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

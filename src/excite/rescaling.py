@@ -1,6 +1,7 @@
-"""Rescale a torch scheduler so that it starts at 1/L or 2/L and keeps its shape: ηᵏ = η¹ · γᵏ/γ¹."""
+"""Rescale a torch scheduler so that its largest rate is 1/L or 2/L and it keeps its shape."""
 
 import copy
+import itertools
 import math
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,30 +19,34 @@ from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates,
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
+USUAL_HORIZON = 1000  # steps in which the largest rate is sought
+LONGEST_RISE = 100_000  # steps; a schedule that still rises then is taken to rise without end
+
 
 def rescale_scheduler(
     scheduler: Scheduler,
     estimate: LipschitzEstimate,
     multiple: float = 1.0,
     *,
-    horizon: int = 1000,
+    horizon: int | None = None,
     allow_unidentified: bool = False,
 ) -> Scheduler:
-    """Rescale a torch scheduler in place, so that it starts at η¹ = `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹.
+    """Rescale a torch scheduler in place, so that its largest rate is `multiple`/L.
 
-    γᵏ are its rates before. The rates of all parameter groups, and absolute rates such as `eta_min` of a cosine, are
-    multiplied by the same factor, which brings the largest first rate to `multiple`/L. The state_dicts of scheduler
-    and optimizer contain the new rates: to resume a run, load them as usual.
+    That is its first rate, or the peak of a warm-up, of OneCycleLR or of CyclicLR. The rates of all parameter groups,
+    and absolute rates such as `eta_min` of a cosine, are multiplied by the same factor. ReduceLROnPlateau, which only
+    lowers the rate, starts at `multiple`/L. The state_dicts of scheduler and optimizer contain the new rates: to resume
+    a run, load them as usual.
 
-    With `multiple=1`, the theorem requires that no rate exceeds 1/L. InputError is raised for a schedule that rises
-    above its first rate within `horizon` steps (a warm-up) and for one whose rates are not known before training.
+    With `multiple=1` no rate exceeds 1/L, as the theorem requires. InputError is raised for a scheduler that has
+    already stepped, that rises without end, or that sets absolute rates. `find_learning_rate(scheduler=…)`
+    raises the same errors before it searches.
 
     Args:
-        scheduler: StepLR, MultiStepLR, ExponentialLR, CosineAnnealingLR, LambdaLR, SequentialLR … before its first
-            `step()`.
+        scheduler: any of torch's or of Hugging Face's `get_*_schedule`, before its first `step()`.
         estimate: the estimate of L.
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate 2/L.
-        horizon: how many steps of the schedule to check in advance; at most as many as the schedule is defined for.
+        horizon: number of steps in which to look for the largest rate; by default 1,000, or more while it still rises.
         allow_unidentified: use an L that is not identified instead of raising UnidentifiedError.
 
     Returns:
@@ -55,12 +60,12 @@ def rescale_scheduler(
     >>> optimizer.param_groups[0]["lr"]
     0.125
     """
-    check_whole("horizon", horizon, least=1)
-    check_kind("scheduler", scheduler, "optimizer", "a torch scheduler")
+    if horizon is not None:
+        check_whole("horizon", horizon, least=1)
+    peak = peak_rate(scheduler, horizon=horizon)
     check_kind("estimate", estimate, "learning_rate", "a LipschitzEstimate, for example of estimate_lipschitz")
     check_reliable(estimate, allow_unidentified=allow_unidentified)
-    rate = estimate.learning_rate(multiple)
-    scale_rates(scheduler.optimizer, [scheduler], rate / first_rate(scheduler, horizon=horizon))
+    scale_rates(scheduler.optimizer, [scheduler], estimate.learning_rate(multiple) / peak)
     return scheduler
 
 
@@ -70,55 +75,60 @@ def check_reliable(estimate: LipschitzEstimate, *, allow_unidentified: bool) -> 
         raise UnidentifiedError(f"{estimate} To use it anyway, pass allow_unidentified=True.")
 
 
-def first_rate(scheduler: LRScheduler, *, horizon: int = 1000) -> float:
-    """Return γ¹, the largest first rate of the groups; raise InputError if the scheduler cannot be rescaled."""
-    if isinstance(scheduler, ReduceLROnPlateau):
-        raise InputError(
-            "ReduceLROnPlateau chooses its rates during training, so it cannot be rescaled. Because it only lowers the "
-            "rate, build its optimizer with lr=estimate.learning_rate() instead."
-        )
+def peak_rate(scheduler: LRScheduler, *, horizon: int | None = None) -> float:
+    """Return the largest rate of the schedule; raise InputError if it cannot be rescaled."""
+    check_kind("scheduler", scheduler, "optimizer", "a torch scheduler")
+    kind = type(scheduler).__name__
     if isinstance(scheduler, ScheduledRate):
         raise InputError("Rescale a schedule of excite before you attach it: schedules.rescale(schedule, 1/L).")
-    kind = type(scheduler).__name__
     steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
         raise InputError(
             f"This {kind} has already stepped {steps} times. Rescale a new scheduler. To resume a run, load its "
             "state_dict, which contains the rescaled rates."
         )
-    first = max(_rates(scheduler))
+    peak, reached = 0.0, 0
     before, after = _copy(scheduler), _copy(scheduler)
     scale_rates(after.optimizer, [after], 2.0)
-    for step, (rates, doubled) in enumerate(zip(_future(before, horizon), _future(after, horizon), strict=True)):
-        if max(rates) > first * (1 + ROUNDING):
-            ends = f" If training ends before that, pass horizon={step}." if step > 1 else ""
-            raise InputError(
-                f"This {kind} rises above its first rate: {first:g} at step 0, {max(rates):g} at step {step}. Use a "
-                f"schedule without warm-up, or build one whose largest rate is estimate.learning_rate().{ends}"
-            )
+    for step, (rates, doubled) in enumerate(zip(_future(before), _future(after), strict=False)):
+        if max(rates) > peak * (1 + ROUNDING):
+            peak, reached = max(rates), step
         if any(
-            not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * first)
+            not math.isclose(new, 2 * old, rel_tol=ROUNDING, abs_tol=ROUNDING * peak)
             for old, new in zip(rates, doubled, strict=True)
         ):
             raise InputError(
                 f"{kind} uses absolute rates, so it does not keep its shape when rescaled. Build it again, for an "
                 "optimizer with lr=estimate.learning_rate()."
             )
-    if not (math.isfinite(first) and first > 0):
-        raise InputError(f"The first rate is {first}; it must be above 0 to be rescaled.")
-    return first
+        if not math.isfinite(peak) or (horizon is None and step == LONGEST_RISE):
+            raise InputError(
+                f"This {kind} rises without end: its rate is {peak:g} at step {step}. Pass horizon=…, the number of "
+                "steps in a training."
+            )
+        if step + 1 >= (horizon or USUAL_HORIZON) and (horizon or reached < step):
+            break
+    if not peak > 0:
+        raise InputError(f"All rates of this {kind} are 0; its largest one must be above 0 to be rescaled.")
+    return peak
 
 
 def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
-    """Return the largest rate of the groups at each of `steps` steps, relative to the largest of all."""
+    """Return the largest rate of the groups at each of `steps` steps, relative to the largest of all.
+
+    A ReduceLROnPlateau has no shape before the training; its rate is taken to be constant.
+    """
+    peak = max(peak_rate(scheduler), peak_rate(scheduler, horizon=steps))
     if isinstance(scheduler, ReduceLROnPlateau):
+        return [1.0]
+    rates = [max(of_groups) for of_groups in itertools.islice(_future(_copy(scheduler)), steps)]
+    if len(rates) < steps or max(rates) < peak * (1 - ROUNDING):
         raise InputError(
-            "ReduceLROnPlateau chooses its rates during training. Leave it out, so that the rate is constant."
+            f"In {steps} steps this {type(scheduler).__name__} "
+            + (f"ends after {len(rates)}" if len(rates) < steps else f"reaches only {max(rates):g} of {peak:g}")
+            + ". Pass scheduler_steps, the number of calls of scheduler.step() in a whole training."
         )
-    rates = [max(of_groups) for of_groups in _future(_copy(scheduler), steps)]
-    if not max(rates) > 0:
-        raise InputError(f"All rates of this {type(scheduler).__name__} are 0 in the first {steps} steps.")
-    return [rate / max(rates) for rate in rates]
+    return [rate / peak for rate in rates]
 
 
 def _rates(scheduler: LRScheduler) -> list[float]:
@@ -130,7 +140,7 @@ def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor:
     for scheduler in schedulers:
         scale_base_rates(scheduler, factor)
     for group in optimizer.param_groups:
-        for name in {"lr", "initial_lr"} & group.keys():
+        for name in {"lr", "initial_lr", "max_lr", "min_lr"} & group.keys():  # the last two are OneCycleLR's
             if isinstance(group[name], Tensor):
                 group[name].mul_(factor)
             else:
@@ -138,28 +148,25 @@ def scale_rates(optimizer: Optimizer, schedulers: Iterable[LRScheduler], factor:
 
 
 def _copy(scheduler: Scheduler) -> Scheduler:
-    """Return a copy of the scheduler with an optimizer of its own."""
+    """Return a copy of the scheduler with a separate optimizer."""
     groups: list[dict[str, Any]] = [
         group
         | {"params": [torch.zeros(1, requires_grad=True)]}
-        | {key: float(group[key]) for key in ("lr", "initial_lr")}
+        | {key: float(group[key]) for key in ("lr", "initial_lr") if key in group}
         for group in scheduler.optimizer.param_groups
     ]
     return copy.deepcopy(scheduler, {id(scheduler.optimizer): torch.optim.SGD(groups)})
 
 
-def _future(scheduler: LRScheduler, steps: int) -> Iterator[list[float]]:
-    """The rates of all groups at each step."""
+def _future(scheduler: LRScheduler) -> Iterator[list[float]]:
+    """The rates of all groups at each step, for as many steps as the schedule is defined."""
     yield _rates(scheduler)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the copy's optimizer takes no steps
-        for step in range(1, steps):
+    while not isinstance(scheduler, ReduceLROnPlateau):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the copy's optimizer takes no steps
             try:
                 scheduler.step()
                 rates = _rates(scheduler)
-            except NO_RATE as error:
-                raise InputError(
-                    f"{type(scheduler).__name__} has no rate for step {step}: {error}. If training ends before that, "
-                    f"pass horizon={step}."
-                ) from error
-            yield rates
+            except NO_RATE:
+                return
+        yield rates

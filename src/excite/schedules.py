@@ -100,15 +100,12 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
         try:
             rate = _checked_rate(schedule(epoch), epoch)
         except NO_RATE as error:
-            raise InputError(
-                f"The baseline has no rate for epoch {epoch}: {str(error).rstrip('.')}. If training ends before that, "
-                f"pass horizon={epoch}."
-            ) from error
+            cure = f"If training ends before that, pass horizon={epoch}."
+            raise InputError(f"The baseline has no rate for epoch {epoch}: {str(error).rstrip('.')}. {cure}") from error
         if rate > baseline_first * (1 + ROUNDING):
             raise InputError(
                 f"The baseline rises above its first rate: {baseline_first:g} at epoch 0, {rate:g} at epoch {epoch}. "
-                "Remove the warm-up, so that the baseline starts at its largest rate. If training ends before that, "
-                f"pass horizon={epoch}."
+                f"Remove the warm-up. If training ends before that, pass horizon={epoch}."
             )
     return lambda epoch: first * (schedule(epoch) / baseline_first)
 
@@ -116,27 +113,13 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
 def attach(optimizer: Optimizer, schedule: Schedule) -> "ScheduledRate":
     """Let `schedule` set the learning rate of `optimizer`; call `.step()` of the result after each epoch.
 
-    If parameter groups have different rates, the schedule applies to the group whose rate is the schedule's first rate,
-    and the other groups keep their ratio to it. InputError is raised if no group has it.
+    If parameter groups have different rates, the largest follows the schedule, and the others keep their ratio to it.
     """
     _check_schedule(schedule)
     rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-    for number, rate in enumerate(rates):
-        if not (math.isfinite(rate) and rate >= 0):
-            raise InputError(f"lr of parameter group {number} is {rate}; it must be finite and not negative.")
-    first = _checked_rate(schedule(0), 0)
-    trained = [number for number, rate in enumerate(rates) if rate > 0]
-    if not trained:
-        raise InputError("lr of every parameter group is 0; at least one must be positive.")
-    if len({rates[number] for number in trained}) > 1:
-        trained = [number for number in trained if math.isclose(rates[number], first, rel_tol=1e-9)]
-    if not trained:
-        raise InputError(
-            f"The parameter groups have different rates ({', '.join(f'{rate:g}' for rate in rates)}), and none is "
-            f"{first:g}, the first rate of the schedule. Create the optimizer with lr={first:g} for the group to which "
-            "the schedule applies; the others keep their ratio to it."
-        )
-    return ScheduledRate(optimizer, schedule, leader=trained[0])
+    if not (all(math.isfinite(rate) and rate >= 0 for rate in rates) and max(rates) > 0):
+        raise InputError(f"lr of the parameter groups is {rates}; it must be finite, not negative, and not 0 for all.")
+    return ScheduledRate(optimizer, schedule, leader=rates.index(max(rates)))
 
 
 class ScheduledRate(LRScheduler):
@@ -161,10 +144,8 @@ class ScheduledRate(LRScheduler):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         groups = self.optimizer.param_groups
         if len(state_dict["base_lrs"]) != len(groups):
-            raise InputError(
-                f"The saved schedule has {len(state_dict['base_lrs'])} parameter groups, the optimizer has "
-                f"{len(groups)}. Build the optimizer as in the saved run."
-            )
+            saved = len(state_dict["base_lrs"])
+            raise InputError(f"The saved schedule has {saved} parameter groups, the optimizer has {len(groups)}.")
         super().load_state_dict(state_dict)
         for group, rate in zip(groups, self.get_lr(), strict=True):
             if isinstance(group["lr"], Tensor):
@@ -179,12 +160,12 @@ def scheduler_parts(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def scale_base_rates(scheduler: LRScheduler, factor: float) -> None:
-    """Multiply the rates in a torch scheduler: base rates, last rates and minimum rates.
+    """Multiply the rates in a torch scheduler: base rates, last rates, largest and smallest rates.
 
     The current rates of the optimizer do not change.
     """
     for part in scheduler_parts(scheduler):
-        for name in ("base_lrs", "_last_lr"):
+        for name in ("base_lrs", "_last_lr", "max_lrs", "min_lrs"):
             if hasattr(part, name):
                 setattr(part, name, [rate * factor for rate in getattr(part, name)])
         for name in ("eta_min", "min_lr"):

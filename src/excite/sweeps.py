@@ -9,7 +9,6 @@ import os
 import re
 import time
 import traceback
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -24,22 +23,12 @@ from excite.errors import DivergedError, ExciteError, InputError, InterruptedRun
 from excite.excitation import FEWEST_MOMENTS, acuteness, choose_batch_size
 from excite.execution import UNSHARED, Executor, Shards, executor
 from excite.files import being_made
+from excite.randomness import usable_device
 from excite.registry import short_name
 from excite.runs.arms import arm_named
-from excite.runs.assemble import usable_device
-from excite.runs.collection import begin_study, check_not_a_run
-from excite.runs.experiment import (
-    NOT_TRAINED,
-    Experiment,
-    check_estimators,
-    estimator_of,
-    is_shared,
-    is_wanted,
-    value_of,
-    wanted_estimators,
-    with_values,
-)
-from excite.runs.folder import FURTHER, RunFolder
+from excite.runs.assemble import epoch_images
+from excite.runs.experiment import Experiment
+from excite.runs.folder import RunFolder, begin_study, check_not_a_run
 from excite.runs.procedure import Run
 from excite.runs.records import StoredEstimate
 from excite.runs.stages.rate import leader_of
@@ -65,8 +54,7 @@ class Job:
         if self.estimator is not None:
             return (RunFolder(self.folder).estimate_file(self.estimator),)
         arm = RunFolder(self.folder).arm(self.task)
-        further = [arm.of(weights) for weights in FURTHER]
-        attacked = [arm, *(weights for weights in further if weights.has_checkpoint)]
+        attacked = [arm, *(weights for weights in arm.further if weights.has_checkpoint)]
         return (arm.outcome_file, *(weights.evaluation_file for weights in attacked))
 
     @property
@@ -117,41 +105,32 @@ class Sweep:
 def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> Iterator[tuple[Path, Experiment]]:
     """Return every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
 
-    Combinations are made one at a time. If L is wanted though no arm needs it, one run alone estimates it: the first
-    with the experiment's own values, or else the first.
+    Combinations are made one at a time. If L is wanted though no arm needs it, one run alone estimates it: the one with
+    the experiment's values, or the first value where the sweep leaves out the experiment's.
     """
     check_not_a_run(folder)
     values: dict[str, Sequence[Any]] = {key: options for key, options in experiment.sweep.items() if key != "seed"}
     values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else range(seeds)
     last_words = [key.rpartition(".")[2] for key in values]
     names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
-    words = [[_word(name, option) for option in values[key]] for key, name in zip(values, names, strict=True)]
-    for key, of_key in zip(values, words, strict=True):
-        if not of_key:
-            raise InputError(f"The sweep over {key} has no values: name some, or leave the key out.")
-        if same := next((word for word, count in Counter(of_key).items() if count > 1), None):
-            raise InputError(f"Two values of the sweep over {key} would share the folder {same}; name each value once.")
-        if any(f"{key}.".startswith(f"{unused}.") for unused in NOT_TRAINED):
-            raise InputError(f"A sweep over {key} would repeat the same trainings. Leave it out of the sweep.")
-    own = [value_of(experiment, key) for key in values]
-    first = [options[0] for options in values.values()]
-    has_own = all(value in options for value, options in zip(own[:-1], values.values(), strict=False))
-    estimating = (*(own if has_own else first)[:-1], first[-1])
+    words = [
+        [name + "-" + re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in values[key]]
+        for key, name in zip(values, names, strict=True)
+    ]
+    if empty := [key for key, options in values.items() if not options]:
+        raise InputError(f"The sweep over {empty[0]} has no values: name some, or leave the key out.")
+    settings = experiment.settings(without=())
+    usual = [settings.get(key) if settings.get(key) in options else options[0] for key, options in values.items()]
+    estimating = (*usual[:-1], values["seed"][0])
 
     def each() -> Iterator[tuple[Path, Experiment]]:
         for chosen, name in zip(itertools.product(*values.values()), itertools.product(*words), strict=True):
             changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
-            if is_wanted(experiment) and chosen != estimating:
+            if experiment.lipschitz.get("wanted") and chosen != estimating:
                 changes["lipschitz.wanted"] = False
-            yield folder / short_name(",".join(name)), with_values(experiment, changes)
+            yield folder / short_name(",".join(name)), experiment.with_values(changes)
 
     return each()
-
-
-def _word(name: str, value: object) -> str:
-    """Return one value as a part of a folder's name: `batch_size-64`."""
-    word = re.sub(r"[^\w.+-]+", "-", str(value)).strip("-")
-    return f"{name}-{word}"
 
 
 def sweep(
@@ -177,7 +156,7 @@ def sweep(
         jobs_in = replace(jobs_in, workers=jobs_at_once(place))
     arms, runs = tuple(arms), partial(combinations, experiment, folder, seeds)
     for _, run in runs():  # before any folder is made
-        check_estimators(run, arms or run.arms)
+        run.check_estimators(arms or run.arms)
     for path, run in runs():  # no run is kept, because it holds its data
         Run(path, run, console=console, device=device, arms=arms)
     begin_study(folder, (path for path, _ in runs()))
@@ -215,27 +194,24 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
     baseline, and the other runs wait for it.
     """
 
+    needed: list[Job] = []
+
     def estimate(folder: Path, name: str) -> Job:
-        leader = leader_of(RunFolder(folder)) if is_shared(experiment, name) else None
-        needs: tuple[Job, ...] = ()
+        leader, needs = leader_of(RunFolder(folder), experiment, name), tuple[Job, ...]()
         if leader is not None:
             needs = (estimate(leader.path, name),)
-        elif estimator_of(experiment, name).needs == "trace":
+        elif experiment.estimator_of(name).needs == "trace":
             needs = (Job(folder, "baseline"),)
-        return Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L, needs)
+        job = Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L, needs)
+        needed.extend([*needs, job])
+        return job
 
-    def in_order(job: Job) -> Iterator[Job]:
-        for needed in job.needs:
-            yield from in_order(needed)
-        yield job
-
-    chosen = [arm_named(arm) for arm in arms]
     of_arms = [
-        Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),)) for arm in chosen
+        Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),))
+        for arm in map(arm_named, arms)
     ]
-    wanted = [estimate(folder, name) for name in wanted_estimators(experiment)]
-    needed = [earlier for job in of_arms for earlier in in_order(job) if earlier is not job]
-    needed += [earlier for job in wanted for earlier in in_order(job)]
+    for name in experiment.wanted_estimators():
+        estimate(folder, name)
     return list(dict.fromkeys([*needed, *of_arms]))
 
 
@@ -285,11 +261,7 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
 
     Every error becomes an outcome, except an interrupt: the engine decides whether the job starts again.
     """
-    started, problem = time.perf_counter(), None
-
-    def ended(status: Literal["done", "diverged", "failed"], reason: str = "") -> JobEnd:
-        return JobEnd(status, reason, time.perf_counter() - started)
-
+    started, end = time.perf_counter(), JobEnd("done")
     with (
         job.log.open("a", encoding="utf-8") as log,
         contextlib.redirect_stderr(log),
@@ -299,19 +271,19 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
         console.say(f"{job} in process {os.getpid()}")
         try:
             run = Run.open(job.folder, console=console, device=device)
-            if job.estimator is None:
-                problem = run.finish(job.task, shards)
-            else:
+            if job.estimator is not None:
                 run.estimate(job.estimator)
+            elif problem := run.finish(job.task, shards):
+                end = JobEnd("diverged", problem)
         except InterruptedRunError:
             raise
         except ExciteError as error:
             console.say(f"error: {error}")
-            return ended("failed", str(error))
+            end = JobEnd("failed", str(error))
         except Exception as error:  # the other jobs go on
             console.say(traceback.format_exc())
-            return ended("failed", f"{error!r}, see {job.log}")
-    return ended("diverged", problem) if problem else ended("done")
+            end = JobEnd("failed", f"{error!r}, see {job.log}")
+    return replace(end, seconds=time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
@@ -366,11 +338,6 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
 def papers_threshold(data_set: str) -> float:
     """Return the clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
     return 0.6 if data.find(data_set).num_classes == 100 else 0.8
-
-
-def epoch_images(experiment: Experiment) -> int:
-    """Return the number of images in an epoch."""
-    return experiment.epoch_images(experiment.data.train_examples or data.find(experiment.data.name).train_images)
 
 
 def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:

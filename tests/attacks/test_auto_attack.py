@@ -176,7 +176,7 @@ def test_randomness_comes_from_the_seed_alone() -> None:
         ({"version": "standrad"}, "standard"),
         ({"members": ("apgd",)}, "apgd-ce"),
         ({"members": ()}, "apgd-ce"),
-        ({"norm": "l1"}, "linf"),
+        ({"norm": "l0"}, "linf"),
         ({"eps": -1.0}, "eps"),
     ],
 )

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from excite import models
 from excite.attacks import fast_inference
-from excite.attacks.fast_model import OUTPUT_TOLERANCE, Refolded, output_tolerance
+from excite.attacks.fast_model import OUTPUT_TOLERANCE, Refolded, RoundedModel, fold, output_tolerance
 from excite.objectives import PGDAT
 from tests.tf32 import tf32
 
@@ -385,3 +385,77 @@ def test_a_model_that_is_evaluated_by_one_of_several_processes_is_copied(tmp_pat
     finally:
         gc.collect()
         dist.destroy_process_group()
+
+
+def test_a_rounded_model_gives_the_answers_of_float32(convnet: nn.Sequential) -> None:
+    """Logits that bfloat16 cannot order are computed in float32; gradients stay rounded."""
+    model = with_statistics(convnet, (3, 8, 8))
+    x = torch.rand(1000, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        exact = model(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            plain = model(x)
+    rounded = fast_inference(model, precision="bf16")
+    logits, gradient = logits_and_gradient(rounded, x)
+    assert logits.dtype is torch.float32
+    assert rounded.folded
+    assert not torch.equal(plain.argmax(1), exact.argmax(1))
+    assert torch.equal(logits.argmax(1), exact.argmax(1))
+    assert rounded.forwards > 1000  # those computed twice
+    truth = logits_and_gradient(model, x)[1]
+    assert 1e-4 < (gradient - truth).norm() / truth.norm() < 0.3
+
+
+def test_a_rounded_model_that_cannot_be_traced_is_rounded_all_the_same(images: Tensor) -> None:
+    class Untraceable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(images[0].numel(), 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.flatten(1)) if x.max() > 0 else x
+
+    model = Untraceable().eval()
+    rounded = fast_inference(model, precision="bf16")
+    logits, gradient = logits_and_gradient(rounded, images)
+    assert not rounded.folded
+    torch.testing.assert_close(logits, model(images).detach(), rtol=0.02, atol=0.02)
+    assert not torch.equal(gradient, logits_and_gradient(model, images)[1])
+
+
+def test_refolding_rounds_weights_once_under_autocast(convnet: nn.Sequential, images: Tensor) -> None:
+    """The logits are those of autocast to the bit, which would round the same weights at every call."""
+    refolded = Refolded()
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in convnet.parameters():
+                parameter.add_(0.01)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert torch.equal(refolded(convnet, images)(images), fast_inference(convnet)(images))
+        logits = refolded(convnet, images)(images)
+        assert logits.dtype is torch.float32
+        torch.testing.assert_close(logits, convnet(images).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_tf32_rounds_the_search_and_not_the_answer(convnet: nn.Sequential) -> None:
+    x = torch.rand(300, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    rounded = RoundedModel(convnet, fold(convnet), "tf32")
+    with tf32(asked=False):
+        logits, _ = logits_and_gradient(rounded, x)
+        exact = convnet(x).detach()
+    assert 1e-5 < (logits - exact).norm() / exact.norm() < 1e-2
+    assert torch.equal(logits.argmax(1), exact.argmax(1))
+
+
+def test_steps_smaller_than_bfloat16_can_tell_apart_are_seen() -> None:
+    """Between ½ and 1 its numbers are 1/256 apart, but the first layer gets each pixel as two of them."""
+    difference, logits = nn.Linear(2, 1, bias=False), nn.Linear(1, 3)
+    with torch.no_grad():
+        difference.weight.copy_(torch.tensor([[1.0, -1.0]]))
+        logits.weight.copy_(torch.tensor([[1.0], [-1.0], [0.0]]))
+        logits.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))  # so that the answer is clear
+    rounded = fast_inference(nn.Sequential(nn.Flatten(), difference, logits), precision="bf16")
+    x = torch.tensor([[0.75 + 2**-11, 0.75]])
+    assert x.bfloat16()[0, 0] == x.bfloat16()[0, 1]
+    assert rounded(x)[0].tolist() == [2**-11, -(2**-11), 1.0]
+    assert rounded.forwards == 1  # nothing was computed again

@@ -89,8 +89,37 @@ def test_a_radius_is_the_functions_own_or_given_and_never_a_generator(
     assert {name: attack.eps for name, attack in given.items()} == {"own": 0.1, "needed": 8 / 255}
     for attack in (*given.values(), as_attack(fixed), as_attack(options)):
         assert attack(convnet, images, labels, torch.Generator()).shape == images.shape
-    with pytest.raises(InputError, match=r"eps=0.03"):
+    with pytest.raises(InputError, match="parameter `eps`"):
         as_attacks(fixed, eps=0.03)
+
+
+@pytest.mark.parametrize("eps", [0.1, [0.1], [0.1, 0.2]])
+def test_an_attack_without_a_radius_is_told_how_to_get_one(eps: Any) -> None:
+    """One error that leads to no other: without eps it runs, and with the parameter it takes one."""
+
+    def own(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return x
+
+    def with_radius(model: nn.Module, x: Tensor, y: Tensor, *, eps: float) -> Tensor:
+        return x
+
+    with pytest.raises(InputError, match="parameter `eps`"):
+        as_attacks(own, eps=eps)
+    assert as_attacks(own)
+    assert as_attacks(with_radius, eps=eps)
+
+
+class Fixed(attacks.Attack):
+    eps, norm = None, None
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return x
+
+
+@pytest.mark.parametrize("eps", [0.1, [0.1]])
+def test_so_is_a_class(eps: Any) -> None:
+    with pytest.raises(InputError, match="parameter `eps`"):
+        as_attacks(Fixed(), eps=eps)
 
 
 def brighter(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, by: float = 0.3) -> Tensor:

@@ -61,7 +61,7 @@ class Nudge(Attack):
     step: float = 0.25
     norm: Norm = "linf"
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return (x + self.step * self.eps).clamp(0, 1)
 
     def passes(self, classes: int) -> float:
@@ -73,7 +73,15 @@ def test_a_new_attacks_own_step_is_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     assert as_attacks("nudge", 0.1) == named_attacks(("nudge",), {"eps": 0.1}) == {"nudge": Nudge(0.1, 0.25)}
 
 
-@pytest.mark.parametrize("given", [PGD(8 / 255), {"kind": "pgd", "eps": "8/255"}, [PGD(8 / 255), PGD(4 / 255)]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        PGD(8 / 255),
+        {"kind": "pgd", "eps": "8/255"},
+        [PGD(8 / 255), PGD(4 / 255)],
+        attacks.create("pgd", eps=[0.02, 0.03]),
+    ],
+)
 def test_a_radius_that_nobody_takes_is_refused(given: Any) -> None:
     with pytest.raises(InputError, match=r"eps=\[0.01\]"):
         as_attacks(given, 0.01)

@@ -248,7 +248,7 @@ def test_the_customary_step(convnet: nn.Module, images: Tensor, labels: Tensor) 
     [
         ({"loss": "kl"}, "start="),
         ({"loss": "crossentropy"}, "cross_entropy"),
-        ({"norm": "l1"}, "linf"),
+        ({"norm": "l0"}, "linf"),
         ({"eps": -0.1}, "eps"),
         ({"step": torch.inf}, "step"),
         ({"keep": "largest_loss", "restarts": 2, "random_start": True}, '"best"'),

@@ -23,6 +23,7 @@ NAMES: dict[str, tuple[dict[str, Any], str]] = {
     "fab": ({"eps": 1 / 255, "iterations": 3}, "FAB, L∞ ε = 1/255"),
     "fab-t": ({"eps": 1 / 255, "iterations": 3}, "FAB-T, L∞ ε = 1/255"),
     "square": ({"eps": 0.031, "queries": 10}, "SQUARE, L∞ ε = 0.031"),
+    "fmn": ({"eps": 2.0, "norm": "l1"}, "FMN-100, L1 ε = 2"),
 }
 
 
@@ -31,6 +32,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "fgsm": {},
     "autoattack": {"members": ("apgd-ce", "fab-t", "square"), "iterations": 3, "queries": 10},
     "square": {"queries": 10},
+    "fmn": {"steps": 10},
 }
 
 
@@ -70,7 +72,7 @@ def test_every_attack_stays_in_its_ball(name: str, norm: Norm, convnet: nn.Modul
     """Black and white pixels included, and the model comes back as it was."""
     images = torch.rand(40, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     images[:, :, :2] = images[:, :, :2].round()
-    eps = {"linf": 0.05, "l2": 0.5}[norm]
+    eps = {"linf": 0.05, "l2": 0.5, "l1": 5.0}[norm]
     attack = attacks.create(name, eps=eps, norm=norm, **QUICK.get(name, {"iterations": 3}))
     assert (attack.eps, attack.norm) == (eps, norm)
     before = images.clone()
@@ -94,6 +96,7 @@ def test_an_attacks_passes_are_those_it_makes(name: str, classes: int) -> None:
     with torch.no_grad():
         labels = model(images).argmax(1)
     efforts: dict[str, dict[str, Any]] = {"pgd": {"step": 1e-9, "steps": 30}, "fgsm": {}, "square": {"queries": 200}}
+    efforts["fmn"] = {"steps": 30}
     effort = efforts.get(name, {"iterations": 30})
     attack = attacks.create(name, eps=1e-9, **effort)  # nothing falls
     fast = attacks.fast_inference(model)
@@ -130,3 +133,15 @@ def test_no_function_hides_a_module() -> None:
 def test_wrong_names_and_options(name: str, options: dict[str, object], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
         attacks.create(name, **options)
+
+
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_without_a_generator_an_attack_repeats_itself(
+    name: str, convnet: nn.Module, images: Tensor, labels: Tensor
+) -> None:
+    options = QUICK.get(name, {"iterations": 3})
+    attack = attacks.create(name, eps=0.05, **options)
+    state = torch.random.get_rng_state()
+    first = attack(convnet, images[:4], labels[:4])
+    assert torch.equal(first, attack(convnet, images[:4], labels[:4]))
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -182,3 +182,8 @@ def test_images_that_fit_are_copied_to_a_gpu_once() -> None:
     both = resident(mixture, gpu, free=2 * needed)
     assert isinstance(both, Mixture)
     assert (both.labelled.images.device, both.pseudo.images.device) == (gpu, gpu)
+
+
+def test_a_device_that_is_missing_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="warp"):
+        epoch_batches(numbered(4), batch_size=2, seed=0, epoch=0, device="warp")

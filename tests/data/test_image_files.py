@@ -55,7 +55,7 @@ def test_a_path_may_be_a_string(tmp_path: Path) -> None:
         (np.zeros((6, 3, 5, 3), np.uint8), LABELS, "from_tensors"),
         (np.zeros((6, 5, 5, 4), np.uint8), LABELS, "from_tensors"),
         (np.zeros((6, 784), np.uint8), LABELS, "N×H×W"),
-        (NHWC, LABELS.astype(np.float32), "y_train"),
+        (NHWC, LABELS.astype(np.float32), "integers"),
         (NHWC, LABELS[:5], "labels"),
     ],
 )

@@ -208,3 +208,47 @@ def test_a_ladder_from_a_list() -> None:
 def test_a_function_without_eps_has_no_curve() -> None:
     with pytest.raises(InputError, match="eps"):
         evaluate(*problem(), {"still": lambda _model, x, _y: x}, eps=[0.1, 0.2])
+
+
+def test_a_line_per_example() -> None:
+    model, x, y = problem()
+    result = evaluate(model, x, y, {"PGD": PGD, "curve": PGD}, checks=False)
+    header, *lines = result.csv().splitlines()
+    assert header == "example,clean,PGD,curve,worst"
+    columns = list(zip(*(line.split(",") for line in lines), strict=True))
+    assert columns[0] == tuple(map(str, range(40)))
+    assert [int(value) for value in columns[1]] == result.correct.astype(int).tolist()
+    assert [int(value) for value in columns[4]] == result.outcomes("worst").astype(int).tolist()
+    curve = evaluate(model, x, y, {"curve": PGD}, eps=RADII, checks=False)
+    header, *lines = curve.csv().splitlines()
+    assert header == "example,clean,curve,worst,curve: minimal eps"
+    radii = np.array([float(line.split(",")[-1]) for line in lines])
+    assert np.array_equal(radii, curve.curves["curve"].minimal_eps)
+
+
+def test_curves_are_drawn() -> None:
+    from matplotlib import pyplot
+
+    model, x, y = problem()
+    result = evaluate(model, x, y, {"curve": PGD}, eps=RADII, checks=False)
+    axes = result.plot()
+    (line,) = axes.get_lines()
+    assert line.get_xdata().tolist() == [0.0, *RADII]  # type: ignore[union-attr]
+    expected = [100 * point.value for point in (result.clean, *result.curves["curve"].accuracies)]
+    assert line.get_ydata().tolist() == expected  # type: ignore[union-attr]
+    assert result.plot(axes) is axes
+    pyplot.close(axes.figure)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="eps="):
+        evaluate(model, x, y, {"PGD": PGD}, checks=False).plot()
+
+
+def test_what_a_notebook_and_a_prompt_show() -> None:
+    model, x, y = problem()
+    result = evaluate(model, x, y, {"<b>": PGD, "two": PGD}, checks=False)
+    assert len(repr(result)) < 120
+    assert "\n" not in repr(result)
+    assert f"worst {result.worst.value:.2%}" in repr(result)
+    table = result._repr_html_()
+    assert "&lt;b&gt;" in table
+    assert table.count("<tr>") == 5  # titles, clean, two attacks, worst
+    assert str(result.worst) in table

@@ -37,7 +37,7 @@ class Deadly(Attack):
     eps: float = 0.01
     norm: Any = "linf"
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         if multiprocessing.parent_process() is not None and bool((x[:, 0, 0, 0] == 0.5).any()):
             n_dead = len(list(self.notes.iterdir()))
             if n_dead < self.deaths:

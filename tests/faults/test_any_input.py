@@ -15,7 +15,7 @@ from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.evaluation import Evaluation
 from excite.files import read_as, read_json, write_json
 from excite.runs.assemble import look_up
-from excite.runs.experiment import flattened, from_values, load, with_values
+from excite.runs.experiment import flattened, from_values, load
 from excite.runs.records import Illustration, StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
@@ -33,7 +33,7 @@ KEYS = sorted(flattened(from_values(EVERY_FILE).to_json()))
 @example(key="data.name", value="a\x00b")
 def test_any_value_at_any_key(key: str, value: Any) -> None:
     with contextlib.suppress(InputError):
-        look_up(with_values(from_values(EVERY_FILE), {key: value}))
+        look_up(from_values(EVERY_FILE).with_values({key: value}))
 
 
 @settings(max_examples=MANY)

@@ -20,9 +20,8 @@ from excite.cli import cli
 from excite.errors import CorruptFileError, InterruptedRunError
 from excite.files import read_json, write_json
 from excite.runs import catalogue
-from excite.runs.collection import begin_study
-from excite.runs.experiment import Experiment, from_values, with_values
-from excite.runs.folder import ESTIMATE, RunFolder
+from excite.runs.experiment import Experiment, from_values
+from excite.runs.folder import ESTIMATE, RunFolder, begin_study
 from excite.runs.procedure import Run
 from excite.sweeps import Job, earlier_outcome
 from tests.contents import contents
@@ -123,7 +122,7 @@ def test_a_lost_trace_of_a_shared_l_is_recorded_again(tmp_path: Path) -> None:
     shared = from_values(TINY | {"record": {}, "lipschitz": lipschitz, "arms": ["baseline"]})
     folders = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
     first, second = (
-        Run(folder, with_values(shared, {"seed": seed}), console=Quiet(), device="cpu")
+        Run(folder, shared.with_values({"seed": seed}), console=Quiet(), device="cpu")
         for seed, folder in enumerate(folders)
     )
     begin_study(tmp_path, folders)

@@ -9,10 +9,10 @@ import pytest
 
 from excite.errors import CorruptFileError
 from excite.files import read_json, write_json
-from excite.runs.collection import begin_study, by_seed, collect, run_folders
-from excite.runs.experiment import Experiment, from_values, with_values
+from excite.report.rows import by_seed
+from excite.runs.experiment import Experiment, from_values
 from excite.runs.folder import EXPERIMENT as FILE
-from excite.runs.folder import OUTCOME, STUDY, RunFolder
+from excite.runs.folder import OUTCOME, STUDY, RunFolder, begin_study, collect, run_folders
 from excite.runs.procedure import Run
 from excite.runs.stages.rate import leader_of
 from tests.contents import contents
@@ -52,7 +52,7 @@ def begun(folder: Path, experiment: Experiment = SHARED) -> Run:
 
 
 def study(folder: Path, *seeds: int) -> list[Run]:
-    runs = [begun(folder / f"seed-{seed}", with_values(SHARED, {"seed": seed})) for seed in seeds]
+    runs = [begun(folder / f"seed-{seed}", SHARED.with_values({"seed": seed})) for seed in seeds]
     begin_study(folder, [run.folder for run in runs])
     return runs
 
@@ -64,7 +64,7 @@ def test_a_strangers_folder_stops_neither_a_run_nor_a_study(tmp_path: Path, capl
     shutil.rmtree(tmp_path / "alone")
     for run in study(tmp_path, 0, 1):
         assert run.estimate().constant == 16.0
-    assert [group.seeds for group in by_seed(collect([tmp_path]))] == [(0, 1)]
+    assert [[run.experiment.seed for run in group] for group in by_seed(collect([tmp_path]))] == [[0, 1]]
     assert not caplog.records
 
 
@@ -109,11 +109,11 @@ def test_a_backup_inside_a_study_is_neither_written_to_nor_counted(
     before = contents(backup)
     assert "seed-0" in runs[1].estimate().basis
     assert contents(backup) == before
-    assert [group.seeds for group in by_seed(collect([tmp_path]))] == [(0, 1)]
+    assert [[run.experiment.seed for run in group] for group in by_seed(collect([tmp_path]))] == [[0, 1]]
     assert "a-copy" in caplog.text
     assert [run.path.name for run in collect([backup])] == ["a-copy"]  # unless somebody names it
     assert begun(backup).files.experiment.seed == 0
-    assert leader_of(RunFolder(backup)) is None
+    assert leader_of(RunFolder(backup), RunFolder(backup).experiment, "") is None
 
 
 def test_the_l_of_a_study_stays_that_of_its_first_run(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_the_l_of_a_study_stays_that_of_its_first_run(tmp_path: Path) -> None:
 def test_a_study_of_a_damaged_file_is_not_followed_elsewhere(tmp_path: Path) -> None:
     inside = tmp_path / "study"
     runs = study(inside, 0, 1)
-    elsewhere = begun(tmp_path / "elsewhere", with_values(SHARED, {"seed": 3}))
+    elsewhere = begun(tmp_path / "elsewhere", SHARED.with_values({"seed": 3}))
     names = read_json(inside / STUDY)["runs"]
     for name in ("../elsewhere", str(elsewhere.folder), "..", ".", ""):
         write_json(inside / STUDY, {"runs": [name, *names]})

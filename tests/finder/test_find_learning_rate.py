@@ -1,6 +1,7 @@
 """find_learning_rate finds a known edge with all kinds of batches and optimizers."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Optimizer
+from torch.optim import lr_scheduler as of_torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, TensorDataset
 
 import excite
 from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate
+from tests.test_rescaling import Floored
 
 DIMENSIONS = 6
 
@@ -249,6 +252,85 @@ def test_stays_within_the_budget_and_reports_progress() -> None:
     assert {total for _, total in seen} == {300}
 
 
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        ({}, 2000),
+        ({"epochs": 50}, 50 * 8 // 4),
+        ({"epochs": 50, "accumulate": 3}, 50 * 3 // 4),
+        ({"total_steps": 600}, 150),
+        ({"total_steps": 10**6}, 5000),
+        ({"total_steps": 600, "budget": 300}, 300),
+    ],
+)
+def test_the_budget_is_a_quarter_of_a_training(given: dict[str, int], budget: int) -> None:
+    totals = set()
+    taken = 0
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal taken
+        taken = done
+        totals.add(total)
+
+    excite.find_learning_rate(linear(), batches(), half_mse, sgd, on_progress=on_progress, **given)  # type: ignore[arg-type]
+    assert totals == {budget}
+    assert taken <= budget
+
+
+def test_the_bar_says_how_long_the_search_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    excite.find_learning_rate(linear(), batches(), half_mse, sgd, budget=300, progress=True)
+    assert "at most 300 steps, about" in capsys.readouterr().err
+
+
+def test_a_search_starts_at_the_largest_rate_of_the_scheduler() -> None:
+    model = linear()
+    scheduler = of_torch.OneCycleLR(SGD(model.parameters(), 0.3, momentum=0.9), 0.25, 40)
+    estimate = excite.find_learning_rate(
+        model, batches(), half_mse, scheduler=scheduler, scheduler_steps=40, budget=100
+    )
+    assert estimate.details["rates"][0] == 0.25
+    assert "momentum=0.95" in estimate.details["optimizer"]
+
+
+def test_validation_prefers_what_the_score_prefers() -> None:
+    """The score is the distance from the start, so the largest rate is best; model and modes are left as they were."""
+    layer = nn.Linear(DIMENSIONS, 1, bias=False)
+    model = nn.Sequential(nn.BatchNorm1d(DIMENSIONS), layer)
+    model[0].eval()
+    start = layer.weight.detach().clone()
+    modes: set[bool] = set()
+    scores: list[float] = []
+
+    def validate(model: nn.Module) -> float:
+        modes.add(model.training)
+        scores.append(float((layer.weight - start).norm()))
+        return scores[-1]
+
+    estimate = excite.find_learning_rate(
+        model, batches(), half_mse, sgd, weights="present", budget=600, steps=40, validate=validate
+    )
+    tried = estimate.details["validation"]
+    assert [run["rate"] for run in tried] == [estimate.learning_rate(multiple) for multiple in (0.25, 0.5, 1, 2)]
+    assert [run["score"] for run in tried] == scores
+    assert estimate.best_multiple == tried[scores.index(max(scores))]["multiple"]
+    assert f"{estimate.best_multiple:g}/L did best" in str(estimate)
+    assert LipschitzEstimate.from_json(estimate.to_json()).best_multiple == estimate.best_multiple
+    assert modes == {False}
+    assert [module.training for module in model.modules()] == [True, False, True]
+    assert torch.equal(layer.weight, start)
+
+
+def test_without_validation_no_multiple_is_best() -> None:
+    estimate = excite.find_learning_rate(
+        linear(), batches(), half_mse, sgd, budget=600, steps=40, validate=lambda _: math.nan
+    )
+    assert [run["score"] for run in estimate.details["validation"]] == [None] * 4
+    with pytest.raises(InputError, match="validate"):
+        estimate.best_multiple  # noqa: B018
+    with pytest.raises(InputError, match="score"):
+        excite.find_learning_rate(linear(), batches(), half_mse, sgd, budget=600, validate=0.9)  # type: ignore[arg-type]
+
+
 def test_seconds_cut_the_budget() -> None:
     totals: set[int] = set()
     excite.find_learning_rate(
@@ -281,7 +363,9 @@ def once() -> Iterator[tuple[Tensor, Tensor]]:
 @pytest.mark.parametrize(
     ("arguments", "options", "keyword"),
     [
-        ((Own(), batches()), {}, 'weights="present"'),
+        ((linear(), batches()), {"epochs": 1, "total_steps": 10}, "not both"),
+        ((linear(), batches()), {"scheduler": "cosine", "scheduler_steps": 4}, "scheduler"),
+        ((linear(), iter(batches())), {"epochs": 1}, "total_steps"),
         ((linear(), once()), {}, "DataLoader"),
         ((linear(), []), {}, "drop_last"),
         ((linear(), ["text"]), {}, "step="),
@@ -301,7 +385,30 @@ def test_errors_name_the_cure(arguments: tuple[Any, ...], options: dict[str, Any
         excite.find_learning_rate(*arguments, **options)
 
 
-def test_present_weights_work_where_fresh_ones_cannot() -> None:
+@pytest.mark.parametrize(
+    ("build", "given", "keyword"),
+    [
+        (lambda sgd: of_torch.StepLR(sgd, 3), {}, "epochs"),
+        (of_torch.LinearLR, {"scheduler_steps": 3}, "scheduler_steps"),
+        (lambda sgd: of_torch.OneCycleLR(sgd, 0.1, 10), {"total_steps": 40}, "scheduler_steps"),
+        (lambda sgd: of_torch.MultiplicativeLR(sgd, lambda _: 2.0), {"epochs": 5}, "without end"),
+        (Floored, {"epochs": 5}, "absolute"),
+    ],
+)
+def test_a_scheduler_that_cannot_be_rescaled_is_refused_before_the_search(
+    build: Any, given: dict[str, Any], keyword: str
+) -> None:
+    def step(model: nn.Module, batch: Any) -> Tensor:
+        raise AssertionError("a step was taken")
+
+    model = linear()
+    with pytest.raises(InputError, match=keyword):
+        excite.find_learning_rate(
+            model, batches(), step=step, scheduler=build(SGD(model.parameters(), 0.1, momentum=0.9)), **given
+        )
+
+
+def test_present_weights_start_where_they_are() -> None:
     inputs = torch.ones(8, 1)
     estimate = excite.find_learning_rate(
         Own(), [(inputs, 3 * inputs)], half_mse, sgd, weights="present", budget=600, steps=40
@@ -345,3 +452,25 @@ def test_refuses_a_distributed_model() -> None:
             excite.find_learning_rate(wrapped, [], mse_loss)
     finally:
         dist.destroy_process_group()
+
+
+def test_layers_in_bfloat16_and_losses_in_float32_have_the_same_edge() -> None:
+    formats: set[tuple[torch.dtype, bool]] = set()
+
+    def watched(output: Tensor, target: Tensor) -> Tensor:
+        formats.add((output.dtype, torch.is_autocast_enabled("cpu")))
+        return half_mse(output, target)
+
+    def step(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        output = model(batch[0])
+        formats.add((output.dtype, torch.is_autocast_enabled("cpu")))
+        return half_mse(output.float(), batch[1])
+
+    for options in ({"loss_fn": watched}, {"step": step}):
+        found = excite.find_learning_rate(
+            linear(), batches(), optimizer=sgd, budget=400, steps=40, precision="bf16", **options
+        )
+        assert found.interval[0] <= 1.0 <= found.interval[1]
+    assert formats == {(torch.float32, False), (torch.bfloat16, True)}
+    with pytest.raises(InputError, match="GPU"):
+        excite.find_learning_rate(linear(), batches(), half_mse, sgd, precision="tf32")

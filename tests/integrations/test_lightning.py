@@ -84,7 +84,6 @@ def test_the_rate_is_one_over_l_and_the_schedule_keeps_its_shape(tmp_path: Path)
     assert callback.estimate is not None
     first = callback.estimate.learning_rate()
     assert module.rates == pytest.approx([first, first, first / 2, first / 2])
-    assert module.lr == first
     assert callback.trace is not None
     assert len(callback.trace) == 4
     assert len(callback.trace.slopes) > 0
@@ -439,9 +438,18 @@ class WarmUp(Module):
         return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer)]
 
 
-def test_a_rate_found_on_the_way_needs_no_warm_up_and_a_length() -> None:
+class Plateau(Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+
+
+def test_a_rate_found_on_the_way_needs_a_schedule_without_warm_up_and_a_length() -> None:
     with pytest.raises(InputError, match="warm-up"):
         fit(WarmUp(), OnlineRateCallback())
+    with pytest.raises(InputError, match="ReduceLROnPlateau"):
+        fit(Plateau(), OnlineRateCallback())
     with pytest.raises(InputError, match="max_steps"):
         fit(Module(), OnlineRateCallback(), epochs=-1)
 

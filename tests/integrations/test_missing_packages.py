@@ -10,7 +10,6 @@ from excite.integrations import MissingExtraError
 NEEDS = {
     "lightning": ("lightning", "lightning"),
     "transformers": ("transformers", "transformers"),
-    "tensorboard": ("torch.utils.tensorboard", "tensorboard"),
 }
 
 

@@ -1,12 +1,14 @@
 """benchmark() returns what RobustBench returns, rows have the leaderboard's keys, and exported models load back."""
 
 import dataclasses
+import inspect
 import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ from excite.data import Dataset
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import evaluate
 from excite.files import write_json
-from excite.integrations.robustbench import export, leaderboard_row, load_model, model_card, save_model
+from excite.integrations.hub import from_pretrained, model_card, save_model
+from excite.integrations.robustbench import export, leaderboard_row
 from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import OWN
 from excite.runs.assemble import assemble
@@ -70,6 +73,22 @@ def test_the_first_examples_as_robustbench_takes_them(halves: Dataset) -> None:
     assert quiet_benchmark(Halves(), 4, halves, eps=0.0) == (1.0, 1.0)
 
 
+def test_the_arguments_of_robustbench_in_its_order() -> None:
+    """As in its newest release."""
+    assert list(inspect.signature(excite.benchmark).parameters) == [
+        "model", "n_examples", "dataset", "threat_model", "to_disk", "model_name", "data_dir", "corruptions_data_dir",
+        "device", "batch_size", "eps", "log_path", "preprocessing", "aa_state_path",
+    ]  # fmt: skip
+
+
+def test_the_log_and_the_state(halves: Dataset, tmp_path: Path) -> None:
+    log, state = tmp_path / "log.txt", tmp_path / "state.json"
+    for _ in range(2):  # the second time it only reads the state
+        assert quiet_benchmark(Halves(), 4, halves, eps=0.5, log_path=log, aa_state_path=state) == (1.0, 0.0)
+        assert "AutoAttack 0.00%" in log.read_text(encoding="utf-8")
+        assert state.exists()
+
+
 def test_accepts_the_enums_of_robustbench(halves: Dataset) -> None:
     class ThreatModel(Enum):
         L2 = "L2"
@@ -104,16 +123,6 @@ def test_without_autoattack_the_row_has_no_robust_accuracy() -> None:
     assert row["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
 
 
-def test_warnings_have_the_names_of_autoattack(halves: Dataset) -> None:
-    class Probabilities(Halves):
-        def forward(self, images: Tensor) -> Tensor:
-            return super().forward(images).softmax(1)
-
-    with pytest.warns(AttackWarning) as caught:
-        excite.benchmark(Probabilities(), 5, halves, eps=0.5)
-    assert any("Softmax output is given" in str(warning.message) for warning in caught)
-
-
 @pytest.mark.parametrize(
     ("options", "keyword"),
     [
@@ -122,6 +131,9 @@ def test_warnings_have_the_names_of_autoattack(halves: Dataset) -> None:
         ({"eps": 0.1, "to_disk": True}, "model_name"),
         ({"eps": "much"}, "8/255"),
         ({"eps": 0.1, "n_examples": -1}, "n_examples"),
+        ({"eps": 0.1, "device": "warp"}, "device"),
+        ({"eps": 0.1, "preprocessing": "Res256Crop224"}, "preprocessing"),
+        ({"eps": 0.1, "corruptions_data_dir": "here"}, "corruptions_data_dir"),
     ],
 )
 def test_what_is_missing_is_said(halves: Dataset, options: dict[str, object], keyword: str) -> None:
@@ -133,7 +145,7 @@ def test_what_is_missing_is_said(halves: Dataset, options: dict[str, object], ke
 def saved(tmp_path: Path) -> tuple[Path, nn.Module]:
     torch.manual_seed(0)
     model = models.create("lenet5", input_shape=(1, 28, 28), normalize=([0.13], [0.31]), activation="tanh").eval()
-    card = model_card("LeNet-5", "A test.", None, dataset="mnist", folder="here")
+    card = model_card("LeNet-5", "A test.", None, dataset="mnist", load="from_pretrained()")
     shape = (1, 28, 28)
     save_model(tmp_path, model, "lenet5", options={"activation": "tanh"}, num_classes=10, input_shape=shape, card=card)
     return tmp_path, model
@@ -141,7 +153,7 @@ def saved(tmp_path: Path) -> tuple[Path, nn.Module]:
 
 def test_a_saved_model_loads_back_bit_for_bit(saved: tuple[Path, nn.Module]) -> None:
     folder, model = saved
-    again = load_model(folder)
+    again = from_pretrained(folder)
     images = torch.rand(5, 1, 28, 28)
     assert not again.training
     assert torch.equal(again(images), model(images))
@@ -154,12 +166,12 @@ def test_changed_weights_are_refused(saved: tuple[Path, nn.Module]) -> None:
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(CorruptFileError, match="SHA-256"):
-        load_model(saved[0])
+        from_pretrained(saved[0])
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="excite export"):
-        load_model(tmp_path)
+        from_pretrained(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +195,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_an_exported_arm_attacks_to_the_same_verdicts(run: RunFolder, tmp_path: Path) -> None:
     folder = export(run, "baseline", tmp_path / "model")
     parts = assemble(run.experiment, device="cpu")
-    again = excite.evaluate(load_model(folder), parts.test.floats(), parts.test.labels, parts.attacks, seed=0)
+    again = excite.evaluate(from_pretrained(folder), parts.test.floats(), parts.test.labels, parts.attacks, seed=0)
     before = run.arm("baseline").evaluation
     assert before is not None
     for name in ("clean", "PGD"):
@@ -233,8 +245,33 @@ def test_no_row_for_an_attack_without_radius(run: RunFolder, tmp_path: Path, mon
     monkeypatch.setitem(ATTACKS, "blind", lambda: as_attack(lambda _model, x, _y: x))
     copy = with_attacks(run, tmp_path / "run", {"A": {"kind": "blind"}})
     folder = export(copy, "baseline", tmp_path / "model")
-    assert load_model(folder)
+    assert from_pretrained(folder)
     assert not (folder / "model_info").exists()
+
+
+def test_own_images_have_no_row_and_their_path_stays_private(tmp_path: Path) -> None:
+    file, digits = tmp_path / "private" / "digits.npz", excite.data.load("mnist-sample")
+    file.parent.mkdir()
+    parts = {"train": digits.train.subset(160), "test": digits.test.subset(24)}
+    arrays: dict[str, Any] = {f"x_{name}": part.images.numpy() for name, part in parts.items()}
+    arrays |= {f"y_{name}": part.labels.numpy() for name, part in parts.items()}
+    np.savez(file, **arrays)
+    experiment = from_values(
+        {
+            "name": "own",
+            "data": {"name": str(file)},
+            "model": {"name": "lenet5"},
+            "training": {"epochs": 1, "batch_size": 32, "schedule": {"kind": "constant", "rate": 0.2}},
+            "attacks": {"PGD": {"kind": "pgd", "eps": "8/255", "steps": 2}},
+            "arms": ["baseline"],
+        }
+    )
+    Run(tmp_path / "run", experiment, console=Console(quiet=True)).all()
+    folder = export(RunFolder(tmp_path / "run"), "baseline", tmp_path / "model")
+    assert not (folder / "model_info").exists()
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "trained on digits" in card
+    assert "private" not in card
 
 
 def with_attacks(run: RunFolder, folder: Path, attacks: Mapping[str, Mapping[str, object]]) -> RunFolder:
@@ -267,5 +304,5 @@ def test_an_arm_that_was_not_trained_is_refused(run: RunFolder, tmp_path: Path) 
 
 def test_on_the_command_line(run: RunFolder, tmp_path: Path, call: Callable[..., tuple[str, str]]) -> None:
     printed, _ = call("export", run.path, "--arm", "baseline", "--to", "robustbench", "--out", tmp_path / "model")
-    assert f'load_model("{tmp_path / "model"}")' in printed
+    assert f'from_pretrained("{tmp_path / "model"}")' in printed
     assert (tmp_path / "model/model.safetensors").exists()

@@ -102,9 +102,13 @@ def test_a_resumed_run_keeps_its_rates(tmp_path: Path) -> None:
     assert rates == pytest.approx([first * (1 - step / 8) for step in range(8)], abs=1e-9)
 
 
-def test_a_warm_up_is_refused_with_the_cure(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="warm-up"):
-        train(tmp_path, PoETrainerCallback(find=FIND), warmup_steps=4)
+def test_the_peak_of_a_warm_up_is_rescaled(tmp_path: Path) -> None:
+    callback = PoETrainerCallback(2, find=FIND)
+    trainer = train(tmp_path, callback, epochs=2, warmup_steps=4, logging_steps=1)
+    assert callback.estimate is not None
+    rates = [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+    shape = (0, 1 / 4, 1 / 2, 3 / 4, 1, 3 / 4, 1 / 2, 1 / 4)
+    assert rates == pytest.approx([callback.estimate.learning_rate(2) * share for share in shape], abs=1e-9)
 
 
 class Steeper(transformers.Trainer):  # type: ignore[name-defined]

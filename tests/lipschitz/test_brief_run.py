@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from excite.errors import InputError
-from excite.lipschitz.brief_run import BriefRun, Yardstick, converged, train_briefly
+from excite.lipschitz.brief_run import Before, BriefRun, Yardstick, converged, train_briefly
 
 
 def run(rate: float, final: float, initial: float = 2.3) -> BriefRun:
@@ -50,6 +50,24 @@ def test_a_run_needs_nine_tenths_of_the_best_way_down() -> None:
 def test_lower_rates_need_less_and_very_low_rates_only_a_loss_that_has_not_risen() -> None:
     slower = [run(0.3, 1.77), run(0.3, 1.82), run(0.05, 2.3), run(0.05, 2.4)]  # 0.95 · 0.75² − 0.05 = 0.48
     assert converged([run(0.4, 1.3), *slower])[1:] == [True, False, True, False]
+
+
+def test_a_run_from_trained_weights_must_keep_what_they_know() -> None:
+    """All end equally low, but one forgets first; a single bad batch is forgiven."""
+    keeps = BriefRun(0.2, (0.5, *[0.3] * 3, *[0.1] * 12), 16)
+    forgets = BriefRun(0.8, (0.5, *[3.0] * 3, *[0.1] * 12), 16)
+    stumbles = BriefRun(0.4, (0.5, 0.2, 1.0, 0.2, *[0.1] * 12), 16)
+    assert converged([keeps, forgets, stumbles]) == [True, True, True]
+    assert converged([keeps, forgets, stumbles], before=Before(0.5, 0.1)) == [True, False, True]
+
+
+def test_noise_of_batches_before_training_does_not_count_against_low_rates() -> None:
+    """Single batches say little about what trained weights know; the mean loss of many does."""
+    idle = [BriefRun(1e-6, (initial, *[0.5] * 15), 16) for initial in (0.1, 0.3, 0.1)]
+    runs = [*idle, BriefRun(0.1, (0.1, *[0.3] * 3, *[0.1] * 12), 16)]
+    assert converged(runs) == [False, False, False, True]
+    assert converged(runs, before=Before(0.5, 0.4)) == [True, True, True, True]
+    assert converged(idle, before=Before(0.5, 0.4)) == [True, True, True]
 
 
 def test_all_runs_are_measured_from_the_same_initial_loss() -> None:

@@ -13,7 +13,7 @@ from excite.errors import DivergedError, InputError
 from excite.lipschitz import LipschitzEstimate
 from excite.lipschitz.dose_response import DRIFT, DoseResponse
 from excite.lipschitz.edge import find_edge
-from excite.lipschitz.optimizers import largest_stable_rate
+from tests.lipschitz.stability import largest_stable_rate
 
 STEPS = 120
 LossesAt = Callable[[float, int, int], Iterator[float]]
@@ -377,14 +377,15 @@ def test_losses_below_zero_are_losses_too() -> None:
         ([math.nan] * 500, {"budget": 900}, "first loss"),
         ([], {"budget": 900}, "losses"),
         ([2.3] * 30, {"budget": 900}, "steps=30"),
+        ([2.3] * 500, {"budget": 900, "before": [2.3]}, "before"),
         ([2.3] * 500, {"budget": 900, "start": 0.0}, "start"),
         ([2.3] * 500, {"budget": 900, "start": math.inf}, "start"),
         ([2.3] * 500, {"budget": 900, "start": -0.1}, "start"),
     ],
 )
-def test_what_cannot_work_is_refused_with_a_cure(losses: list[float], options: dict[str, float], cure: str) -> None:
+def test_what_cannot_work_is_refused_with_a_cure(losses: list[float], options: dict[str, Any], cure: str) -> None:
     with pytest.raises(InputError, match=cure):
-        find_edge(lambda _rate, _draw, _steps: iter(losses), **options)  # type: ignore[arg-type]
+        find_edge(lambda _rate, _draw, _steps: iter(losses), **options)
 
 
 @pytest.mark.parametrize("given", [0.3, None, [(2.3, 0.9)] * 500, [torch.ones(3)] * 500])

@@ -123,11 +123,9 @@ def test_the_authors_protocol_needs_input_gradients_which_the_papers_ignores(tra
 
 
 def test_too_little_is_named_with_the_cure(trace: Trace) -> None:
-    with pytest.raises(
-        InputError, match=r"holds 20 moments; N=100 needs at least 100\. Record longer or pass n_points=20"
-    ):
+    with pytest.raises(InputError, match="n_points=20"):
         estimate_lipschitz(trace, "epochs", n_points=100)
-    with pytest.raises(InputError, match="local slopes; N=1000 needs 500"):
+    with pytest.raises(InputError, match="N=1000"):
         estimate_lipschitz(trace, "local", n_points=1000)
     with pytest.raises(InputError, match=r'"edge" needs ShortTrainings .* not Trace'):
         estimate_lipschitz(trace, "edge")
@@ -135,7 +133,7 @@ def test_too_little_is_named_with_the_cure(trace: Trace) -> None:
         estimate_lipschitz(None, "local")
     empty = Trace(np.zeros((1, 1)), np.zeros((1, 1)), facts={"gradient": "epoch_mean"})
     for method in FROM_TRACES:
-        with pytest.raises(InputError, match=r"The trace holds (no|0)"):
+        with pytest.raises(InputError, match=r"The trace holds (no|too few)"):
             estimate_lipschitz(empty, method)
 
 

@@ -263,7 +263,7 @@ def test_a_loss_that_is_never_finite_ends() -> None:
 
 def test_a_rate_of_0_has_nowhere_to_climb_from() -> None:
     theta = nn.Parameter(torch.ones(1))
-    with pytest.raises(InputError, match=r"lr of the optimizer's first group, .* is 0\.0"):
+    with pytest.raises(InputError, match=r"lr of the optimizer's first group is 0"):
         OnlineRate(nn.ParameterList([theta]), SGD([theta], lr=0.0), steps=800)
 
 

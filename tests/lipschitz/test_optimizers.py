@@ -3,7 +3,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from excite.lipschitz.optimizers import described, largest_stable_rate
+from excite.lipschitz.optimizers import described
+from tests.lipschitz.stability import largest_stable_rate
 
 New = Callable[[list[torch.Tensor], float], torch.optim.Optimizer]
 

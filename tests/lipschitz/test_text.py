@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import fmin
 from scipy.stats import kstest, weibull_min
 
-from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, Reading, heat_map, secant_maxima
+from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, secant_maxima
 from excite.lipschitz.epochs import PAPER_POINTS, Epochs, secants
 from excite.trace import Trace
 
@@ -42,7 +42,7 @@ def twin(trace: Trace, m: int, n: int, shapes: tuple[float, ...]) -> list[tuple[
 @pytest.mark.parametrize("shapes", [PAPER_SHAPES[:1], pytest.param(PAPER_SHAPES, marks=pytest.mark.slow)])
 def test_every_cell_equals_the_twin(trace: Trace, shapes: tuple[float, ...]) -> None:
     draw = secant_maxima(secants(trace))
-    cells = heat_map(draw, Reading("text"), n_points=PAPER_POINTS, initial_shapes=shapes)
+    cells = Epochs(protocol="text", initial_shapes=shapes).heat_map(draw, PAPER_POINTS)
     assert cells.constants.shape == (5, 5, len(shapes))
     for row, m in enumerate(PAPER_MAXIMA):
         for column, n in enumerate(PAPER_POINTS):

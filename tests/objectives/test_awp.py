@@ -99,6 +99,7 @@ def test_it_goes_on_top_of_an_objective_that_was_added(
         ({"gamma": -1.0}, "gamma"),
         ({"on": "mart"}, "trades"),
         ({"on": "awp"}, "trades"),
+        ({"on": "n_fgsm"}, "trades"),
         ({"on": "pgd_at", "beta": 3.0}, "beta"),
     ],
 )

@@ -20,12 +20,15 @@ from excite.trace import Probe, Recorder, largest_curvature
 
 KINDS: dict[str, dict[str, Any]] = {
     "standard": {},
+    "sam": {"rho": 0.1},
+    "n_fgsm": {"eps": 0.05},
     "pgd_at": {"steps": 2, "random_start": True},
     "trades": {"steps": 2, "beta": 2.0},
     "rst": {"steps": 2, "beta": 2.0, "unlabelled_weight": 0.5},
     "awp": {"steps": 2, "beta": 2.0, "gamma": 0.05},
 }
-ADVERSARIAL = [kind for kind in KINDS if kind != "standard"]
+PERTURBING = [kind for kind in KINDS if kind != "standard"]
+ADVERSARIAL = [kind for kind in PERTURBING if kind != "sam"]
 EPOCHS, STEPS, BATCH, CLASSES = 3, 4, 8, 3
 
 
@@ -47,10 +50,10 @@ def examples(seed: int, count: int = BATCH) -> tuple[Tensor, Tensor]:
 
 
 def by_hand(kind: str, call: Callable[[Tensor], Tensor], x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
-    """The loss at a given x_adv; for AWP `call` has the moved weights."""
-    if kind == "standard":
+    """The loss at a given x_adv; for SAM and AWP `call` has the moved weights."""
+    if kind in ("standard", "sam"):
         return cross_entropy(call(x), y)
-    if kind == "pgd_at":
+    if kind in ("pgd_at", "n_fgsm"):
         return cross_entropy(call(x_adv), y)
     logits = call(x)
     natural, adversarial = log_softmax(logits, 1), log_softmax(call(x_adv), 1)
@@ -67,7 +70,7 @@ def held_loss(
     """The loss as a function of parameters, at the perturbation of the parameters that `model` has now."""
     found: Any = objective.perturb(model, x, y) if kind != "standard" else x
     x_adv = found.x_adv if kind == "awp" else found
-    moved: dict[str, Tensor] = found.weights if kind == "awp" else {}
+    moved: dict[str, Tensor] = {"awp": lambda: found.weights, "sam": lambda: found}.get(kind, dict)()
 
     def loss(parameters: dict[str, Tensor]) -> Tensor:
         values = {name: value + moved[name] if name in moved else value for name, value in parameters.items()}
@@ -80,7 +83,7 @@ def test_every_objective_is_listed() -> None:
     assert set(KINDS) == set(OBJECTIVES)
 
 
-@pytest.mark.parametrize("kind", ADVERSARIAL)
+@pytest.mark.parametrize("kind", PERTURBING)
 @pytest.mark.parametrize("traceable", [True, False])
 def test_perturbing_leaves_no_sign(*, kind: str, traceable: bool) -> None:
     model: nn.Module = dropout_network()
@@ -109,7 +112,7 @@ def test_perturbing_leaves_no_sign(*, kind: str, traceable: bool) -> None:
     assert torch.equal(last.grad, torch.ones_like(last))
     assert all(parameter.grad is None for parameter in model.parameters() if parameter is not last)
     assert len(recorder.trace.slopes) == 0
-    if kind != "awp":
+    if kind not in ("sam", "awp"):
         assert paid == []
 
 

@@ -10,7 +10,7 @@ from excite import attacks, models
 from excite.attacks import fast_inference
 from excite.attacks.auto_pgd import APGD
 from excite.errors import InputError
-from excite.objectives import AWP, PGDAT, RST, Standard, Trades
+from excite.objectives import AWP, NFGSM, PGDAT, RST, Standard, Trades
 from excite.training import descend
 from tests.host_waits import waits_of_the_host
 
@@ -28,7 +28,15 @@ def lenet() -> nn.Module:
 
 @pytest.mark.parametrize(
     "objective",
-    [Standard(), PGDAT(steps=3), PGDAT(steps=3, random_start=True), Trades(steps=3), RST(steps=3), AWP(steps=3)],
+    [
+        Standard(),
+        NFGSM(),
+        PGDAT(steps=3),
+        PGDAT(steps=3, random_start=True),
+        Trades(steps=3),
+        RST(steps=3),
+        AWP(steps=3),
+    ],
 )
 def test_a_training_step_waits_for_nothing(objective: Any) -> None:
     model = lenet()

@@ -77,7 +77,7 @@ def test_stays_in_the_ball_and_is_no_better_than_the_start(
     model = nn.Sequential(nn.Flatten(), linear)
     with torch.no_grad():
         linear.weight.copy_(scale * torch.randn(3, 9, generator=generator))
-    objective = PGDAT(eps, eps * ratio, steps, random_start)
+    objective = PGDAT(eps=eps, step=eps * ratio, steps=steps, random_start=random_start)
     x_adv = objective.perturb(model, x, y, torch.Generator().manual_seed(seed))
     assert distance(x_adv, x, norm="linf").max() <= eps + 1e-7
     assert x_adv.min() >= 0

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report import estimates_table, excitation_facts, excitation_table
-from excite.report.estimates import beside
+from excite.report.estimates import beside, estimates_table, excitation_facts, excitation_table
 from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
@@ -54,7 +53,14 @@ def test_certifies_every_step_below_1_over_l() -> None:
     assert all(epoch["inequality_holds"] for epoch in facts["epochs"])
     assert [epoch["rate_times_L"] for epoch in facts["epochs"]] == pytest.approx([0.4] * 3)
     assert (facts["at_most_1/L"], facts["at_most_2/L"]) == (3, 3)
-    assert "3 of 3 steps are certified" in excitation_table(straight_descent(0.1), ESTIMATE)
+    table = excitation_table(straight_descent(0.1), ESTIMATE)
+    assert "3 of 3 steps are certified" in table
+    assert "whole epoch" not in table
+
+
+def test_says_that_a_step_between_moments_is_a_whole_epoch() -> None:
+    trace = straight_descent(0.1)
+    assert "whole epoch" in excitation_table(replace(trace, steps=10 * trace.steps), ESTIMATE)
 
 
 def test_steps_between_1_and_2_over_l_overshoot() -> None:

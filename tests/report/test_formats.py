@@ -13,7 +13,7 @@ import pytest
 
 from excite.report.formats import LATEX_WIDTH, escape_latex
 from excite.report.rows import tidy
-from excite.report.tables import study_table
+from excite.report.tables import StudyTable
 from excite.runs.folder import RunFolder
 
 DOCS = Path(__file__).parents[2] / "docs" / "tables.md"
@@ -24,12 +24,12 @@ Write = Callable[..., RunFolder]
 @pytest.mark.parametrize("sign", "=+-@")
 def test_no_text_of_a_csv_is_a_formula(sign: str, write_run: Write) -> None:
     run = write_run({"baseline": {}}, changes=[f"name={sign}x"])
-    (row,) = csv.DictReader(io.StringIO(study_table(tidy([run])).csv()))
+    (row,) = csv.DictReader(io.StringIO(StudyTable(tidy([run])).csv()))
     assert row["experiment"] == f"'{sign}x"
 
 
 def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
         assert list(read) == list(row)
         for name, value in row.items():
@@ -38,9 +38,9 @@ def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
 
 
 def test_fields_are_constant_and_documented(write_run: Write, three_seeds: list[RunFolder]) -> None:
-    bare = study_table(tidy([write_run({"baseline": {}})]))
-    diverged = study_table(tidy([write_run({"poe": {"problem": "Training diverged"}})]))
-    tables = [bare, diverged, study_table(tidy(three_seeds))]
+    bare = StudyTable(tidy([write_run({"baseline": {}})]))
+    diverged = StudyTable(tidy([write_run({"poe": {"problem": "Training diverged"}})]))
+    tables = [bare, diverged, StudyTable(tidy(three_seeds))]
     (fields,) = {table.csv().splitlines()[0] for table in tables}
     documented = re.findall(r"`([A-Za-z_]+)`", "".join(re.findall(r"(?m)^\| (`.*?) \|", DOCS.read_text("utf-8"))))
     assert documented == fields.split(",")
@@ -48,7 +48,7 @@ def test_fields_are_constant_and_documented(write_run: Write, three_seeds: list[
 
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_text_table_fits_its_width_and_is_complete(three_seeds: list[RunFolder], width: int) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     assert max(map(len, table.text(width).splitlines())) <= width
     body = table.text(width).split("\n\nAccuracies in %")[0]
     shown = set(body.split())
@@ -58,7 +58,7 @@ def test_text_table_fits_its_width_and_is_complete(three_seeds: list[RunFolder],
 
 
 def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
-    text = study_table(tidy(three_seeds)).latex()
+    text = StudyTable(tidy(three_seeds)).latex()
     assert r"PGD\_20 $\varepsilon$=1/255 \%" in text
     assert r"\textbf{43.00 $\pm$ 2.65}" in text
     assert r"\underline{42.00 $\pm$ 1.00}" in text
@@ -81,7 +81,7 @@ def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
 
 
 def test_latex_moves_common_values_to_the_caption_and_splits_wide_tables(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     text = table.latex()
     assert text.count("resnet8") == 1
     assert text.count(r"\begin{tabular}") > 1
@@ -107,7 +107,7 @@ def has_latex() -> bool:
 
 @pytest.mark.skipif(not has_latex(), reason="no pdflatex with adjustbox: apt install texlive-latex-extra")
 def test_latex_compiles_and_fits_its_page(three_seeds: list[RunFolder], tmp_path: Path) -> None:
-    table = study_table(tidy(three_seeds)).latex()
+    table = StudyTable(tidy(three_seeds)).latex()
     document = rf"\documentclass{{article}}\usepackage{{adjustbox,booktabs}}\begin{{document}}{table}\end{{document}}"
     (tmp_path / "table.tex").write_text(document, encoding="ascii")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "table.tex"]

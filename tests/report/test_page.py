@@ -16,12 +16,10 @@ from excite.evaluation import Evaluation
 from excite.files import write_json
 from excite.lipschitz import ESTIMATORS
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report import write_page
 from excite.report.figures import style
-from excite.report.page import page
+from excite.report.page import page, write_page
 from excite.report.rows import tidy
 from excite.report.verdict import conclude
-from excite.runs.experiment import with_values
 from excite.runs.folder import EXPERIMENT, RunFolder
 from excite.runs.records import StoredEstimate
 from excite.runs.stages.attack import certify
@@ -177,7 +175,7 @@ def test_several_seeds_and_settings_on_one_page(small_run: RunFolder, tmp_path: 
         "b": {"training.batch_size": 16},
     }.items():
         shutil.copytree(small_run.path, tmp_path / folder)
-        write_json(tmp_path / folder / EXPERIMENT, with_values(small_run.experiment, changes).to_json())
+        write_json(tmp_path / folder / EXPERIMENT, small_run.experiment.with_values(changes).to_json())
     runs = [RunFolder(tmp_path / folder) for folder in ("a/seed-0", "a/seed-1", "b")]
     html = page(runs)
     structure(html)

@@ -10,7 +10,7 @@ pytest.importorskip("playwright")
 
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
-from excite.report import write_page
+from excite.report.page import write_page
 from excite.runs.folder import RunFolder
 
 CHROMIUM = shutil.which("chromium")

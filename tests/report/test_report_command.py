@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from excite.cli import cli
 from excite.evaluation import Evaluation
-from excite.report import table
+from excite.report.tables import table
 from excite.runs.folder import RunFolder
 
 WriteRun = Callable[..., RunFolder]

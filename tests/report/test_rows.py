@@ -1,4 +1,4 @@
-"""Rows: one per experiment, arm, seed and set of images; what older versions did not store is unknown."""
+"""Rows: one per experiment, arm and seed; what older versions did not store is unknown."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ import pytest
 
 from excite.evaluation import Evaluation
 from excite.report.page import page
-from excite.report.rows import Row, tidy
-from excite.report.tables import study_table
+from excite.report.rows import Row, images_of, tidy
+from excite.report.tables import StudyTable
+from excite.report.verdict import results
 from excite.runs.folder import RunFolder
 from excite.training import EpochMetrics, append_metrics
 
@@ -22,15 +23,16 @@ def trained(run: RunFolder, rates: list[float]) -> Row:
     return row
 
 
-def test_a_row_per_experiment_arm_seed_and_images(write_run: WriteRun, evaluated: Evaluated) -> None:
+def test_a_row_per_arm_and_seed_and_a_result_per_set_of_images(write_run: WriteRun, evaluated: Evaluated) -> None:
     arms = {"baseline": {"evaluation": evaluated(90, 40)}, "poe": {}}
     rows = tidy([write_run(arms, changes=[f"seed={seed}"]) for seed in range(2)])
-    attack = rows[-1].images
-    assert [(row.name, row.images, row.seed) for row in rows] == [
-        (arm, images, seed) for arm in arms for images in ("clean", attack) for seed in (0, 1)
+    assert [(row.name, row.seed) for row in rows] == [(arm, seed) for arm in arms for seed in (0, 1)]
+    clean, attack = images_of(rows)
+    accuracies = [accuracy and accuracy.value for row in rows for accuracy in map(row.accuracy, (clean, attack))]
+    assert accuracies == [0.9, 0.4, 0.9, 0.4, *[None] * 4]
+    assert [(result.name, result.images) for result in results(rows)] == [
+        (arm, images) for arm in arms for images in (clean, attack)
     ]
-    accuracies = [accuracy.value if (accuracy := row.accuracy()) else None for row in rows]
-    assert accuracies == [0.9, 0.9, 0.4, 0.4, *[None] * 4]
 
 
 def test_row_has_possible_confounders(write_run: WriteRun) -> None:
@@ -63,7 +65,7 @@ def test_table_and_page_show_confounders_and_best_weights(write_run: WriteRun, e
         )
         for seed in range(2)
     ]
-    table = study_table(tidy(runs))
+    table = StudyTable(tidy(runs))
     records = {(record["arm"], record["images"]): record for record in table.records}
     attack = table.records[1]["images"]
     assert records["poe", attack]["best_accuracy"] == pytest.approx(45)
@@ -82,4 +84,4 @@ def test_table_and_page_show_confounders_and_best_weights(write_run: WriteRun, e
 
 
 def test_no_best_column_without_best_weights(write_run: WriteRun, evaluated: Evaluated) -> None:
-    assert "best:" not in study_table(tidy([write_run({"baseline": {"evaluation": evaluated(9, 4)}})])).markdown()
+    assert "best:" not in StudyTable(tidy([write_run({"baseline": {"evaluation": evaluated(9, 4)}})])).markdown()

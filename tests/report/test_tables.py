@@ -1,5 +1,6 @@
 """Tables of one run and of many: their cells, marks, notes and formats."""
 
+import html
 import json
 import math
 import statistics
@@ -16,11 +17,10 @@ from excite.evaluation.comparison import paired_difference
 from excite.evaluation.result import Curve
 from excite.files import write_json
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.report import table
-from excite.report import table as run_table
 from excite.report.page import page
 from excite.report.rows import tidy
-from excite.report.tables import StudyTable, study_table
+from excite.report.tables import StudyTable, table
+from excite.report.tables import table as run_table
 from excite.runs import load
 from excite.runs.folder import ESTIMATE, EVALUATION, EXPERIMENT, OUTCOME, RunFolder
 from excite.runs.records import StoredEstimate
@@ -34,19 +34,19 @@ Evaluated = Callable[..., Evaluation]
 
 
 def cells(table: StudyTable, arm: str) -> dict[str, str]:
-    (number,) = (number for number, one in enumerate(table.arms) if one["clean"].first.name == arm)
+    (number,) = (number for number, one in enumerate(table.arms) if one["clean"].name == arm)
     return {title: column[number].text for title, column in table.columns.items()}
 
 
 def marks(table: StudyTable) -> list[tuple[str, list[str]]]:
     return [
-        (arm["clean"].first.name, [column[number].mark for column in table.columns.values() if column[number].mark])  # type: ignore[misc]
+        (arm["clean"].name, [column[number].mark for column in table.columns.values() if column[number].mark])  # type: ignore[misc]
         for number, arm in enumerate(table.arms)
     ]
 
 
 def test_mean_and_deviation_over_seeds(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     poe = cells(table, "poe")
     assert poe["clean %"] == "91.00 ± 1.00"
     assert poe[f"{ATTACK} %"] == "43.00 ± 2.65"  # 45, 40, 44: squared distances 4 + 9 + 1, over 2
@@ -62,7 +62,7 @@ def test_mean_and_deviation_over_seeds(three_seeds: list[RunFolder]) -> None:
 
 
 def test_shows_the_papers_numbers_and_notes_a_small_twin(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     baseline = cells(table, "baseline")
     assert baseline["paper: clean %"] == "81.55 ± 2.60"
     assert baseline["paper: robust %"] == "24.69 ± 2.30"
@@ -81,7 +81,7 @@ def test_experiments_with_other_attacks_share_a_table(three_seeds: list[RunFolde
     right = np.arange(100) < 50
     attacks = {name: AttackResult("AutoAttack", right, ()) for name in values["attacks"]}
     Evaluation(right, attacks, (), Cost(), examples="same").save(other / "baseline" / EVALUATION)
-    table = study_table(tidy([*three_seeds, RunFolder(other)]))
+    table = StudyTable(tidy([*three_seeds, RunFolder(other)]))
     stated = {
         (record["experiment"], record["images"]): record["paper"]
         for record in table.records
@@ -96,7 +96,7 @@ def test_experiments_with_other_attacks_share_a_table(three_seeds: list[RunFolde
 def test_shows_released_logs_for_table_2(write_run: Write, evaluated: Evaluated) -> None:
     changes = ["name=table-2-trades", "data.name=cifar10", "model.name=wrn-34-10", "training.objective=trades"]
     run = write_run({"baseline": {"evaluation": evaluated(90, 50)}}, changes=changes)
-    assert cells(study_table(tidy([run])), "baseline")["released log: clean / robust %"] == "84.44 / 52.17"
+    assert cells(StudyTable(tidy([run])), "baseline")["released log: clean / robust %"] == "84.44 / 52.17"
 
 
 def test_marks_best_and_second_in_every_experiment(
@@ -106,7 +106,7 @@ def test_marks_best_and_second_in_every_experiment(
         {"baseline": {"evaluation": evaluated(95, 60)}, "poe": {"evaluation": evaluated(95, 50)}},
         changes=["training.batch_size=32"],
     )
-    table = study_table(tidy([*three_seeds, other]))
+    table = StudyTable(tidy([*three_seeds, other]))
     assert marks(table) == [
         ("baseline", []),
         ("poe", ["best"]),
@@ -132,7 +132,7 @@ def test_marks_ties_as_best_and_diverged_arms_not_at_all(write_run: Write, evalu
         )
         for seed in range(2)
     ]
-    table = study_table(tidy(runs))
+    table = StudyTable(tidy(runs))
     assert dict(marks(table)) == {"baseline": ["best"], "poe": ["best"], "largest": [], "grid-2": []}
     assert cells(table, "largest")["seeds"] == "1 of 2 (1 diverged)"
     assert "lenet5 relu, 2/L: Training diverged in epoch 2" in table.warnings
@@ -143,7 +143,7 @@ def test_does_not_mark_a_network_that_guesses(write_run: Write, evaluated: Evalu
     guessing = replace(evaluated(10, 10), chance=0.1)
     found = {"baseline": evaluated(95, 1), "poe": evaluated(95, 2), "largest": guessing}
     run = write_run({name: {"evaluation": evaluation} for name, evaluation in found.items()})
-    records = study_table(tidy([run])).records
+    records = StudyTable(tidy([run])).records
     assert {record["arm"]: record["mark"] for record in records if record["images"] == ATTACK} == {
         "baseline": "second",
         "poe": "best",
@@ -152,7 +152,7 @@ def test_does_not_mark_a_network_that_guesses(write_run: Write, evaluated: Evalu
 
 
 def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     evaluations = [{arm.name: arm.evaluation for arm in run.arms} for run in three_seeds]
     twin = paired_difference([(one["baseline"], one["poe"]) for one in evaluations], ATTACK)  # type: ignore[misc]
     low, high = (100 * bound for bound in twin.interval)
@@ -162,7 +162,7 @@ def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFold
 
 
 def test_one_seed_has_wilsons_interval(write_run: Write, evaluated: Evaluated) -> None:
-    table = study_table(tidy([write_run({"baseline": {"evaluation": evaluated(95, 60)}})]))
+    table = StudyTable(tidy([write_run({"baseline": {"evaluation": evaluated(95, 60)}})]))
     assert cells(table, "baseline")[f"{ATTACK} %"] == "60.00 (50.20–69.06)"
     assert "Wilson" in table.notes[0]
 
@@ -172,7 +172,7 @@ def test_rates_and_constants_that_differ_between_seeds(write_run: Write) -> None
         write_run({"poe": {"rate": rate}}, changes=[f"seed={seed}"], estimate=estimate)
         for seed, (rate, estimate) in enumerate([(0.25, EDGE), (0.2, MAXIMA)])
     ]
-    poe = cells(study_table(tidy(runs)), "poe")
+    poe = cells(StudyTable(tidy(runs)), "poe")
     assert poe["rate η¹"] == "0.225 (0.2–0.25)"
     assert poe["L"] == "4.5 (4–5) ?"
     assert poe["by"] == "edge, epochs (200, 100)"
@@ -191,12 +191,12 @@ def test_arm_with_another_estimator_shows_its_l(write_run: Write) -> None:
     ]
     for run in runs:
         StoredEstimate(MAXIMA, 1.0).save(run.estimate_file("paper"))
-    table = study_table(tidy(runs))
+    table = StudyTable(tidy(runs))
     assert (cells(table, "poe")["L"], cells(table, "poe")["by"]) == ("4", "edge")
     shared = cells(table, "poe@paper")
     assert (shared["L"], shared["by"]) == ("5 ?", "epochs (200, 100), one for all seeds")
     StoredEstimate(replace(MAXIMA, constant=6.0), 1.0).save(runs[1].estimate_file("paper"))
-    assert cells(study_table(tidy(RunFolder(run.path) for run in runs)), "poe@paper")["by"] == "epochs (200, 100)"
+    assert cells(StudyTable(tidy(RunFolder(run.path) for run in runs)), "poe@paper")["by"] == "epochs (200, 100)"
 
 
 def test_setting_column_distinguishes_experiments(write_run: Write) -> None:
@@ -204,7 +204,7 @@ def test_setting_column_distinguishes_experiments(write_run: Write) -> None:
         write_run({"baseline": {}}, changes=["training.momentum=0.9"]),
         write_run({"baseline": {}}, changes=['training.schedule={kind="cosine",rate=0.1,epochs=20}']),
     ]
-    table = study_table(tidy(runs))
+    table = StudyTable(tidy(runs))
     assert [cell.text for cell in table.columns["setting"]] == [
         "training.schedule.kind constant, training.momentum 0.9",
         "training.schedule.kind cosine, training.momentum 0.0, training.schedule.epochs 20",
@@ -213,7 +213,7 @@ def test_setting_column_distinguishes_experiments(write_run: Write) -> None:
 
 def test_marks_doubted_accuracies_with_a_dagger(write_run: Write, evaluated: Evaluated) -> None:
     flagged = replace(evaluated(95, 60), flags=(Flag("masked", "no gradient."),))
-    table = study_table(tidy([write_run({"baseline": {"evaluation": flagged}})]))
+    table = StudyTable(tidy([write_run({"baseline": {"evaluation": flagged}})]))
     assert cells(table, "baseline")[f"{ATTACK} %"].endswith(" †")
     assert not cells(table, "baseline")["clean %"].endswith(" †")
     assert any("masked" in warning for warning in table.warnings)
@@ -221,7 +221,7 @@ def test_marks_doubted_accuracies_with_a_dagger(write_run: Write, evaluated: Eva
 
 
 def test_json_has_unrounded_numbers(three_seeds: list[RunFolder]) -> None:
-    table = study_table(tidy(three_seeds))
+    table = StudyTable(tidy(three_seeds))
     value = json.loads(json.dumps(table.to_json()))
     assert (value["format"], value["verdict"]) == (2, str(table.verdict))
     (row,) = (row for row in value["rows"] if (row["arm"], row["images"]) == ("poe", ATTACK))
@@ -244,14 +244,14 @@ def test_several_radii_give_a_median_with_its_interval_or_its_deviation(
 
     title = f"median minimal ε, {ATTACK}"
     one, two, far = run(20, 0), run(0, 1), run(55, 2)
-    assert cells(study_table(tidy([one])), "baseline")[title] == "1.25/255 (1.01/255 to 1.49/255)"
+    assert cells(StudyTable(tidy([one])), "baseline")[title] == "1.25/255 (1.01/255 to 1.49/255)"
     assert "1.25/255 (1.01/255 to 1.49/255)" in " ".join(run_table(one).split())
-    together = study_table(tidy([one, two]))
+    together = StudyTable(tidy([one, two]))
     assert cells(together, "baseline")[title] == "1.21/255 ± 0.06/255"
     (record,) = (record for record in together.records if record["images"] == ATTACK)
     assert record["median_eps"] == pytest.approx((1.25 + 7 / 6) / 2 / 255)
     assert record["median_eps_deviation"] == pytest.approx((1.25 - 7 / 6) / math.sqrt(2) / 255)
-    assert cells(study_table(tidy([one, far])), "baseline")[title] == "> 2/255 at 1 of 2 seeds"
+    assert cells(StudyTable(tidy([one, far])), "baseline")[title] == "> 2/255 at 1 of 2 seeds"
     assert "1.25/255 (1.01/255 to 1.49/255)" in page([one])
 
 
@@ -309,9 +309,16 @@ def test_warning_about_the_best_weights_spares_the_last_ones(results: RunFolder)
     evaluation(70, doubt).save(results.arm("baseline").of("best").evaluation_file)
     evaluation(70, ()).save(results.arm("poe").of("best").evaluation_file)
     run = RunFolder(results.path)
-    study = study_table(tidy([run]))
+    study = StudyTable(tidy([run]))
     doubted = {arm: {title for title, text in cells(study, arm).items() if "†" in text} for arm in ("baseline", "poe")}
     attacks = list(run.experiment.attacks)
     assert doubted == {"baseline": {f"best: {on} %" for on in attacks}, "poe": {f"{on} %" for on in attacks}}
     (warning,) = (note for note in study.warnings if "masked" in note)
     assert "baseline, best weights" in warning
+
+
+def test_a_notebook_shows_the_table_and_its_verdict(three_seeds: list[RunFolder]) -> None:
+    table = StudyTable(tidy(three_seeds))
+    shown = table._repr_html_()
+    assert shown.count("<tr>") == 1 + len(table.arms)
+    assert html.escape(str(table.verdict)) in shown

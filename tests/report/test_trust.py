@@ -7,7 +7,7 @@ import pytest
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.estimates import doubted, doubted_together, estimates_table, trust, trust_in
 from excite.report.rows import tidy
-from excite.report.tables import study_table, table
+from excite.report.tables import StudyTable, table
 from excite.runs.folder import RunFolder
 from tests.report.test_verdict import DIVERGED, EDGE, arms, dead, evaluation
 
@@ -34,7 +34,7 @@ def test_many_failures_at_2_over_l_contradict_it(write_run: WriteRun, lost: int,
     ]
     doubts = doubted_together(runs)
     assert list(doubts) == ["L"] * told
-    study = study_table(tidy(runs))
+    study = StudyTable(tidy(runs))
     for reason in doubts.values():
         assert f"{lost} of {of}" in reason
         assert any(reason in warning for warning in study.warnings)

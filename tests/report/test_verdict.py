@@ -83,7 +83,9 @@ def test_arms_with_opposite_effects_leave_the_tone_unclear(write_run: WriteRun) 
 def test_evidence_has_accuracies_difference_and_interval(write_run: WriteRun) -> None:
     run = write_run(arms(40, 60, largest=DIVERGED))
     found = verdict(run)
-    low, high = compare_arms(tidy([run]))[0].interval
+    difference = compare_arms(tidy([run]))[0].difference
+    assert difference
+    low, high = difference.interval
     assert 0.1 < low < 0.2 < high < 0.3
     for part in (ATTACK, "40.0%", "60.0%", "+20.0 points", f"{points(low)} to {points(high)}"):
         assert part in found.evidence

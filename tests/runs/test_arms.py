@@ -7,7 +7,7 @@ import pytest
 from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import OWN, arm_named, arm_names, in_order
-from excite.runs.folder import RunFolder, batch_size, first_rate
+from excite.runs.folder import RunFolder
 from excite.runs.records import StoredEstimate
 
 
@@ -68,8 +68,8 @@ def test_rates_and_batches_of_arms_and_controls(
     for estimator in (OWN, "stated"):
         StoredEstimate(estimate, seconds=1.0).save(run.estimate_file(estimator))
     assert arm.name == folder
-    assert first_rate(run, arm, 0.1) == pytest.approx(rate)
-    assert batch_size(run, arm, 0.1, 1000) == batch
+    assert run.first_rate(arm, 0.1) == pytest.approx(rate)
+    assert run.batch_size(arm, 0.1, 1000) == batch
     assert arm.control is (name.startswith(("placebo", "batch")))
 
 

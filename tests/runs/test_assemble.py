@@ -7,11 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from excite.console import Console
 from excite.data.batches import Mixture, epoch_batches
 from excite.errors import InputError
+from excite.integrations.robustbench import benchmark
 from excite.objectives import AWP, PGDAT, RST, Objective, Standard, Trades
 from excite.runs import load
 from excite.runs.assemble import assemble, check_settings, look_up
+from excite.runs.procedure import Run
 
 SMALL = ["data.train_examples=256", "data.test_examples=50", "training.batch_size=64"]
 
@@ -87,9 +90,17 @@ def test_an_objective_that_cannot_be_built_is_refused(asked: str, cure: str) -> 
         look_up(load("mnist-sample", overrides=[f"training.objective={asked}"]))
 
 
-def test_an_unusable_device_is_named() -> None:
+@pytest.mark.parametrize("device", ["warp", "cuda", "cuda:3", "cuda:99"])
+def test_an_unusable_device_is_named(device: str, tmp_path: Path) -> None:
+    if torch.cuda.is_available() and device in ("cuda", f"cuda:{torch.cuda.device_count() - 1}"):
+        pytest.skip("this machine has it")
     with pytest.raises(InputError, match="--device"):
-        assemble(load("mnist-sample"), device="warp")
+        assemble(load("mnist-sample"), device=device)
+    with pytest.raises(InputError, match=device):
+        Run(tmp_path / "run", load("mnist-sample"), console=Console(quiet=True), device=device)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=device):
+        benchmark(torch.nn.Linear(2, 2), 4, "mnist-sample", eps=0.1, device=device)
 
 
 def test_a_data_set_is_loaded_once_until_its_file_changes(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from excite.report.rows import PUBLISHED
 from excite.runs import Experiment, catalogue, load
 from excite.runs.assemble import look_up
 from excite.runs.costs import count_work, flops
-from excite.runs.experiment import check_estimators
 from excite.runs.stages.teach import unlabelled_source
 from excite.sweeps import combinations
 
@@ -166,7 +165,7 @@ def test_an_adversarial_row_trains_as_the_appendix_says(name: str) -> None:
 @pytest.mark.parametrize("name", catalogue())
 def test_every_way_to_estimate_l_fits_what_is_recorded(name: str) -> None:
     for choice in ([], *([f"lipschitz={preset}"] for preset in load(name).estimators)):
-        check_estimators(load(name, overrides=choice), ("poe", "largest"))
+        load(name, overrides=choice).check_estimators(("poe", "largest"))
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 from excite.errors import InputError
 from excite.files import write_json
+from excite.report.rows import by_seed
 from excite.runs import load
-from excite.runs.collection import by_seed, collect
-from excite.runs.folder import EXPERIMENT, OUTCOME, RunFolder
+from excite.runs.folder import EXPERIMENT, OUTCOME, RunFolder, collect
 
 
 def leave_run(folder: Path, *changes: str) -> None:
@@ -20,8 +20,8 @@ def test_runs_that_differ_in_their_seed_alone_belong_together(tmp_path: Path) ->
     leave_run(tmp_path / "a/seed-0", "seed=0", 'arms=["baseline"]')  # which arms were asked for makes no difference
     leave_run(tmp_path / "b", "seed=0", "training.batch_size=8")
     groups = by_seed(collect([tmp_path / "b", tmp_path / "a", tmp_path]))
-    assert [group.seeds for group in groups] == [(0,), (0, 1)]
-    assert [group.experiment.training.batch_size for group in groups] == [8, 64]
+    assert [[run.experiment.seed for run in group] for group in groups] == [[0], [0, 1]]
+    assert [group[0].experiment.training.batch_size for group in groups] == [8, 64]
 
 
 def test_one_experiment_at_one_seed_does_not_count_twice(tmp_path: Path) -> None:

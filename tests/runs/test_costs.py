@@ -14,7 +14,7 @@ from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import costs as costs_module
 from excite.runs import load
 from excite.runs.costs import Workload, costs, count_work, flops, in_bytes, kept_bytes, peak_memory
-from excite.runs.experiment import Model, estimator_of
+from excite.runs.experiment import Model
 
 SMALL = [
     *("data.train_examples=100", "data.test_examples=10", "training.epochs=4", "training.batch_size=30"),
@@ -95,7 +95,7 @@ def test_every_setting_counts() -> None:
     trades = work('training.objective={kind="trades", steps=2}')
     assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
     search = work('arms=["baseline", "grid:5"]')
-    budget = estimator_of(load("mnist-sample", overrides=SMALL)).most_steps(4 * 4) * 30 * 3
+    budget = load("mnist-sample", overrides=SMALL).estimator_of().most_steps(4 * 4) * 30 * 3
     assert search.estimating == budget + 4 * 100 * 3 + 5 * 10 * (1 + attack)
 
 
@@ -218,3 +218,11 @@ def test_parts_of_a_batch_need_less_memory() -> None:
     )
     assert (whole, parts, trades) == (1000 * per_image, 100 * per_image, 2000 * per_image)
     assert [in_bytes(size) for size in (2.8e6, 652.9e6, 38.7e9)] == ["3 MB", "653 MB", "39 GB"]
+
+
+def test_figure_4s_largest_batch_fits_a_gpu_of_24_gb_in_parts() -> None:
+    largest = ["model.name=resnet50", "training.batch_size=10_000"]
+    whole, *parts = (peak_memory(load("figure-4", overrides=[*largest, f"training.accumulate={n}"])) for n in (1, 2, 4))
+    assert whole > 24e9
+    assert parts[0] < 24e9
+    assert 1.65 * parts[1] < 24e9  # ResNet-8 needed 1.65 times its prediction

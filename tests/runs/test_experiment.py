@@ -10,18 +10,8 @@ from excite.errors import InputError
 from excite.lipschitz import ESTIMATORS
 from excite.runs import catalogue, load
 from excite.runs.assemble import assemble
-from excite.runs.collection import begin_study
-from excite.runs.experiment import (
-    check_estimators,
-    differences,
-    estimator_of,
-    every_name,
-    from_recorded,
-    from_values,
-    options_of,
-    own_name,
-)
-from excite.runs.folder import RunFolder
+from excite.runs.experiment import differences, from_recorded, from_values
+from excite.runs.folder import RunFolder, begin_study
 from excite.runs.procedure import Run
 
 
@@ -53,6 +43,7 @@ def test_overrides_change_single_keys() -> None:
         ("training.momentum=-1", "training.momentum"),
         ("decides=PGD", "margin PGD"),
         ("seed=1.5", "seed"),
+        ("training.precision=fp16", "training.precision.*float32, tf32, bf16"),
         ("training.epochs.more=1", "table"),
         ("training.epochs", "key=value"),
     ],
@@ -136,18 +127,18 @@ def test_a_better_sentence_is_no_other_experiment(tiny: Path, tmp_path: Path) ->
 def test_a_preset_takes_the_place_of_the_experiments_own(tiny: Path) -> None:
     experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=authors"])
     assert experiment.lipschitz == {"method": "epochs", "protocol": "authors", "n_points": 2}
-    assert estimator_of(experiment, "stated")(None).constant == 4
-    assert options_of(experiment, "local") == {"method": "local"}
+    assert experiment.estimator_of("stated")(None).constant == 4
+    assert experiment.options_of("local") == {"method": "local"}
     assert load(str(tiny), overrides=["lipschitz=local"]).lipschitz == {"method": "local"}
 
 
 def test_comparing_shows_the_presets_too(tiny: Path) -> None:
     measuring = [name for name, kind in ESTIMATORS.items() if kind.needs != "nothing"]
-    assert set(every_name(load(str(tiny)))) == set(measuring)
+    assert set(load(str(tiny)).every_estimator().values()) == set(measuring)
     experiment = load(str(tiny), overrides=[*PRESETS, "lipschitz=fitted"])
-    assert own_name(experiment) == "fitted"
-    assert every_name(experiment)[:4] == ["fitted", "authors", "stated", "shared"]
-    assert set(every_name(experiment)[4:]) == set(measuring)
+    assert experiment.own_name == "fitted"
+    assert list(experiment.every_estimator().values())[:4] == ["fitted", "authors", "stated", "shared"]
+    assert set(list(experiment.every_estimator().values())[4:]) == set(measuring)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +161,8 @@ def test_what_cannot_be_estimated_is_refused_before_anything_trains(tiny: Path, 
     with pytest.raises(InputError, match=message):
         Run(folder, load(str(tiny), overrides=[override]), console=Console())
     assert not folder.exists()
-    check_estimators(
-        load(str(tiny), overrides=['lipschitz={method="epochs",n_points=20}', 'arms=["baseline"]']), ("baseline",)
+    load(str(tiny), overrides=['lipschitz={method="epochs",n_points=20}', 'arms=["baseline"]']).check_estimators(
+        ("baseline",)
     )
 
 
@@ -201,3 +192,14 @@ def test_one_l_for_a_study(tiny: Path, tmp_path: Path) -> None:
     assert second.constant == runs[0].estimate().constant
     assert "seed-0" in second.basis
     assert not RunFolder(tmp_path / "seed-1").arm("baseline").trained  # nothing was trained for it there
+
+
+def test_the_title_of_an_attack_has_its_largest_radius_and_a_norm_other_than_the_usual_one() -> None:
+    experiment = load("mnist-sample").with_values(
+        {
+            "attacks.curve": {"kind": "pgd", "eps": [0.1, 0.3]},
+            "attacks.sparse": {"kind": "fmn", "eps": 12, "norm": "l1"},
+        }
+    )
+    titles = [experiment.attack_title(name) for name in ("curve", "sparse", "clean")]
+    assert titles == ["curve, ε = 0.3", "sparse, L1 ε = 12", "clean"]

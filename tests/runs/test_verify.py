@@ -89,3 +89,10 @@ def test_a_certificate_that_does_not_follow_from_the_trace(run: RunFolder) -> No
     change(run.arm("poe").certificate_file, "certified", to=lambda count: count + 1)
     (problem,) = verify(run.path).problems
     assert "trace" in problem
+
+
+def test_a_certificate_of_an_earlier_version_lacks_facts_that_this_one_computes() -> None:
+    results = Path(__file__).parents[2] / "results" / "batch-size-in-expectation"
+    found = verify(results / "figure-4-small" / "batch_size-32,seed-0")
+    assert found.files
+    assert not found.problems

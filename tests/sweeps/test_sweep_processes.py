@@ -271,7 +271,7 @@ def test_a_sweep_leaves_the_l_that_figure_2_marks(
     cli(["figure", "figure-2", "sweep", "--out", "drawn"], standalone_mode=False)
     drawing = (tmp_path / "drawn/figure-2.svg").read_text(encoding="utf-8")
     assert "1/L" in drawing
-    assert "edge, 2/L" in drawing
+    assert ">2/L<" in drawing
 
 
 def test_a_cluster_that_is_not_there(tiny: Path, call: Call) -> None:

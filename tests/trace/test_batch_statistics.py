@@ -1,5 +1,6 @@
 """Batch statistics are those of the drawn examples, and unbiased for the loss of all examples."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from excite.errors import InputError
 from excite.trace import Recorder
 from excite.trace.batch_statistics import BatchNoise
 from excite.trace.moments import Vectors, Whole
+from excite.trace.probe import Probe
 
 CURVATURES = torch.tensor([3.0, 1.0, 0.5], dtype=torch.float64)
 EXAMPLES = torch.randn(40, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -88,17 +90,9 @@ def test_they_are_unbiased() -> None:
 
     parameters: list[Tensor] = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1)
+    make_probe = partial(Probe, loss=mean_loss)
     noise = BatchNoise(
-        model,
-        parameters,
-        Whole(parameters),
-        optimizer,
-        draw,
-        batch_size=5,
-        loss=mean_loss,
-        objective=None,
-        seed=0,
-        folder=None,
+        model, parameters, Whole(parameters), optimizer, draw, make_probe=make_probe, batch_size=5, seed=0, folder=None
     )
     path, way = Vectors("parameters"), torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     for moment in range(n):
@@ -121,7 +115,7 @@ def test_they_are_unbiased() -> None:
         (torch.optim.Adam, 20, "SGD"),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5), 20, "dampening"),
         (lambda p: torch.optim.SGD(p, lr=0.1, maximize=True), 20, "maximize"),
-        (lambda p: torch.optim.SGD(p, lr=0.1), 1, "2 examples"),
+        (lambda p: torch.optim.SGD(p, lr=0.1), 1, "at least 2"),
     ],
 )
 def test_refuses_what_it_cannot_measure(optimizer: Any, examples: int, keyword: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from excite.errors import InputError
 from excite.trace import Recorder
 from excite.trace.recorder import held_by
-from excite.trace.slopes import BackwardPasses, at_parameters, other_gradient
+from excite.trace.slopes import BackwardPasses, other_gradient, replaced
 
 EXPECTED = torch.tensor([3.0, 4.0, 0.0])
 
@@ -90,6 +90,25 @@ def test_copies_gradients_that_the_step_overwrites(by_closure: bool) -> None:
     assert norms[True] == pytest.approx(norms[False], rel=1e-5)
 
 
+def test_reads_unscaled_gradients_of_fused_optimizers() -> None:
+    """A GradScaler lets a fused optimizer divide the gradients by its scale during the step."""
+    norms = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu")
+        recorder = Recorder(model, optimizer, slopes_per_epoch=0)
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.eye(3)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        recorder.record()
+        norms.append(recorder.trace.gradient_norms)
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
 def test_hooks_do_not_leak_parameters() -> None:
     model = nn.Linear(3, 2)
     passes = BackwardPasses(list(model.parameters()))
@@ -109,7 +128,7 @@ def test_restores_parameters_after_an_error() -> None:
     zeros = [torch.zeros_like(parameter) for parameter in parameters]
 
     def stumble() -> None:
-        with at_parameters(parameters, zeros):
+        with replaced(parameters, "data", zeros):
             assert not any(parameter.any() for parameter in parameters)
             raise RuntimeError("inside")
 

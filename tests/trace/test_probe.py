@@ -170,7 +170,7 @@ def test_non_finite_loss_gives_nan_and_linear_loss_gives_zero() -> None:
 
 
 def test_refuses_mismatched_examples_and_targets() -> None:
-    with pytest.raises(InputError, match="batch_size"):
+    with pytest.raises(InputError, match="target"):
         Probe(torch.zeros(3, 2), torch.zeros(4))
 
 

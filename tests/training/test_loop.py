@@ -173,6 +173,16 @@ def test_the_recorder_changes_nothing_and_resumes_with_the_run(
         assert np.array_equal(getattr(trace, field.name), getattr(resumed_trace, field.name)), field.name
 
 
+def test_the_recorder_sees_that_the_first_step_is_in_bfloat16(digits: data.Split) -> None:
+    model = models.create("lenet5", input_shape=(1, 28, 28))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    recorder = Recorder(model, optimizer)
+    options: dict[str, Any] = {"epochs": 1, "batch_size": 64, "precision": "bf16", "recorder": recorder}
+    train(model, digits, standard_loss, optimizer, constant(0.1), **options)
+    assert len(recorder.trace.slopes)
+    assert not recorder.problems
+
+
 def test_a_signal_while_the_last_epoch_is_measured_stops_whoever_trains(train_lenet: Train) -> None:
     def measured(_: nn.Module) -> dict[str, float]:
         os.kill(os.getpid(), signal.SIGINT)

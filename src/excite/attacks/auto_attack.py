@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from excite.attacks.auto_pgd import APGD, MOST_TARGETS, seeded_torch
+from excite.attacks.auto_pgd import APGD
 from excite.attacks.fast_model import fast_inference
 from excite.attacks.protocol import (
     Attack,
@@ -26,11 +26,12 @@ from excite.attacks.protocol import (
 )
 from excite.errors import InputError
 from excite.quantities import MODULE, check_kind, check_whole
+from excite.randomness import drawing_from
 from excite.registry import lookup
 
 IMAGE_DIMENSIONS = 4
 SMALLEST_TILED = 5  # pixels
-PACKAGE_NORMS: dict[Norm, str] = {"linf": "Linf", "l2": "L2"}
+FAB_TARGETS = 9
 Forward = Callable[[Tensor], Tensor]
 
 
@@ -39,16 +40,19 @@ class Packaged(Attack):
 
     eps: float
     norm: Norm
+    restarts: int
     seed: int
 
     @abc.abstractmethod
-    def prepared(self, model: Forward, classes: int) -> Any:
+    def prepared(self, model: Forward, classes: int, **common: Any) -> Any:
         """The package's attack object; `model` takes and returns float32, as the package does."""
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None = None) -> Tensor:
         check_inputs(x, y)
         if not self.takes(x):
-            raise InputError(f"{self} needs images of shape (N, C, H, W), for L2 at least 5 × 5; got {tuple(x.shape)}.")
+            raise InputError(
+                f"{self} needs images of shape (N, C, H, W), for L2 and L1 at least 5 × 5; got {tuple(x.shape)}."
+            )
         if len(x) == 0 or self.eps == 0:
             return x.clone()
         fast = fast_inference(model)
@@ -57,11 +61,15 @@ class Packaged(Attack):
             logits: Tensor = fast(images.to(x.dtype))
             return logits.float()
 
-        with seeded_torch(self.seed, x), torch.no_grad(), fast.in_eval_mode():
+        with drawing_from(self.seed, x.device), torch.no_grad(), fast.at_work(x.device):
             logits = fast(x[:1])
             check_labels(y, logits)
-            moved: Tensor = self.prepared(forward, logits.shape[1]).perturb(x.float(), y)
-        return moved if x.dtype == torch.float32 else project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
+            common = {"eps": self.eps, "n_restarts": self.restarts, "seed": self.seed}
+            attack = self.prepared(forward, logits.shape[1], norm=self.norm.capitalize(), **common)
+            moved: Tensor = attack.perturb(x.float(), y)
+        if x.dtype == torch.float32 and self.norm != "l1":  # in L1, rounding errors of many pixels add up
+            return moved
+        return project(moved.to(x.dtype), x, eps=self.eps, norm=self.norm)
 
     def takes(self, x: Tensor) -> bool:
         return x.dim() == IMAGE_DIMENSIONS
@@ -86,22 +94,13 @@ class Square(Packaged):
         return self.restarts * self.queries
 
     def takes(self, x: Tensor) -> bool:
-        """In an L2 ball the package divides images into tiles, so very small images are refused."""
+        """In L2 and L1 balls the package divides images into tiles, so very small images are refused."""
         return super().takes(x) and (self.norm == "linf" or min(x.shape[2:]) >= SMALLEST_TILED)
 
-    def prepared(self, model: Forward, classes: int) -> Any:  # noqa: ARG002
+    def prepared(self, model: Forward, classes: int, **common: Any) -> Any:  # noqa: ARG002
         from pyautoattack.square import SquareAttack
 
-        return SquareAttack(
-            model,
-            norm=PACKAGE_NORMS[self.norm],
-            eps=self.eps,
-            n_restarts=self.restarts,
-            n_queries=self.queries,
-            seed=self.seed,
-            p_init=0.8,
-            resc_schedule=False,
-        )
+        return SquareAttack(model, **common, n_queries=self.queries, p_init=0.8, resc_schedule=False)
 
     def __str__(self) -> str:
         return f"SQUARE, {in_words(self.eps, self.norm)}"
@@ -122,22 +121,14 @@ class FAB(Packaged):
         check_options(self.eps, self.norm, seed=self.seed, restarts=self.restarts, iterations=self.iterations)
 
     def passes(self, classes: int) -> float:
-        per_iteration = 2 + classes if self.variant == "fab" else 3 * min(MOST_TARGETS, classes - 1)
+        per_iteration = 2 + classes if self.variant == "fab" else 3 * min(FAB_TARGETS, classes - 1)
         return self.restarts * self.iterations * per_iteration
 
-    def prepared(self, model: Forward, classes: int) -> Any:
+    def prepared(self, model: Forward, classes: int, **common: Any) -> Any:
         from pyautoattack.fab_pt import FABAttack_PT
 
-        return FABAttack_PT(
-            model,
-            norm=PACKAGE_NORMS[self.norm],
-            eps=self.eps,
-            n_restarts=self.restarts,
-            n_iter=self.iterations,
-            seed=self.seed,
-            targeted=self.variant == "fab-t",
-            n_target_classes=min(MOST_TARGETS, classes - 1),
-        )
+        targeted, n_targets = self.variant == "fab-t", min(FAB_TARGETS, classes - 1)
+        return FABAttack_PT(model, **common, n_iter=self.iterations, targeted=targeted, n_target_classes=n_targets)
 
     def __str__(self) -> str:
         return f"{self.variant.upper()}, {in_words(self.eps, self.norm)}"
@@ -195,6 +186,8 @@ class AutoAttack(Cascade):
         stages = []
         for member, settings in chosen:
             effort = {"queries": self.queries} if member == "square" else {"iterations": self.iterations}
+            if self.norm == "l1" and self.members is None and (self.version, member) == ("standard", "apgd-ce"):
+                effort["restarts"] = 5
             make = lookup("AutoAttack member", MEMBERS, member)
             stages.append((member, make(eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings)))
         return stages

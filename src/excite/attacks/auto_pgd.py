@@ -1,10 +1,9 @@
 """Auto-PGD (Croce & Hein 2020): PGD with momentum, whose step is halved for examples whose loss stalls."""
 
-import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -26,20 +25,13 @@ from excite.attacks.protocol import (
     project,
     right_answers,
 )
+from excite.randomness import drawing_from
 
 Variant = Literal["apgd-ce", "apgd-dlr", "apgd-t"]
 
-MOST_TARGETS = 9
+MOST_TARGETS: dict[Norm, int] = {"linf": 9, "l2": 9, "l1": 5}
 MOMENTUM = 0.25
 ENOUGH_RISES = 0.75  # ρ in the paper: the share of steps on which the loss must have risen since the last checkpoint
-
-
-@contextlib.contextmanager
-def seeded_torch(seed: int, x: Tensor) -> Iterator[None]:
-    """Seed torch's global generators inside, and restore their state afterwards."""
-    with torch.random.fork_rng([x.device] if x.is_cuda else []):
-        torch.manual_seed(seed)
-        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +41,9 @@ class APGD(Attack):
     Every run starts at a new random point, with the examples that withstood the runs before. Examples leave the batch
     when they are misclassified; that does not affect the others, whose paths depend on their own losses alone. With
     averaged gradients no example leaves, because one wrong answer of a random model means little.
+
+    In an L1 ball (Croce & Hein 2021) every run passes through balls of radius 3 ε and 2 ε first, without looking for
+    misclassified images there, and its steps change few pixels.
     """
 
     variant: Variant
@@ -68,7 +63,7 @@ class APGD(Attack):
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        generator: torch.Generator | None,  # noqa: ARG002
+        generator: torch.Generator | None = None,  # noqa: ARG002
         start: Tensor | None = None,
     ) -> Tensor:
         """Misclassified images where the attack succeeds, else those with the largest loss.
@@ -82,7 +77,7 @@ class APGD(Attack):
         if start is not None:
             start = project(start, x, eps=self.eps, norm=self.norm)
         fast = fast_inference(model)
-        with seeded_torch(self.seed, x), torch.no_grad():
+        with drawing_from(self.seed, x.device), torch.no_grad():
             logits = fast(x)
             check_labels(y, logits)
             standing = right_answers(logits, y).nonzero().squeeze(1)
@@ -90,9 +85,13 @@ class APGD(Attack):
             for objective, aim in self._runs(y, logits):
                 if len(standing) == 0:
                     break
-                begin = self._random_start(x[standing]) if start is None else start[standing]
-                climbers = _Climbers(begin, x[standing], y[standing], aim[standing], step=2 * self.eps)
-                images, fooled, losses = self._climb(fast, climbers, objective)
+                point = self._random_start(x[standing]) if start is None else start[standing]
+                for eps, iterations in self._balls:
+                    kind = _SparseClimbers if self.norm == "l1" else _Climbers
+                    climbers = kind(point, x[standing], y[standing], aim[standing], eps=eps, norm=self.norm)
+                    leave = eps == self.eps and self.gradients_averaged == 1
+                    images, fooled, losses = self._climb(fast, climbers, objective, iterations, leave=leave)
+                    point = climbers.best_point
                 better = fooled | (losses > highest[standing])
                 x_adv[standing[better]] = images[better]
                 highest[standing[better]] = losses[better].to(highest)
@@ -102,7 +101,7 @@ class APGD(Attack):
     go_on = __call__
 
     def passes(self, classes: int) -> float:
-        runs = self.restarts * (min(MOST_TARGETS, classes - 1) if self.variant == "apgd-t" else 1)
+        runs = self.restarts * (min(MOST_TARGETS[self.norm], classes - 1) if self.variant == "apgd-t" else 1)
         return runs * self.gradients_averaged * (2 * self.iterations + 1)
 
     def _runs(self, y: Tensor, logits: Tensor) -> list[tuple["Objective", Tensor]]:
@@ -111,7 +110,7 @@ class APGD(Attack):
         if self.variant == "apgd-ce":
             return [(cross_entropy, y)] * self.restarts
         if self.variant == "apgd-t" and classes >= 4:
-            likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS + 1]
+            likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS[self.norm] + 1]
             aims = [torch.stack([y, target], 1) for target in likeliest.unbind(1)]
             return [(targeted_dlr, aim) for aim in aims for _ in range(self.restarts)]
         if classes < 3:
@@ -121,8 +120,18 @@ class APGD(Attack):
             _warn("apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place.")
         return [(dlr, y)] * self.restarts
 
+    @property
+    def _balls(self) -> list[tuple[float, int]]:
+        """The radius and the iterations of each part of a run."""
+        if self.norm != "l1":
+            return [(self.eps, self.iterations)]
+        part = math.ceil(0.3 * self.iterations)
+        return [(3 * self.eps, part), (2 * self.eps, part), (self.eps, max(0, self.iterations - 2 * part))]
+
     def _random_start(self, x: Tensor) -> Tensor:
-        """A random point, as far from `x` as the ball allows."""
+        """A random point, as far from `x` as the first ball allows."""
+        if self.norm == "l1":
+            return project(x + torch.randn(x.shape).to(x), x, eps=self._balls[0][0], norm=self.norm)
         if self.norm == "linf":
             delta = torch.rand(x.shape).to(x) * 2 - 1
             delta = delta / per_image(delta.flatten(1).abs().amax(1), x)
@@ -131,18 +140,20 @@ class APGD(Attack):
             delta = delta / length(delta)
         return project(x + self.eps * delta, x, eps=self.eps, norm=self.norm)
 
-    def _climb(self, model: FastModel, climbers: "_Climbers", objective: "Objective") -> tuple[Tensor, Tensor, Tensor]:
-        """One run: each example's last misclassified point or else its best, whether it was fooled, its best loss."""
+    def _climb(
+        self, model: FastModel, climbers: "_Climbers", objective: "Objective", iterations: int, *, leave: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Each example's last misclassified point or else its best, whether it was fooled, its best loss."""
         images, losses = climbers.point.clone(), climbers.best_loss.clone()
         fooled = torch.zeros_like(climbers.y, dtype=torch.bool)
-        last_check, checks = 0, checkpoints(self.iterations)
-        for i in range(self.iterations + 1):
+        last_check, checks = 0, climbers.checkpoints(iterations)
+        for i in range(iterations + 1):
             if i > 0:
-                climbers.move(self.eps, self.norm, momentum=MOMENTUM if i > 1 else 0.0)
-            logits, loss, gradient = self._look(model, climbers, objective, last=i == self.iterations)
-            if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient)):
-                _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
+                climbers.move(momentum=MOMENTUM if i > 1 else 0.0)
+            logits, loss, gradient = self._look(model, climbers, objective, last=i == iterations)
             wrong, number = ~right_answers(logits, climbers.y), climbers.number
+            if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient, wrong)):
+                _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
             # torch.where instead of an index: with an index, the host waits for the device to count the entries.
             images[number] = torch.where(per_image(wrong, images), climbers.point, images[number])
             fooled[number] = fooled[number] | wrong
@@ -150,7 +161,7 @@ class APGD(Attack):
             if i in checks:
                 climbers.adapt_steps(i - last_check)
                 last_check = i
-            if self.gradients_averaged == 1:
+            if leave:
                 climbers.keep(~_clearly_wrong(logits, climbers.y))
                 if len(climbers.y) == 0:
                     break
@@ -176,48 +187,50 @@ class APGD(Attack):
 Objective = Callable[[Tensor, Tensor], Tensor]
 
 
-def checkpoints(iterations: int) -> list[int]:
-    """The steps after which step sizes are reconsidered, at decreasing distances, as in the paper.
-
-    >>> checkpoints(100)
-    [22, 41, 57, 70, 80, 87, 93, 99]
-    """
-    distance, decrease, least = (max(int(share * iterations), 1) for share in (0.22, 0.03, 0.06))
-    steps, step = [], distance
-    while step <= iterations:
-        steps.append(step)
-        distance = max(distance - decrease, least)
-        step += distance
-    return steps
-
-
 class _Climbers:
-    """The examples that are still attacked; every attribute has one entry per example."""
+    """The examples that are still attacked; every tensor has one entry per example."""
 
-    def __init__(self, start: Tensor, x: Tensor, y: Tensor, aim: Tensor, *, step: float) -> None:
+    def __init__(self, start: Tensor, x: Tensor, y: Tensor, aim: Tensor, *, eps: float, norm: Norm) -> None:
         zeros = x.new_zeros(len(x))
+        self.eps, self.norm = eps, norm
         self.number = torch.arange(len(x), device=x.device)  # in the batch that the climb began with
         self.x, self.y = x, y
         self.aim = aim  # what the objective compares the logits with
         self.point = self.before = self.best_point = start  # `before` is the point one step ago
         self.gradient = self.best_gradient = torch.zeros_like(x)
-        self.step = zeros + step
+        self.step = zeros + 2 * eps
         self.loss = zeros  # at the point; the first loss is compared with zero, as in the authors' code
         self.best_loss = self.checked_loss = zeros - math.inf  # so far, and at the last checkpoint
         self.halved = zeros != 0  # whether the step was halved at the last checkpoint
         self.rises = zeros  # of the loss, since the last checkpoint
 
+    @staticmethod
+    def checkpoints(iterations: int) -> Sequence[int]:
+        """The steps after which step sizes are reconsidered, at decreasing distances, as in the paper.
+
+        >>> _Climbers.checkpoints(100)
+        [22, 41, 57, 70, 80, 87, 93, 99]
+        """
+        distance, decrease, least = (max(int(share * iterations), 1) for share in (0.22, 0.03, 0.06))
+        steps, step = [], distance
+        while step <= iterations:
+            steps.append(step)
+            distance = max(distance - decrease, least)
+            step += distance
+        return steps
+
     def keep(self, chosen: Tensor) -> None:
         numbers = chosen.nonzero().squeeze(1)  # the only place in an iteration where the host waits for the device
         if len(numbers) < len(chosen):
             for name, values in list(vars(self).items()):
-                setattr(self, name, values[numbers])
+                if isinstance(values, Tensor):
+                    setattr(self, name, values[numbers])
 
-    def move(self, eps: float, norm: Norm, *, momentum: float) -> None:
-        ahead = self.point + per_image(self.step, self.x) * ascent(self.gradient, norm=norm)
-        ahead = project(ahead, self.x, eps=eps, norm=norm)
+    def move(self, *, momentum: float) -> None:
+        ahead = self.point + per_image(self.step, self.x) * ascent(self.gradient, norm=self.norm)
+        ahead = project(ahead, self.x, eps=self.eps, norm=self.norm)
         moved = self.point + (ahead - self.point) * (1 - momentum) + (self.point - self.before) * momentum
-        self.before, self.point = self.point, project(moved, self.x, eps=eps, norm=norm)
+        self.before, self.point = self.point, project(moved, self.x, eps=self.eps, norm=self.norm)
 
     def arrive(self, loss: Tensor, gradient: Tensor, *, first: bool) -> None:
         """Record loss and gradient at the current point."""
@@ -236,8 +249,42 @@ class _Climbers:
         self.halved = (self.rises <= ENOUGH_RISES * taken) | unmoved
         self.checked_loss, self.rises = self.best_loss, torch.zeros_like(self.rises)
         self.step = torch.where(self.halved, self.step / 2, self.step)
-        self.point = torch.where(per_image(self.halved, self.x), self.best_point, self.point)
-        self.gradient = torch.where(per_image(self.halved, self.x), self.best_gradient, self.gradient)
+        self.go_back(self.halved)
+
+    def go_back(self, chosen: Tensor) -> None:
+        """Return the chosen examples to their best point."""
+        self.point = torch.where(per_image(chosen, self.x), self.best_point, self.point)
+        self.gradient = torch.where(per_image(chosen, self.x), self.best_gradient, self.gradient)
+
+
+class _SparseClimbers(_Climbers):
+    """Examples in an L1 ball: their steps have no momentum and change about as many pixels as helped so far."""
+
+    def __init__(self, start: Tensor, x: Tensor, y: Tensor, aim: Tensor, *, eps: float, norm: Norm) -> None:
+        super().__init__(project(start, x, eps=eps, norm=norm), x, y, aim, eps=eps, norm=norm)
+        self.step = self.step / 2
+        self.changed = self._n_changed()
+
+    @staticmethod
+    def checkpoints(iterations: int) -> Sequence[int]:
+        distance = max(int(0.04 * iterations), 1)
+        return range(distance, iterations + 1, distance)
+
+    def move(self, *, momentum: float) -> None:  # noqa: ARG002
+        share = self.changed / self.x[0].numel() / 1.5
+        ahead = self.point + per_image(self.step, self.x) * ascent(self.gradient, norm=self.norm, share=share)
+        self.point = project(ahead, self.x, eps=self.eps, norm=self.norm)
+
+    def adapt_steps(self, taken: int) -> None:  # noqa: ARG002
+        """Begin again with a long step from the best point where it has become sparser; else shorten the step."""
+        changed = self._n_changed()
+        sparser = changed / self.changed < 0.95
+        self.step = torch.where(sparser, self.eps, (self.step / 1.5).clamp_min(self.eps / 10))
+        self.changed = changed
+        self.go_back(sparser)
+
+    def _n_changed(self) -> Tensor:
+        return (self.best_point != self.x).flatten(1).sum(1)
 
 
 def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
@@ -246,8 +293,8 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     return clear
 
 
-def _n_zero(gradient: Tensor) -> int:
-    return int((gradient.flatten(1).abs().amax(1) == 0).sum())
+def _n_zero(gradient: Tensor, wrong: Tensor) -> int:
+    return int(((gradient.flatten(1).abs().amax(1) == 0) & ~wrong).sum())
 
 
 def _warn(message: str) -> None:

@@ -5,6 +5,7 @@ import copy
 import linecache
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import cast
 from weakref import WeakKeyDictionary
 
@@ -14,7 +15,18 @@ from torch.fx import graph_module
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.nn.utils.parametrize import is_parametrized
 
-from excite.precision import exact_products, rounding_of_products
+from excite.errors import InputError
+from excite.precision import (
+    SPACING,
+    Precision,
+    autocast,
+    check_precision,
+    exact_products,
+    full_precision,
+    rounding,
+    rounding_of_products,
+)
+from excite.randomness import device_of
 
 PROBES = 4
 NOT_ASKED = "no faster copy was requested"
@@ -23,10 +35,11 @@ OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU at zero; a wrong gradient differs by far more
 
 
-def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
+def fast_inference(model: nn.Module, *, compile: bool = False, precision: Precision = "float32") -> "FastModel":
     """A faster copy of `model` in eval mode; a model that cannot be sped up is used as it is.
 
-    The copy shares nothing with `model`. Make a new one when the parameters have changed, or use a `Refolded`.
+    The copy shares nothing with `model`. Make a new one when the parameters have changed, or use a `Refolded`. With
+    `precision="bf16"` or `"tf32"` it is a `RoundedModel`.
 
     >>> fast = fast_inference(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
     >>> fast.folded
@@ -34,10 +47,17 @@ def fast_inference(model: nn.Module, *, compile: bool = False) -> "FastModel":
     """
     if isinstance(model, FastModel):
         return model
+    check_precision(precision, device_of(model))
+    others = {parameter.dtype for parameter in model.parameters()} - {torch.float32}
+    if precision != "float32" and others:
+        raise InputError(
+            f'precision="{precision}" rounds a model in float32; this one has {others.pop()}. Leave it out.'
+        )
     folded = fold(model)
-    if compile and not isinstance(folded, str):
-        folded.compile()
-    return FastModel(model, folded)
+    fast = FastModel(model, folded) if precision == "float32" else RoundedModel(model, folded, precision)
+    if compile:
+        fast.compile_copies()
+    return fast
 
 
 class Refolded:
@@ -64,7 +84,8 @@ class Refolded:
         """A fast copy of `model` with its present weights; `x` is the next batch."""
         if isinstance(model, FastModel):
             return model
-        layout = _layout(model)
+        half = torch.is_autocast_enabled(x.device.type)
+        layout = half, _layout(model)
         traced_layout, folded = self._copies.get(model, (None, NOT_ASKED))
         if traced_layout == layout:
             if not isinstance(folded, str):
@@ -76,6 +97,8 @@ class Refolded:
                 folded = "its trace holds tensors computed from parameters or buffers, which training changes"
             fast = FastModel(model, folded)
             fast.compare(x)
+            if half and not isinstance(folded, str):
+                _round_weights(folded, torch.get_autocast_dtype(x.device.type))
         self._copies.clear()  # only the last model's copy is kept
         self._copies[model] = layout, fast.why_plain or folded
         return fast
@@ -107,6 +130,8 @@ class FastModel(nn.Module):
     the plain model is used instead, and `why_plain` says why.
     """
 
+    precision: Precision = "float32"
+
     def __init__(self, model: nn.Module, folded: nn.Module | str = NOT_ASKED, *, compared: bool = False) -> None:
         super().__init__()
         self._plain = [model]  # in a list, so that it is not registered as a submodule
@@ -124,7 +149,7 @@ class FastModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.compare(x)
-        logits = self._answer(x)
+        logits = self._logits(x)
         self.forwards += len(x)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]
@@ -133,31 +158,72 @@ class FastModel(nn.Module):
     def compare(self, x: Tensor) -> None:
         """Compare copy and model on `x`, once, in full precision even under autocast or with TF32."""
         if not self._compared:
-            with torch.autocast(x.device.type, enabled=False), exact_products(x.device), self.in_eval_mode():
-                self.why_plain = difference(self._plain_forward, self._answer, x[:PROBES])
-                if self.why_plain is not None:
-                    self._folded = None
+            with torch.autocast(x.device.type, enabled=False), exact_products(x.device), eval_mode(self._plain[0]):
+                self.why_plain = difference(self._plain_forward, partial(self._answer, folded=self._folded), x[:PROBES])
+            if self.why_plain is not None:
+                self._folded = None
             self._compared = True
 
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
 
-    def _answer(self, x: Tensor) -> Tensor:
-        if self._folded is None:
+    def compile_copies(self) -> None:
+        for module in self.children():
+            module.compile()
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self._answer(x, self._folded)
+
+    def _answer(self, x: Tensor, folded: nn.Module | None) -> Tensor:
+        if folded is None:
             return self._plain_forward(x)
         if x.dim() == 4:
             x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = self._folded(x)
+        logits: Tensor = folded(x)
         return logits
 
-    def in_eval_mode(self) -> contextlib.AbstractContextManager[None]:
-        """Also needed during a backward pass, where checkpointed layers repeat their forward pass."""
-        return eval_mode(self._plain[0])
+    @contextlib.contextmanager
+    def at_work(self, device: torch.device) -> Iterator[None]:
+        """Also needed during a backward pass: checkpointed layers repeat their forward pass, products are rounded."""
+        with rounding(self.precision, device), eval_mode(self._plain[0]):
+            yield
 
     def _plain_forward(self, x: Tensor) -> Tensor:
-        with self.in_eval_mode():
+        with eval_mode(self._plain[0]):
             logits: Tensor = self._plain[0](x)
         return logits
+
+
+class RoundedModel(FastModel):
+    """A `FastModel` whose layers compute in bfloat16 or with TF32, but whose answers are float32's.
+
+    Where rounding could change which logit is the largest, the logits are computed again in float32. Otherwise attacks
+    would drop examples that they only seem to have fooled. Gradients stay rounded, but the images do not.
+    """
+
+    def __init__(self, model: nn.Module, folded: nn.Module | str, precision: Precision) -> None:
+        super().__init__(model, folded)
+        self.precision = precision
+        self._rounded = copy.deepcopy(self._folded)
+        if isinstance(self._rounded, fx.GraphModule) and precision == "bf16":
+            _split_images(self._rounded)
+            _round_weights(self._rounded, torch.bfloat16)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        with rounding(self.precision, x.device), autocast(self.precision, x.device):
+            logits = full_precision(self._answer(x, self._rounded if self.folded else None))
+        with torch.no_grad():
+            largest = logits.topk(min(2, logits.shape[1]), dim=1).values
+            error = 2 * SPACING[self.precision] * torch.linalg.vector_norm(logits, dim=1)
+            close = largest[:, 0] - largest[:, -1] <= error
+            numbers = close.nonzero().squeeze(1)
+            if len(numbers) == 0:
+                return logits
+            self.forwards += len(numbers)
+            with torch.autocast(x.device.type, enabled=False), exact_products(x.device):
+                exact = self._answer(x[numbers], self._folded)
+            correction = torch.zeros_like(logits).index_copy_(0, numbers, exact - logits[numbers])
+        return logits + correction
 
 
 @contextlib.contextmanager
@@ -204,6 +270,42 @@ def _copy_weights(model: nn.Module, folded: fx.GraphModule) -> None:
         weights[f"{conv}.weight"], weights[f"{conv}.bias"] = fused
     for name, tensor in _tensors(folded).items():
         tensor.copy_(weights[name])
+
+
+LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+class _Split(nn.Module):
+    """A layer that sees each input as the sum of two numbers in bfloat16, which together have 16 digits."""
+
+    def __init__(self, layer: nn.Module, dimension: int) -> None:
+        super().__init__()
+        self.layer, self.dimension = layer, dimension
+        layer.weight = nn.Parameter(torch.cat([cast(Tensor, layer.weight)] * 2, 1), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        high = x.bfloat16()
+        low = (x - high).detach().bfloat16()
+        result: Tensor = self.layer(torch.cat([high, low], self.dimension))
+        return result
+
+
+def _split_images(folded: fx.GraphModule) -> None:
+    """Split the input of the first layer: between ½ and 1 numbers in bfloat16 are 1/256 apart, as far as many an ε."""
+    for node in folded.graph.nodes:
+        if node.op == "call_module" and isinstance(layer := folded.get_submodule(node.target), LAYERS):
+            if getattr(layer, "groups", 1) == 1 and not is_parametrized(layer):
+                folded.set_submodule(node.target, _Split(layer, -1 if isinstance(layer, nn.Linear) else 1))
+            return
+
+
+def _round_weights(folded: fx.GraphModule, format: torch.dtype) -> None:
+    """Round weights of layers once; autocast would do the same at every call."""
+    read = {str(node.target).rpartition(".")[0] for node in folded.graph.nodes if node.op == "get_attr"}
+    for name, module in folded.named_modules():
+        layer = isinstance(module, LAYERS) and not is_parametrized(module)
+        if layer and name not in read and module.weight.dtype == torch.float32:
+            module.to(format)
 
 
 def _holds_constants(folded: fx.GraphModule, model: nn.Module) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, default_generator, takes_no_eps
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
@@ -43,9 +43,11 @@ def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
         return {name: Ladder(attack, radii) for name, attack in plain.items()}
     attacks = _by_name(given, eps)
     if eps is not None and attacks and not any(attack.eps == number(eps) for attack in attacks.values()):
+        for attack in attacks.values():
+            attack.rungs[-1].at(number(eps))  # raises if it takes no eps
         raise InputError(
-            f"eps={eps} would be ignored: {', '.join(map(str, attacks.values()))} has its own radius or takes none. "
-            f"Leave it out, or pass eps=[{eps}] to run every attack at that radius."
+            f"eps={eps} would be ignored: {', '.join(map(str, attacks.values()))} has its own radius. Leave eps out, "
+            f"or pass eps=[{eps}] to run every attack at that radius."
         )
     return attacks
 
@@ -58,6 +60,8 @@ def named_attacks(names: Sequence[str], options: Mapping[str, Any]) -> dict[str,
     taken = {name: inspect.signature(lookup("attack", ATTACKS, name)).parameters.keys() & given for name in names}
     if ignored := given.keys() - set().union(*taken.values()):
         raise InputError(f"None of {', '.join(names)} takes {', '.join(sorted(ignored))}; leave it out.")
+    if "eps" not in given:
+        raise InputError("The attacks need a radius: add --eps, such as --eps 8/255.")
     return {name: create(name, **{option: given[option] for option in chosen}) for name, chosen in taken.items()}
 
 
@@ -130,13 +134,13 @@ class FromFunction(Attack):
             generator_as = parameter.name  # the fourth argument
         return cls(function, *_ball(function, parameters), generator_as)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        options = {self.generator_as: generator} if self.generator_as else {}
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        options = {self.generator_as: generator or default_generator()} if self.generator_as else {}
         return self.function(model, x, y, **options)
 
     def at(self, eps: float) -> "FromFunction":
         if "eps" not in inspect.signature(self.function).parameters:
-            raise InputError(f"{self} takes no eps, so it cannot run at eps={eps:g}; leave the list of radii out.")
+            raise takes_no_eps(self)
         return FromFunction.of(functools.partial(self.function, eps=eps))
 
     def __str__(self) -> str:

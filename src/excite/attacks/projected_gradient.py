@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from excite.attacks.protocol import (
     ascent,
     check_inputs,
     check_options,
+    default_generator,
     in_words,
     per_image,
     project,
@@ -86,6 +87,7 @@ def pgd(
     restarts: int = 1,
     loss: LossName = "cross_entropy",
     keep: Keep = "best",
+    targets: Tensor | int | None = None,
     early_stop: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -98,17 +100,53 @@ def pgd(
     `start` if given, as in TRADES. The default step is 2.5 ε / steps. The model is attacked in eval mode and left as it
     was.
 
+    `targets`, one class per image, asks for images that the model takes for that class. A number n of targets attacks
+    toward the n likeliest wrong classes in turn, until the image is misclassified; n = classes − 1 tries them all.
+
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
     >>> bool((pgd(model, x, y, eps=0.1, step=0.05) - x).abs().max() <= 0.1 + 1e-7)
     True
     """
-    options = PGD(eps, cast(float, step), steps, norm, random_start, restarts, loss, keep)  # checks them
+    n_targets = None if isinstance(targets, Tensor) else targets
+    options = PGD(eps, cast(float, step), steps, norm, random_start, restarts, loss, keep, n_targets)  # checks them
     if loss == "kl" and not options.random_start and start is None:
         raise InputError('loss="kl" is flat at the clean image; pass random_start=True or start=.')
     check_kind("model", model, "parameters", MODULE)
     check_inputs(x, y)
-    return climb(options, model, x, y, start=start, early_stop=early_stop, generator=generator)
+    given: dict[str, Any] = {"early_stop": early_stop, "generator": generator}
+    if isinstance(targets, Tensor):
+        _check_loss(loss)
+        if targets.shape != y.shape or targets.dtype != torch.int64:
+            raise InputError(f"targets must be {len(y)} class numbers, int64: one per image.")
+        return climb(options, model, x, targets, start=start, toward=targets, reach=True, **given)
+    if n_targets is None:
+        return climb(options, model, x, y, start=start, **given)
+    return _toward_likeliest(options, fast_inference(model), x.detach(), y, start=start, **given)
+
+
+@torch.no_grad()
+def _toward_likeliest(
+    options: "PGD", model: FastModel, x: Tensor, y: Tensor, *, start: Tensor | None, **given: Any
+) -> Tensor:
+    """Attack toward one class after the other; those that an attack fooled are left out of the next."""
+    x_adv, standing = x.clone(), torch.arange(len(x), device=x.device)
+    if len(x) == 0:
+        return x_adv
+    logits, n_targets = model(x), options.targets or 1
+    if n_targets >= logits.shape[1]:
+        raise InputError(
+            f"targets={n_targets}, but there are only {logits.shape[1] - 1} wrong classes; pass at most that."
+        )
+    wrong_first = logits.scatter(1, y[:, None], -torch.inf).argsort(dim=1, descending=True)
+    for classes in wrong_first[:, :n_targets].unbind(1):
+        begin = None if start is None else start[standing]
+        moved = climb(options, model, x[standing], y[standing], start=begin, toward=classes[standing], **given)
+        x_adv[standing] = moved
+        standing = standing[right_answers(model(moved), y[standing])]
+        if len(standing) == 0:
+            break
+    return x_adv
 
 
 def climb(
@@ -118,16 +156,23 @@ def climb(
     y: Tensor,
     *,
     start: Tensor | None = None,
+    toward: Tensor | None = None,
+    reach: bool = False,
     early_stop: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """`pgd` without its checks, for which the host would have to wait for a GPU at every step of a training."""
+    """`pgd` without its checks, for which the host would have to wait for a GPU at every step of a training.
+
+    It climbs the loss of the labels `y`, or descends that of the classes `toward`. The model is fooled where it misses
+    `y`, or with `reach`, where it answers `y`.
+    """
     x, eps, norm, keep = x.detach(), options.eps, options.norm, options.keep
     if len(x) == 0 or eps == 0:
         return x.clone()
     model = fast_inference(model)
-    target = _clean_log_probabilities(model, x) if options.loss == "kl" else y
-    best = _Best(x, y, prefer_wrong=keep == "best")
+    target = _clean_log_probabilities(model, x) if options.loss == "kl" else y if toward is None else toward
+    loss = LOSSES[options.loss] if toward is None else _negative(LOSSES[options.loss])
+    best = _Best(x, y, prefer_fooled=keep == "best", reach=reach)
     for restart in range(options.restarts):
         if start is not None and restart == 0:
             x_adv = project(start.detach(), x, eps=eps, norm=norm)
@@ -144,7 +189,7 @@ def climb(
                     return best.images
             if last and keep == "last":
                 return x_adv
-            logits, losses, gradient = loss_and_gradient(model, x_adv, target[active], LOSSES[options.loss], last=last)
+            logits, losses, gradient = loss_and_gradient(model, x_adv, target[active], loss, last=last)
             if keep != "last":
                 best.update(active, x_adv, logits, losses)
             if gradient is not None:
@@ -152,23 +197,33 @@ def climb(
     return best.images
 
 
+def _check_loss(loss: LossName) -> None:
+    """KL knows no targets. DLR also grows with the first logit, which leads away from a target far below it."""
+    if loss not in ("cross_entropy", "margin"):
+        raise InputError(f'loss="{loss}" cannot lead to targets; use loss="margin", or leave targets out.')
+
+
+def _negative(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda logits, target: -loss(logits, target)
+
+
 class _Best:
     """Each example's best point so far."""
 
-    def __init__(self, x: Tensor, y: Tensor, *, prefer_wrong: bool) -> None:
-        self.images, self.y, self.prefer_wrong = x.clone(), y, prefer_wrong
+    def __init__(self, x: Tensor, y: Tensor, *, prefer_fooled: bool, reach: bool) -> None:
+        self.images, self.y, self.prefer_fooled, self.reach = x.clone(), y, prefer_fooled, reach
         self.losses = torch.full((len(x),), -torch.inf, device=x.device)
         self.fooled = torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def update(self, active: Tensor | slice, x_adv: Tensor, logits: Tensor, losses: Tensor) -> None:
-        fooled, wrong = self.fooled[active], ~right_answers(logits, self.y[active])
+        fooled, fools = self.fooled[active], right_answers(logits, self.y[active]) == self.reach
         better = losses > self.losses[active]
-        if self.prefer_wrong:
-            better = (wrong & ~fooled) | ((wrong == fooled) & better)
+        if self.prefer_fooled:
+            better = (fools & ~fooled) | ((fools == fooled) & better)
         # torch.where instead of an index: with an index, the host waits for the device to count the entries.
         self.images[active] = torch.where(per_image(better, x_adv), x_adv, self.images[active])
         self.losses[active] = torch.where(better, losses.to(self.losses.dtype), self.losses[active])
-        self.fooled[active] = torch.where(better, wrong, fooled)
+        self.fooled[active] = torch.where(better, fools, fooled)
 
     def still_right(self, active: Tensor | slice, x_adv: Tensor) -> tuple[Tensor | slice, Tensor]:
         """Examples and points without those that have been fooled."""
@@ -182,7 +237,7 @@ def loss_and_gradient(
     model: FastModel, x_adv: Tensor, target: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, last: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits and losses at `x_adv`, and the gradient to go on with unless this is the last point."""
-    with torch.set_grad_enabled(not last), model.in_eval_mode():
+    with torch.set_grad_enabled(not last), model.at_work(x_adv.device):
         x_adv = x_adv.detach().requires_grad_(not last)
         logits = full_precision(model(x_adv))
         value = loss(logits, target)
@@ -211,6 +266,7 @@ class PGD(Attack):
     restarts: int = 1
     loss: LossName = "cross_entropy"
     keep: Keep = "best"
+    targets: int | None = None  # attack toward so many of the likeliest wrong classes in turn
 
     def __post_init__(self) -> None:
         check_options(self.eps, self.norm, restarts=self.restarts)
@@ -219,6 +275,9 @@ class PGD(Attack):
         check_choice("value of keep", Keep, self.keep)
         if self.keep != "best" and self.restarts > 1:
             raise InputError(f'keep="{self.keep}" cannot be combined with several restarts; use keep="best".')
+        if self.targets is not None:
+            check_whole("targets", self.targets, least=1)
+            _check_loss(self.loss)
         default = 2.5 * self.eps / max(1, self.steps)
         object.__setattr__(self, "step", default if cast(float | None, self.step) is None else self.step)
         check_number("step", self.step)
@@ -231,10 +290,10 @@ class PGD(Attack):
         model: nn.Module,
         x: Tensor,
         y: Tensor,
-        generator: torch.Generator | None,
+        generator: torch.Generator | None = None,
         start: Tensor | None = None,
     ) -> Tensor:
-        early = self.keep == "best"
+        early, generator = self.keep == "best", generator or default_generator()
         return pgd(model, x, y, **vars(self), start=start, early_stop=early, generator=generator)
 
     go_on = __call__
@@ -243,14 +302,12 @@ class PGD(Attack):
         """Scale the step with the radius."""
         return dataclasses.replace(self, eps=eps, step=self.step * eps / self.eps if self.eps else self.step)
 
-    def passes(self, classes: int) -> float:  # noqa: ARG002
-        return self.restarts * (2 * self.steps + 1)
+    def passes(self, classes: int) -> float:
+        return self.restarts * (2 * self.steps + 1) * min(self.targets or 1, max(1, classes - 1))
 
     def stronger(self) -> "PGD":
-        """Twice the steps, two random starts, the margin loss, the best iterate."""
-        return dataclasses.replace(
-            self, steps=2 * self.steps, random_start=True, restarts=2, loss="margin", keep="best"
-        )
+        """Twice the steps, a random start, the margin loss, the best iterate."""
+        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, loss="margin", keep="best")
 
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
@@ -261,6 +318,7 @@ class PGD(Attack):
             *(["random start"] if self.random_start else []),
             *([f"{self.restarts} restarts"] if self.restarts > 1 else []),
             *([f"{self.loss} loss"] if self.loss != "cross_entropy" else []),
+            *([f"{self.targets} targets"] if self.targets else []),
             *([f"{self.keep.replace('_', ' ')} iterate"] if self.keep != "best" else []),
         ]
         return ", ".join(words)

@@ -8,17 +8,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from excite.errors import InputError, unknown
+from excite.precision import widest
 from excite.quantities import check_number, check_whole, pixels
 
 AttackFunction = Callable[..., Tensor]
-Norm = Literal["linf", "l2"]
+Norm = Literal["linf", "l2", "l1"]
+ORDERS: dict[Norm, float] = {"linf": math.inf, "l2": 2, "l1": 1}
 TINY = 1e-12
+BISECTIONS = 50
+SHARE = 0.05  # of the pixels that a step in an L1 ball changes
 
 
 class AttackWarning(UserWarning):
@@ -33,8 +37,11 @@ class Attack(abc.ABC):
     follows_gradients: ClassVar[bool] = True
 
     @abc.abstractmethod
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Images inside the ball around `x`, misclassified where the attack succeeds."""
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Images inside the ball around `x`, misclassified where the attack succeeds.
+
+        Without a generator, `default_generator()` is used: every call makes the same random choices.
+        """
 
     def passes(self, classes: int) -> float:  # noqa: ARG002
         """Forward and backward passes for one image that withstands the whole attack."""
@@ -52,6 +59,8 @@ class Attack(abc.ABC):
 
     def at(self, eps: float) -> "Attack":
         """The same attack in a ball of another size."""
+        if "eps" not in getattr(self, "__dataclass_fields__", ()):
+            raise takes_no_eps(self)
         return dataclasses.replace(self, eps=eps)  # type: ignore[type-var]
 
     def go_on(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, start: Tensor) -> Tensor:
@@ -74,7 +83,7 @@ class Cascade(Attack):
     def passes(self, classes: int) -> float:
         return sum(attack.passes(classes) for _, attack in self.stages)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.run(model, x, y, generator, batch_size=max(1, len(x)))
 
     def run(
@@ -141,12 +150,21 @@ class Ladder(Attack):
     def passes(self, classes: int) -> float:
         return self.attack.passes(classes)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.attack(model, x, y, generator)
 
     def __str__(self) -> str:
         smaller = ", ".join(map(pixels, self.radii[:-1]))
         return f"{self.attack}; where it succeeds also at ε = {smaller}" if smaller else str(self.attack)
+
+
+def default_generator() -> torch.Generator:
+    """What an attack draws from that is called without a generator: it has seed 0."""
+    return torch.Generator().manual_seed(0)
+
+
+def takes_no_eps(attack: object) -> InputError:
+    return InputError(f"{attack} takes no eps: leave eps out, or give the attack a parameter `eps`.")
 
 
 def check_ball(eps: float, norm: str) -> None:
@@ -172,7 +190,7 @@ def check_options(eps: float, norm: str, *, seed: int = 0, **counts: int) -> Non
 
 def in_words(eps: float, norm: Norm) -> str:
     """As the field writes it: L∞ ε = 8/255."""
-    return f"{'L∞' if norm == 'linf' else 'L2'} ε = {pixels(eps)}"
+    return f"{'L∞' if norm == 'linf' else norm.upper()} ε = {pixels(eps)}"
 
 
 def check_inputs(x: Tensor, y: Tensor) -> None:
@@ -223,8 +241,11 @@ def right_answers(logits: Tensor, y: Tensor) -> Tensor:
     return (logits.argmax(1) == y) & logits.isfinite().all(1)
 
 
-def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
-    """Project `x_adv` onto the ball around `x`, then clip it to [0, 1]."""
+def project(x_adv: Tensor, x: Tensor, *, eps: float | Tensor, norm: Norm) -> Tensor:
+    """Project `x_adv` onto the ball around `x`, then clip it to [0, 1]; in L1, onto the part of the ball in [0, 1].
+
+    `eps` may be a tensor with one radius per image, in the shape of `per_image`.
+    """
     # Rounding can leave x + δ slightly outside the ball; where it does, move one floating-point number toward x.
     if norm == "linf":
         if x.dtype not in (torch.bfloat16, torch.float16):  # rounding errors are negligible
@@ -234,35 +255,75 @@ def project(x_adv: Tensor, x: Tensor, *, eps: float, norm: Norm) -> Tensor:
         return torch.where(too_far, torch.nextafter(inside, x), inside).clamp_(0.0, 1.0)
     exact = _exact(x)
     delta = _exact(x_adv) - exact
-    delta *= (eps / length(delta).clamp_min(TINY)).clamp_max(1.0)
+    if norm == "l1":
+        delta = _into_l1_ball(delta, exact, eps)
+    else:
+        delta *= (eps / length(delta).clamp_min(TINY)).clamp_max(1.0)
     inside = (exact + delta).to(x.dtype)
     too_far = (_exact(inside) - exact).abs() > delta.abs()
     return torch.where(too_far, torch.nextafter(inside, x), inside).clamp_(0.0, 1.0)
 
 
-def ascent(gradient: Tensor, *, norm: Norm) -> Tensor:
-    """The unit direction, in `norm`, in which a loss with this gradient grows fastest."""
+def _into_l1_ball(delta: Tensor, x: Tensor, eps: float | Tensor) -> Tensor:
+    """The nearest δ with ‖δ‖₁ ≤ ε and x + δ in [0, 1] (Croce & Hein 2021).
+
+    Its entries have the sizes min(max(|δᵢ| − λ, 0), roomᵢ). Bisection finds the smallest λ ≥ 0 for which they fit.
+    """
+    size, room = delta.abs(), torch.where(delta > 0, 1 - x, x)
+    high = per_image(size.flatten(1).amax(1), x)  # fits, because it leaves nothing
+    low = -high  # so that λ = 0 is tried first
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        sizes = torch.minimum((size - middle).clamp_min(0), room)
+        fits = per_image(sizes.flatten(1).sum(1), x) <= eps
+        low, high = torch.where(fits, low, middle), torch.where(fits, middle, high)
+    return torch.minimum((size - high.clamp_min(0)).clamp_min(0), room) * delta.sign()
+
+
+def ascent(gradient: Tensor, *, norm: Norm, share: float | Tensor = SHARE) -> Tensor:
+    """The unit direction, in `norm`, in which a loss with this gradient grows fastest.
+
+    In L1 that is a single pixel. A step follows a `share` of the pixels, those with the largest gradients, because
+    single pixels soon reach 0 or 1 (Tramèr & Boneh 2019).
+    """
     if norm == "linf":
         return gradient.sign()
-    return gradient / length(gradient).clamp_min(TINY)
+    if norm == "l2":
+        return gradient / length(gradient).clamp_min(TINY)
+    size = gradient.abs().flatten(1)
+    n_pixels = size.shape[1]
+    rank = torch.as_tensor((1 - share) * n_pixels, device=size.device).clamp(0, n_pixels - 1).long()
+    smallest = size.sort(1).values.gather(1, rank.expand(len(size))[:, None])
+    signs = gradient.sign() * (size >= smallest).reshape(gradient.shape)
+    return signs / per_image(signs.abs().flatten(1).sum(1).clamp_min(1), signs)
 
 
 def random_point(x: Tensor, *, eps: float, norm: Norm, generator: torch.Generator | None) -> Tensor:
     """A point drawn uniformly from the ball around `x`, then clipped to [0, 1]."""
-    device = x.device if generator is None else generator.device
-    if norm == "linf":
-        delta = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=device) * 2 - 1
+    draw: dict[str, Any] = {"dtype": x.dtype, "device": generator.device if generator else x.device}
+    if norm == "l2":
+        delta = ascent(torch.randn(x.shape, generator=generator, **draw), norm=norm)
     else:
-        direction = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
-        radius = torch.rand(x.shape[0], generator=generator, dtype=x.dtype, device=device)
-        delta = ascent(direction, norm=norm) * per_image(radius.pow(1 / x[0].numel()), x)
+        delta = torch.rand(x.shape, generator=generator, **draw) * 2 - 1
+    if norm == "l1":
+        delta = delta.sign() * delta.abs().clamp_min(TINY).log()  # so that every direction is equally likely
+        delta = delta / per_image(delta.abs().flatten(1).sum(1), x)
+    if norm != "linf":
+        radius = torch.rand(x.shape[0], generator=generator, **draw)
+        delta = delta * per_image(radius.pow(1 / x[0].numel()), x)
     return project(x + eps * delta.to(x.device), x, eps=eps, norm=norm)
 
 
 def distance(x_adv: Tensor, x: Tensor, *, norm: Norm) -> Tensor:
     """How far each image was moved, in float64."""
     delta = x_adv.cpu().double() - x.cpu().double()
-    return delta.flatten(1).abs().amax(1) if norm == "linf" else length(delta).flatten()
+    return p_norm(delta, ORDERS[norm])
+
+
+def p_norm(delta: Tensor, p: float) -> Tensor:
+    """The p-norm of each example."""
+    sizes: Tensor = torch.linalg.vector_norm(delta.flatten(1), p, dim=1)
+    return sizes
 
 
 def length(delta: Tensor) -> Tensor:
@@ -276,4 +337,4 @@ def per_image(values: Tensor, x: Tensor) -> Tensor:
 
 
 def _exact(x: Tensor) -> Tensor:
-    return x.float() if x.device.type == "mps" else x.double()  # MPS has no float64
+    return x.to(widest(x.device))

@@ -5,6 +5,7 @@ import contextlib
 import io
 import logging
 import os
+import platform
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ import click
 
 import excite
 from excite.cli import folders, runs
+from excite.cli.options import close_log_file, is_first, processes
 from excite.errors import DivergedError, ExciteError, InterruptedRunError, printable
 
 COMMANDS: tuple[click.Command, ...] = (
@@ -33,6 +35,7 @@ COMMANDS: tuple[click.Command, ...] = (
     runs.report,
     runs.figure,
     runs.list_,
+    runs.doctor,
     folders.export,
     folders.verify,
     folders.data,
@@ -65,19 +68,28 @@ class _Commands(click.Group):
             sys.exit(141)
 
 
-@click.group(
-    cls=_Commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
-)
-@click.version_option(excite.__version__, prog_name="excite")
+def _version(context: click.Context, _option: click.Parameter, given: bool) -> None:
+    if not given or context.resilient_parsing:
+        return
+    import torch
+
+    from excite.randomness import device_names
+
+    versions = f"excite {excite.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+    click.echo(f"{versions}, devices: {', '.join(device_names())}")
+    context.exit()
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group(cls=_Commands, commands=COMMANDS, epilog=EPILOG, context_settings=SETTINGS)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show versions.")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Learning rates that make neural networks robust: find L, train at 1/L and 2/L, attack, compare."""
-    if _processes() > 1 and context.invoked_subcommand not in ("run", "train"):
+    if processes() > 1 and context.invoked_subcommand not in ("run", "train"):
         raise click.UsageError("Only `excite run` and `excite train` run under torchrun. Run this command without it.")
-
-
-for _command in COMMANDS:
-    cli.add_command(_command)
 
 
 PLAIN = str.maketrans("─−–", "---")
@@ -112,13 +124,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(error.exit_code)
     except ExciteError as error:
         same_everywhere = isinstance(error, DivergedError | InterruptedRunError)  # in all processes of torchrun
-        if _is_first() or not same_everywhere:
-            click.echo(f"error: {printable(str(error))}", err=True)
+        if is_first() or not same_everywhere:
+            logging.getLogger("excite").error("error: %s", error)
         sys.exit(error.exit_code)
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        click.echo(printable(f"error: Cannot access{where}: {error.strerror or error}."), err=True)
+        logging.getLogger("excite").error("error: Cannot access%s: %s.", where, error.strerror or error)
         sys.exit(ExciteError.exit_code)
+    finally:
+        close_log_file()
 
 
 def _prepare_streams() -> None:
@@ -174,18 +188,9 @@ def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
         hook(dropped)
 
 
-def _is_first() -> bool:
-    """Whether this is the first process of torchrun. Without WORLD_SIZE, RANK belongs to a cluster and is ignored."""
-    return _processes() == 1 or int(os.environ.get("RANK") or 0) == 0
-
-
-def _processes() -> int:
-    return int(os.environ.get("WORLD_SIZE") or 1)
-
-
 @contextlib.contextmanager
 def _only_first_speaks() -> Iterator[None]:
-    if _is_first():
+    if is_first():
         yield
     else:
         with Path(os.devnull).open("w") as null, redirect_stdout(null), redirect_stderr(null):

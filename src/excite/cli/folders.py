@@ -11,6 +11,7 @@ from excite.cli.options import (
     NUMBERS,
     POSITIVE,
     SHARE,
+    TRACKERS,
     Output,
     console,
     open_run,
@@ -22,6 +23,7 @@ from excite.errors import CorruptFileError
 
 if TYPE_CHECKING:
     from excite.execution import EngineName
+    from excite.precision import Precision
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
@@ -31,9 +33,8 @@ if TYPE_CHECKING:
 @options.device
 @options.as_json
 def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, as_json: bool) -> None:
-    """Show the L of a run. Reads stored estimates; --train makes missing ones."""
-    from excite.report import estimates_table
-    from excite.runs.folder import needed_estimate, stored_estimates
+    """Show the L of a run, as it was estimated; --train makes missing estimates."""
+    from excite.report.estimates import estimates_table
 
     if may_train:
         opened = open_run(folder, device)
@@ -41,9 +42,9 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
     else:
         refuse_ignored(["device"], "stored estimates are read; add --train to make missing ones")
     run = read_run(folder)
-    estimate_of_run = needed_estimate(run)
+    estimate_of_run = run.needed_estimate()
     if compare:
-        estimates = stored_estimates(run)
+        estimates = run.stored_estimates()
         values = {name: answer if isinstance(answer, str) else answer.to_json() for name, answer in estimates.items()}
         show(as_json, values, estimates_table(estimates, run))
     else:
@@ -55,37 +56,43 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
 @options.arm
 @options.as_json
 def certify(folder: Path, arm: str, as_json: bool) -> None:
-    """Show whether a training was persistently excited: for every epoch, the assumptions and the rates 1/L and 2/L."""
-    from excite.report import excitation_facts, excitation_table
+    """Show for every epoch whether a training was persistently excited, and its rate as a multiple of 1/L."""
+    from excite.report.estimates import excitation_facts, excitation_table
     from excite.runs.arms import OWN, arm_named
-    from excite.runs.folder import needed_estimate, needed_trace
 
     run, chosen = read_run(folder), arm_named(arm)
-    trace, stored = needed_trace(run, chosen.name), needed_estimate(run, chosen.estimator or OWN)
+    trace, stored = run.needed_trace(chosen.name), run.needed_estimate(chosen.estimator or OWN)
     show(as_json, excitation_facts(trace, stored), excitation_table(trace, stored))
 
 
 @click.command(epilog="Example: excite attack runs/mnist-sample --arm poe --with pgd --eps 0.1 --examples 200")
-@click.argument("target", metavar="[RUN_OR_WEIGHTS]", type=click.Path(path_type=Path, exists=True), required=False)
+@click.argument("targets", metavar="[RUN_OR_WEIGHTS]…", type=click.Path(path_type=Path, exists=True), nargs=-1)
 @options.arm
 @click.option("--with", "names", multiple=True, help="pgd, autoattack, square, …; by default the experiment's attacks.")
 @click.option("--eps", type=NUMBERS, help="Radius, such as 8/255; several, such as 1/255,2/255,4/255, give a curve.")
 @click.option("--step", type=NUMBER, help="Step size of PGD; by default 2.5 ε / steps.")
 @click.option("--steps", type=POSITIVE, help="Steps of PGD.")
 @click.option("--restarts", type=POSITIVE, help="Restarts; with several, PGD starts at random points.")
-@click.option("--norm", type=click.Choice(["linf", "l2"]), help="Norm of the perturbation.")
+@click.option("--norm", type=click.Choice(["linf", "l2", "l1"]), help="Norm of the perturbation.")
 @click.option("--examples", type=POSITIVE, help="Attack a random subset of the test images.")
 @click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the subset.")
 @click.option("--model", help="Your own model, package.module:factory, or the name of a model of excite.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
 @click.option("--batch-size", type=POSITIVE, default=128, show_default=True, help="Images attacked together.")
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "tf32", "bf16"]),
+    default="float32",
+    show_default=True,
+    help="Of the search; float32 decides which images are misclassified.",
+)
 @click.option("--workers", type=POSITIVE, help="Processes that share the images, each with one thread or GPU.")
 @options.engine
 @options.address
 @options.work
 def attack(
-    target: Path | None,
+    targets: tuple[Path, ...],
     arm: str,
     names: tuple[str, ...],
     examples: int | None,
@@ -94,6 +101,7 @@ def attack(
     weights: Path | None,
     data_name: str,
     batch_size: int,
+    precision: "Precision",
     workers: int | None,
     engine: "EngineName",
     address: str | None,
@@ -103,56 +111,64 @@ def attack(
 ) -> None:
     """Attack a trained arm of a run folder, or your own model with --model.
 
-    Without --with, show the result of the run's own attacks; they are made if they are missing. Results of attacks
-    named with --with are saved in a separate file in the arm's folder, or next to the weights. An interrupted attack
-    resumes when the command is run again.
+    Without --with, show the accuracy under the experiment's attacks, which run first if they have not. The result of
+    attacks named with --with is saved to another file in the arm's folder, or next to the weights. Run the command
+    again to resume an interrupted attack.
+
+    Two models are attacked on the same images and compared. Each is a run folder, the folder of an arm in it, such as
+    runs/mnist-sample/poe, or a weights file of --model.
     """
     from excite.attacks.given import named_attacks
-    from excite.evaluation import Shards
-    from excite.runs.arms import arm_named
-    from excite.runs.folder import needed_model
+    from excite.evaluation import Evaluation, Shards
+    from excite.report.pair import compared
+    from excite.runs.folder import arm_at
     from excite.runs.stages.attack import attack_target, own_model, target_of
 
-    if engine != "ray":
-        refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
-    shards = Shards(workers, engine, address)
-    if examples is None:
-        refuse_ignored(["subset_seed"], "all test images are attacked; add --examples N")
-    if model is None:
-        refuse_ignored(["weights", "data_name"], "a run folder has its own; add --model for your own model")
-    if not names:
-        attacking = [*attack_options, "examples", "subset_seed", "model"]
-        refuse_ignored(attacking, "the run's own attacks have theirs; add --with, for instance --with pgd")
-        refuse_ignored(["batch_size"], "the experiment's attack_batch counts; add --with, for instance --with pgd")
-    if model:
-        refuse_ignored(["arm"], "--model has no arms; leave it out")
-        if target and weights:
-            raise click.UsageError(f"{target} and --weights {weights} both name weights; name one file.")
-        if not (weights := weights or target):
-            raise click.UsageError("--model needs weights: add --weights FILE.")
-        chosen = own_model(model, weights, data_name=data_name, device=device)
-    elif target is None or target.is_file():
+    shards, attacking = Shards(workers, engine, address), [*attack_options, "examples", "subset_seed", "model"]
+    for ignored, parameters, cure in (
+        (engine != "ray", ["address"], "it names a Ray cluster; add --engine ray"),
+        (examples is None, ["subset_seed"], "all test images are attacked; add --examples N"),
+        (model is None, ["weights", "data_name"], "a run folder has its own; add --model for your own model"),
+        (not names, attacking, "the run's own attacks have theirs; add --with, for instance --with pgd"),
+        (not names, ["batch_size", "precision"], "the experiment's key counts; add --with, for instance --with pgd"),
+        (model, ["arm"], "--model has no arms; leave it out"),
+    ):
+        if ignored:
+            refuse_ignored(parameters, cure)
+    if model and targets and weights:
+        raise click.UsageError(f"{targets[0]} and --weights {weights} both name weights; name one of them.")
+    if model and not (targets := targets or ((weights,) if weights else ())):
+        raise click.UsageError("--model needs weights: add --weights FILE.")
+    if not targets or (not model and any(target.is_file() for target in targets)):
         raise click.UsageError("Name a run folder, or --model, --weights and --with for your own model.")
-    else:
-        run, name = open_run(target, device), arm_named(arm).name
-        if not names:
-            if run.files.arm(name).evaluation_file.exists():
-                refuse_ignored(["workers", "engine", "address"], "the stored result is shown; leave it out")
-            evaluation = run.attack(name, shards)
-            show(as_json, evaluation.to_json(), str(evaluation))
-            return
-        chosen = target_of(run.parts, needed_model(run.files, name))
-    attacks = named_attacks(names, attack_options)
-    evaluation, file = attack_target(
-        chosen,
-        attacks,
-        console=console(),
-        examples=examples,
-        subset_seed=subset_seed,
-        batch_size=batch_size,
-        shards=shards,
-    )
-    show(as_json, evaluation.to_json() | {"file": str(file)}, f"{evaluation}\nSaved: {file}")
+    if len(targets) > 2 or len(set(targets)) < len(targets):
+        raise click.UsageError("Name one model, or two different ones to compare.")
+
+    def attacked(target: Path) -> tuple[Evaluation, Path | None]:
+        """The result of one model and, if it belongs to attacks named with --with, its file."""
+        if model:
+            chosen = own_model(model, target, data_name=data_name, device=device)
+        else:
+            folder, name = arm_at(target, arm)
+            if folder != target:
+                refuse_ignored(["arm"], f"{target} is the folder of an arm; leave it out")
+            run = open_run(folder, device)
+            if not names:
+                if run.files.arm(name).evaluation_file.exists():
+                    refuse_ignored(["workers", "engine", "address"], "the stored result is shown; leave it out")
+                return run.attack(name, shards), None
+            chosen = target_of(run.parts, run.files.needed_model(name))
+        images: dict[str, Any] = {"examples": examples, "subset_seed": subset_seed, "batch_size": batch_size}
+        attacks = named_attacks(names, attack_options)
+        return attack_target(chosen, attacks, console=console(), precision=precision, shards=shards, **images)
+
+    results = [attacked(target) for target in targets]
+    if len(results) == 2:
+        show(as_json, *compared({str(target): result for target, (result, _) in zip(targets, results, strict=True)}))
+        return
+    ((evaluation, file),) = results
+    saved = "" if file is None else f"\nSaved: {file}"
+    show(as_json, evaluation.to_json() | ({} if file is None else {"file": str(file)}), f"{evaluation}{saved}")
 
 
 @click.command(
@@ -169,7 +185,7 @@ def attack(
 def pseudo_label(
     folder: Path, arm: str, source: str, out: Path, threshold: float, balance: bool, device: str | None, as_json: bool
 ) -> None:
-    """Label unlabelled images with a trained arm, for self-training: set data.unlabelled to the file."""
+    """Label images with a trained arm, for self-training: write a file that data.unlabelled can name."""
     from excite.runs.arms import arm_named
     from excite.runs.stages.teach import label_with_run
 
@@ -180,24 +196,32 @@ def pseudo_label(
 
 @click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")
 @options.run
-@click.option("--to", "target", type=click.Choice(["robustbench", "tensorboard"]), required=True, help="Target format.")
+@click.option(
+    "--to", "target", type=click.Choice(["hub", "robustbench", *TRACKERS]), required=True, help="Target format."
+)
 @options.arm
 @click.option("--out", type=Output(file_okay=False), help="By default exports/<experiment>-<arm>, or RUN/tensorboard.")
 @options.as_json
 def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool) -> None:
-    """Export a trained arm for RobustBench's leaderboard, or the curves of all arms for TensorBoard."""
-    if target == "tensorboard":
-        refuse_ignored(["arm"], "TensorBoard shows every arm; leave it out")
-        from excite.integrations import tensorboard
+    """Export a trained arm for the Hugging Face Hub or RobustBench's leaderboard, or the curves of all arms."""
+    if target in TRACKERS:
+        refuse_ignored(["arm"], "every arm is logged; leave it out")
+        if target != "tensorboard":
+            refuse_ignored(["out"], f"{target} chooses where to write; see docs/loggers.md")
+        from excite.integrations.loggers import write_run
 
-        written = tensorboard.write_run(read_run(folder), out)
-        hint = f"tensorboard --logdir {written}"
-    else:
-        from excite.integrations import robustbench
-        from excite.runs.arms import arm_named
+        hint = write_run(read_run(folder), target, out)
+        show(as_json, {"show": hint}, hint)
+        return
+    from excite.integrations import hub, robustbench
+    from excite.runs.arms import arm_named
 
-        written = robustbench.export(read_run(folder), arm_named(arm).name, out)
-        hint = f'excite.integrations.robustbench.load_model("{written}")'
+    export_to = hub.export if target == "hub" else robustbench.export
+    run = read_run(folder)
+    written = export_to(run, arm_named(arm).name, out)
+    hint = f"excite.integrations.hub.{hub.loading(run.experiment, written)}"
+    if target == "hub":
+        hint += f"\nhf upload YOUR_NAME/{written.name} {written}"
     show(as_json, {"folder": str(written)}, f"{written}\n{hint}")
 
 

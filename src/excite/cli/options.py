@@ -5,7 +5,8 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -75,7 +76,15 @@ class Numbers(Number):
 NUMBER = Number()
 NUMBERS = Numbers()
 SHARE = Number(0, 1)
-VERBOSITY = "excite.verbosity"  # key in the context of a command
+TRACKERS = ("trackio", "wandb", "mlflow", "tensorboard")
+VERBOSITY, LOG_FILE = "excite.verbosity", "excite.log-file"  # keys in the context of a command
+DECIDES = {  # keys of an experiment, and the option that sets each
+    "lipschitz.method": "--estimator",
+    "seed": "--seeds",
+    "sweep.seed": "--seeds",
+    "arms": "--arms",
+    "training.batch_size": "--try",
+}
 
 
 def _experiments(_context: click.Context, _argument: click.Parameter, begun: str) -> list[str]:
@@ -97,6 +106,31 @@ def _verbosity(context: click.Context, option: click.Parameter, given: bool) -> 
         context.meta[VERBOSITY] = option.name
 
 
+def processes() -> int:
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def is_first() -> bool:
+    """Whether this is the first process of torchrun. Without WORLD_SIZE, RANK belongs to a cluster and is ignored."""
+    return processes() == 1 or int(os.environ.get("RANK") or 0) == 0
+
+
+def _log_to(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
+    if path is not None and is_first():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path, encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logging.getLogger("excite").addHandler(handler)
+        context.meta[LOG_FILE] = handler
+
+
+def close_log_file() -> None:
+    logger = logging.getLogger("excite")
+    for handler in [each for each in logger.handlers if isinstance(each, logging.FileHandler)]:
+        logger.removeHandler(handler)
+        handler.close()
+
+
 RUN_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
 POSITIVE = click.IntRange(min=1)
 
@@ -109,7 +143,7 @@ changes = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."
 )
 estimator = click.option(
-    "--estimator", help="Estimator of L: a preset of the experiment, such as edge or paper, or a name from the list."
+    "--estimator", help="Estimator of L: a preset of the experiment, such as paper, or a name from `excite list`."
 )
 force = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
 device = click.option("--device", help="cpu, cuda or mps; by default an accelerator if there is one.")
@@ -123,16 +157,24 @@ arms = click.option(
     help="baseline, poe (1/L), largest (2/L), grid:K (grid search over K rates), …; by default the experiment's.",
 )
 seeds = click.option("--seeds", type=POSITIVE, metavar="N", help="Run the seeds 0 to N-1, each in its own folder.")
+log = click.option("--log", type=click.Choice(TRACKERS), help="When done, also log rates, losses, L and figures there.")
 engine = click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 address = click.option("--address", help="Ray cluster, such as auto; by default Ray starts on this machine.")
 
 
 def work(command: Command) -> Command:
-    """--device, -q, -v and --json: the options of every command that trains or attacks; `console` reads -q and -v."""
+    """--device, -q, -v, --log-file and --json: the options of every command that trains or attacks."""
     flag: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _verbosity}
     quiet = click.option("-q", "--quiet", help="Print only the result and errors.", **flag)
     verbose = click.option("-v", "--verbose", help="Also print the loss of every epoch.", **flag)
-    return device(quiet(verbose(as_json(command))))
+    log_file = click.option(
+        "--log-file",
+        type=Output(dir_okay=False),
+        expose_value=False,
+        callback=_log_to,
+        help="Also append messages, progress and errors to this file, with their times.",
+    )
+    return device(quiet(verbose(log_file(as_json(command)))))
 
 
 def refuse_ignored(parameters: Collection[str], cure: str) -> None:
@@ -147,32 +189,55 @@ def refuse_ignored(parameters: Collection[str], cure: str) -> None:
         raise click.UsageError(f"{' and '.join(given)} would be ignored: {cure}.", context)
 
 
+def logger(tracker: str | None) -> Callable[[Path], None]:
+    """Return a function that logs a run folder with the tracker, if there is one; its package must be installed."""
+    if tracker is None:
+        return lambda _folder: None
+    from excite.integrations.loggers import require, write_run
+    from excite.runs.folder import RunFolder
+
+    require(tracker)
+    return lambda folder: click.echo(f"Show the log: {write_run(RunFolder(folder), tracker)}", err=True)
+
+
 def console() -> "Console":
     """Make the console that shows progress, as much of it as -q and -v ask for."""
     from excite.console import Console
 
-    verbosity = str(click.get_current_context().meta.get(VERBOSITY))
+    given = click.get_current_context().meta
+    verbosity = str(given.get(VERBOSITY))
     levels = {"quiet": logging.ERROR, "verbose": logging.DEBUG}
     logging.getLogger("excite").setLevel(levels.get(verbosity, logging.INFO))
-    return Console(quiet=verbosity == "quiet")
+    return Console(quiet=verbosity == "quiet", log_file=given.get(LOG_FILE))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a command runs: an experiment and its run folder; the arms are () where the experiment's own are meant."""
+
+    experiment: "Experiment"
+    folder: Path
+    arms: tuple[str, ...]
+    seeds: int | None
 
 
 def resolve_experiment(
     name: str,
+    *,
     changes: tuple[str, ...],
     out: Path | None,
-    *,
     estimator: str | None = None,
     seeds: int | None = None,
     arms: str | None = None,
     sizes: tuple[int, ...] | None = None,
     sweeping: bool = False,
     force: bool = False,
-) -> "tuple[Experiment, Path]":
-    """Return the experiment that a name, a TOML file or a run folder describes, and the folder to run it in."""
+) -> Chosen:
+    """Return the experiment that a name, a TOML file or a run folder describes, and what the options choose of it."""
     from msgspec.structs import replace
 
     from excite.runs import catalogue, load
+    from excite.runs.arms import arm_names
     from excite.runs.folder import RunFolder
 
     existing = RunFolder(Path(name))
@@ -187,27 +252,27 @@ def resolve_experiment(
         presets = tuple(change for change in changes if change.startswith("estimators"))  # --estimator may name one
         chosen = () if estimator is None else (*presets, f"lipschitz={estimator}")
         resolved = load(name, overrides=(*chosen, *changes))
-        decided = {"lipschitz.method": "--estimator"} if estimator else {}
-        decided |= {"seed": "--seeds", "sweep.seed": "--seeds"} if seeds else {}
-        decided |= {"arms": "--arms"} if arms else {}
-        decided |= {"training.batch_size": "--try"} if sizes else {}
-        reasons = {key: f"{option} sets it; leave one of them out" for key, option in decided.items()}
-        if sweeping:
-            reasons |= {key: f"the sweep sets it; change it with --set 'sweep.{key}=[…]'" for key in resolved.sweep}
-        else:
-            reasons["sweep"] = "only `excite sweep` runs several values"
-        _refuse_decided(changes, resolved, reasons)
+        options = {"--estimator": estimator, "--seeds": seeds, "--arms": arms, "--try": sizes}
+        _refuse_decided(changes, resolved, [option for option, value in options.items() if value], sweeping=sweeping)
         folder = Path("runs") / "-".join(filter(None, [resolved.name, estimator, "sweep" if sweeping else None]))
-    return replace(resolved, allow_unidentified=force or resolved.allow_unidentified), out or folder
+    resolved = replace(resolved, allow_unidentified=force or resolved.allow_unidentified)
+    return Chosen(resolved, out or folder, () if arms is None else arm_names(arms), seeds)
 
 
-def _refuse_decided(changes: Collection[str], resolved: "Experiment", reasons: Mapping[str, str]) -> None:
-    """Refuse a --set of a key, or of a table that contains it, if something else decides its value.
+def _refuse_decided(
+    changes: Collection[str], resolved: "Experiment", options: Collection[str], *, sweeping: bool
+) -> None:
+    """Refuse a --set of a key, or of a table that contains it, if one of `options` or the sweep decides its value.
 
     A table around a swept key is accepted, because it sets more than that key.
     """
     from excite.runs.experiment import flattened
 
+    reasons = {key: f"{option} sets it; leave one of them out" for key, option in DECIDES.items() if option in options}
+    if sweeping:
+        reasons |= {key: f"the sweep sets it; change it with --set 'sweep.{key}=[…]'" for key in resolved.sweep}
+    else:
+        reasons["sweep"] = "only `excite sweep` runs several values"
     stated = flattened(resolved.to_json())
     for key in (change.partition("=")[0].strip() for change in changes):
         for other, reason in reasons.items():

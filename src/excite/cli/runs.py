@@ -1,4 +1,4 @@
-"""Commands that run experiments (run, sweep, train, batch-size) and show results (report, figure, list)."""
+"""Commands that run experiments (run, sweep, train, batch-size), show results (report, figure), and list, doctor."""
 
 import sys
 from collections.abc import Sequence
@@ -24,65 +24,38 @@ if TYPE_CHECKING:
 @options.estimator
 @options.force
 @click.option("--workers", type=options.POSITIVE, help="Processes that share each attack, with one thread each.")
-@click.option("--tensorboard", is_flag=True, help="Also write event files to tensorboard/ in the run folder.")
+@options.log
 @options.out
 @options.changes
 @options.work
-def run(
-    experiment: str,
-    arms: str | None,
-    seeds: int | None,
-    estimator: str | None,
-    force: bool,
-    workers: int | None,
-    tensorboard: bool,
-    out: Path | None,
-    changes: tuple[str, ...],
-    device: str | None,
-    as_json: bool,
-) -> None:
+def run(experiment: str, workers: int | None, log: str | None, device: str | None, as_json: bool, **given: Any) -> None:
     """Run the paper's whole procedure: baseline, L, training at 1/L and 2/L, attacks, report.
 
     EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to continue. Finished stages are not repeated:
     run the command again to resume an interrupted run, or to add arms and seeds.
     """
-    from excite.console import Placed
     from excite.execution import Shards
-    from excite.runs.arms import arm_names
-    from excite.runs.collection import begin_study, collect, run_folders
-    from excite.runs.folder import RunFolder
-    from excite.runs.procedure import Run
+    from excite.runs.folder import RunFolder, collect
+    from excite.runs.procedure import run_experiment
     from excite.training.distributed import launched
 
-    if tensorboard:
-        from excite.integrations.tensorboard import write_run  # fails before any work if tensorboard is missing
-    resolved, folder = resolve_experiment(
-        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, force=force
-    )
-    names = () if arms is None else arm_names(arms)
-    speaker = console()
-    folders = run_folders(resolved, folder, seeds)
-    left_out: list[UnidentifiedError] = []
+    write_run, unidentified = options.logger(log), None
     with launched() as ranks:
-        for count, (path, seeded) in enumerate(folders.items(), 1):
-            placed = Placed(speaker, f"seed {count} of {seeds}") if seeds else speaker
-            opened = ranks.each(partial(Run, path, seeded, console=placed, device=device, arms=names))
-            if seeds:
-                ranks.from_first(partial(begin_study, folder, folders))
-            try:
-                opened.all(names, Shards(workers), ranks)
-            except UnidentifiedError as error:
-                if ranks.world > 1:
-                    raise  # the other processes have ended
-                left_out.append(error)  # the other seeds and the report come first
-            if tensorboard:
-                ranks.from_first(partial(write_run, RunFolder(path)))
+        chosen, speaker = resolve_experiment(experiment, **given), console()
+        try:
+            run_experiment(**vars(chosen), console=speaker, device=device, shards=Shards(workers), ranks=ranks)
+        except UnidentifiedError as error:
+            if ranks.world > 1:
+                raise  # the other processes have ended
+            unidentified = error  # the report comes first
     if not ranks.first:
         return
-    runs = collect([folder]) if seeds else [RunFolder(folder)]
-    show_report(runs, folder, as_json, {} if seeds else runs[0].to_json())
-    if left_out:
-        raise left_out[0]
+    runs = collect([chosen.folder]) if chosen.seeds else [RunFolder(chosen.folder)]
+    for each in runs:
+        write_run(each.path)
+    show_report(runs, chosen.folder, as_json, {} if chosen.seeds else runs[0].to_json())
+    if unidentified:
+        raise unidentified
 
 
 @click.command(epilog="Example: excite sweep mnist-sample --seeds 5 --arms baseline,poe --workers 2")
@@ -102,18 +75,13 @@ def run(
 @options.work
 def sweep(
     experiment: str,
-    arms: str | None,
-    seeds: int | None,
     engine: "EngineName",
     workers: int | None,
     shards: int | None,
     address: str | None,
-    out: Path | None,
-    estimator: str | None,
-    force: bool,
-    changes: tuple[str, ...],
     device: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Run every combination of an experiment's [sweep] table, seed and arm, as independent jobs.
 
@@ -121,28 +89,17 @@ def sweep(
     Exits with 1 if a job failed; a diverged training is a result, not a failure.
     """
     from excite.execution import Shards
-    from excite.runs.arms import arm_names
-    from excite.runs.collection import collect
+    from excite.runs.folder import collect
     from excite.sweeps import sweep as sweep_runs
 
     if engine != "ray":
         refuse_ignored(["address"], "it names a Ray cluster; add --engine ray")
     if address:
         refuse_ignored(["workers"], "a cluster has its own; leave out --workers or --address")
-    resolved, folder = resolve_experiment(
-        experiment, changes, out, estimator=estimator, seeds=seeds, arms=arms, sweeping=True, force=force
-    )
-    finished = sweep_runs(
-        resolved,
-        folder,
-        console=console(),
-        seeds=seeds,
-        arms=() if arms is None else arm_names(arms),
-        device=device,
-        jobs_in=Shards(workers, engine, address),
-        shards=shards,
-    )
-    show_report(collect([folder]), folder, as_json, finished.to_json(), f"{finished}\n")
+    chosen = resolve_experiment(experiment, sweeping=True, **given)
+    jobs_in = Shards(workers, engine, address)
+    finished = sweep_runs(**vars(chosen), console=console(), device=device, jobs_in=jobs_in, shards=shards)
+    show_report(collect([chosen.folder]), chosen.folder, as_json, finished.to_json(), f"{finished}\n")
     if finished.failed:
         failed = f"{len(finished.failed)} of {len(finished.outcomes)} jobs failed"
         raise ExciteError(f"{failed}. Run the command again to retry them.")
@@ -152,30 +109,25 @@ def sweep(
 @options.experiment
 @options.arm
 @options.force
+@options.log
 @options.out
 @options.changes
 @options.work
-def train(
-    experiment: str,
-    arm: str,
-    force: bool,
-    out: Path | None,
-    changes: tuple[str, ...],
-    device: str | None,
-    as_json: bool,
-) -> None:
+def train(experiment: str, arm: str, log: str | None, device: str | None, as_json: bool, **given: Any) -> None:
     """Train one arm of an experiment; L is estimated first if the arm needs it."""
     from excite.runs.arms import arm_named
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
     from excite.training.distributed import launched
 
-    name = arm_named(arm).name
+    name, write_run = arm_named(arm).name, options.logger(log)
     with launched() as ranks:
-        resolved, folder = resolve_experiment(experiment, changes, out, force=force)
-        ranks.each(partial(Run, folder, resolved, console=console(), device=device, arms=[name])).train(name, ranks)
-    result = RunFolder(folder).arm(name)
-    show(as_json, result.to_json(), f"{result}\nCheckpoint: {folder / name}")
+        chosen, speaker = resolve_experiment(experiment, **given), console()
+        opened = ranks.each(partial(Run, chosen.folder, chosen.experiment, console=speaker, device=device, arms=[name]))
+        opened.train(name, ranks)
+        ranks.from_first(partial(write_run, chosen.folder))
+    result = RunFolder(chosen.folder).arm(name)
+    show(as_json, result.to_json(), f"{result}\nCheckpoint: {result.path}")
 
 
 @click.command(name="batch-size", epilog="Example: excite batch-size mnist-sample --try 64 256 1000 --threshold 0.9")
@@ -195,10 +147,9 @@ def batch_size(
     tries: bool,
     threshold: float | None,
     arm: str,
-    out: Path | None,
-    changes: tuple[str, ...],
     device: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Choose a batch size as the paper does: the smallest with Assumption 2, then smaller until accuracy is reached.
 
@@ -206,23 +157,22 @@ def batch_size(
     training of a run folder and says which batch size makes its steps acute in expectation. That training needs
     record.noise_examples.
     """
-    from excite.runs.collection import check_not_a_run
-    from excite.runs.experiment import with_values
+    from excite.runs.folder import check_not_a_run
     from excite.runs.procedure import Run
     from excite.sweeps import check_batch_sizes, try_batch_sizes
 
     if not tries and not sizes:
-        refuse_ignored(["threshold", "out", "changes", "device"], "they belong to --try")
+        refuse_ignored(["threshold", "out", "changes", "device"], "it belongs to --try; add --try and SIZES")
         _predict_batch_size(Path(experiment), arm, as_json)
         return
     if not (tries and sizes):
         raise click.UsageError("Missing argument 'SIZES...'." if tries else "Missing option '--try'.")
     refuse_ignored(["arm"], "--try trains the baseline")
-    resolved, _ = resolve_experiment(experiment, changes, out, sizes=sizes)
-    parent, speaker = out or Path("runs") / f"{Path(experiment).stem}-batch-size", console()
+    chosen, speaker = resolve_experiment(experiment, sizes=sizes, **given).experiment, console()
+    parent = given["out"] or Path("runs") / f"{Path(experiment).stem}-batch-size"
     check_not_a_run(parent)
-    check_batch_sizes(resolved, sizes)
-    sized = {size: with_values(resolved, {"training.batch_size": size}) for size in sizes}
+    check_batch_sizes(chosen, sizes)
+    sized = {size: chosen.with_values({"training.batch_size": size}) for size in sizes}
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)
     show(as_json, choice.to_json(), str(choice))
@@ -231,8 +181,7 @@ def batch_size(
 def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
     from excite.excitation import expected_acuteness
     from excite.runs.arms import arm_named
-    from excite.runs.folder import needed_trace
-    from excite.sweeps import epoch_images
+    from excite.runs.assemble import epoch_images
 
     if not folder.is_dir():
         raise click.UsageError(
@@ -240,7 +189,7 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
             "train at each of them."
         )
     run = read_run(folder)
-    expected, images = expected_acuteness(needed_trace(run, arm_named(arm).name)), epoch_images(run.experiment)
+    expected, images = expected_acuteness(run.needed_trace(arm_named(arm).name)), epoch_images(run.experiment)
     text = str(expected)
     if max(expected.batch_size_for(0.5) or 0, expected.batch_size_for() or 0) > images:
         text += f" An epoch has only {images:,} images; a batch of all of them has no sampling noise."
@@ -263,21 +212,21 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
 )
 @options.as_json
 def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
-    """Print the table of one or more runs, and write an HTML page with the verdict, charts, images and L.
+    """Print a table of one or more runs, and write an HTML page with the verdict, charts, images and L.
 
     RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """
     import webbrowser
 
     from excite.report.rows import tidy
-    from excite.report.tables import study_table
-    from excite.runs.collection import collect
+    from excite.report.tables import StudyTable
+    from excite.runs.folder import collect
 
     if wanted:
         refuse_ignored(["in_browser", "out"], "--format prints the table and writes no page; use one of them")
         if wanted != "json":
             refuse_ignored(["as_json"], f"--format {wanted} is not JSON; use one of them")
-        table = study_table(tidy(collect(folders)))
+        table = StudyTable(tidy(collect(folders)))
         show(wanted == "json", table.to_json(), "" if wanted == "json" else getattr(table, wanted)())
         return
     page = show_report(collect(folders), folders[0] if len(folders) == 1 else Path(), as_json, page=out)
@@ -300,9 +249,9 @@ def show_report(
     """
     from excite.report.page import PAGE, write_page
     from excite.report.rows import tidy
-    from excite.report.tables import study_table
+    from excite.report.tables import StudyTable
 
-    table = study_table(tidy(runs))
+    table = StudyTable(tidy(runs))
     page = write_page(runs, page or folder / PAGE)
     text = f"{table.with_verdict()}\n{summary}Report: {page}"
     show(as_json, table.to_json() | (facts or {}) | {"report": str(page)}, text)
@@ -326,7 +275,7 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
     RUNS, figure-1 shows the schedules at the published L; every other figure needs them.
     """
     from excite.report.figures import draw
-    from excite.runs.collection import collect
+    from excite.runs.folder import collect
 
     for path in draw(name, collect(folders), out):
         click.echo(path)
@@ -336,11 +285,24 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 @options.device
 @options.as_json
 def list_(device: str | None, as_json: bool) -> None:
-    """List the experiments with their cost on this machine, and all data sets, models, attacks, estimators …"""
+    """List the experiments, with their time and memory on this machine, and every other name that they can use."""
+    from excite.randomness import usable_device
     from excite.report.figures import FIGURES
     from excite.report.formats import terminal_width
-    from excite.runs.assemble import usable_device
     from excite.runs.costs import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
     show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))
+
+
+@click.command(epilog="Example: excite doctor")
+@options.device
+@options.as_json
+def doctor(device: str | None, as_json: bool) -> None:
+    """Show versions, processor and devices, and measure which precision is fastest here, in about a minute."""
+    from excite.doctor import diagnose
+    from excite.randomness import usable_device
+
+    with console().task("Measuring") as on_progress:
+        diagnosis = diagnose(usable_device(device), on_progress=on_progress)
+    show(as_json, diagnosis.to_json(), str(diagnosis))

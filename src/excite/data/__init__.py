@@ -16,10 +16,11 @@ from excite.data.catalog import (
 )
 from excite.data.dataset import Dataset, Split, from_tensors
 from excite.data.image_files import load_pseudo_labelled
+from excite.data.own_files import from_folder, from_hugging_face
 from excite.data.pseudo_labels import PseudoLabels, Unlabelled, load_extra, load_unlabelled
 from excite.randomness import derive_seed
 
 __all__ = ["AUGMENTATIONS", "DATASETS", "Augmentation", "Dataset", "DatasetStatus", "Mixture", "PseudoLabels", "Split"]
 __all__ += ["TrainingData", "Unlabelled", "data_directory", "derive_seed", "epoch_batches", "fetch", "find"]
-__all__ += ["from_tensors", "listing", "load", "load_extra", "load_pseudo_labelled", "load_unlabelled", "names"]
-__all__ += ["register", "steps_per_epoch", "verify"]
+__all__ += ["from_folder", "from_hugging_face", "from_tensors", "listing", "load", "load_extra"]
+__all__ += ["load_pseudo_labelled", "load_unlabelled", "names", "register", "steps_per_epoch", "verify"]

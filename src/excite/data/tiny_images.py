@@ -3,11 +3,11 @@
 Its authors publish no hash, so it is checked by what it holds.
 """
 
-import shutil
 from pathlib import Path
 
 from excite.data.image_files import load_pseudo_labelled
-from excite.errors import CorruptFileError, DataUnavailableError, InputError
+from excite.data.sources import download, scratch_folder
+from excite.errors import CorruptFileError, DataUnavailableError
 from excite.files import locked
 
 RST_FILE = "ti_500K_pseudo_labeled.pickle"
@@ -15,7 +15,6 @@ N_IMAGES = 500_000
 _IDENTIFIER = "1LTw3Sb5QoiCCN-6Y5PEKkq9C9W60w-Hi"
 ADDRESS = f"https://drive.google.com/open?id={_IDENTIFIER}"  # as in the README of github.com/yaircarmon/semisup-adv
 _DIRECT = f"https://drive.usercontent.google.com/download?id={_IDENTIFIER}&export=download&confirm=t"
-_TIMEOUT = (3.0, 20.0)  # seconds to connect and to read
 
 
 def cure(directory: Path) -> str:
@@ -27,31 +26,22 @@ def cure(directory: Path) -> str:
 
 def fetch_tiny_images(directory: Path, address: str = _DIRECT) -> Path:
     """Download the file into the data directory unless it is there, and check it; return its path."""
-    import pooch
-
-    path, scratch = directory / RST_FILE, directory / f".{RST_FILE}.scratch"
+    path = directory / RST_FILE
     with locked(path):
         if path.exists():
             _check(path)
             return path
-        shutil.rmtree(scratch, ignore_errors=True)  # what a killed process may have left
-        scratch.mkdir(parents=True)
         try:
-            downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
-            file = Path(pooch.retrieve(address, None, RST_FILE, scratch, downloader=downloader))
-            _check(file)
-            file.replace(path)
-        except (OSError, ValueError, CorruptFileError, InputError) as error:
+            with scratch_folder(directory, RST_FILE) as scratch:
+                file = download(address, scratch / RST_FILE, None)
+                _check(file)
+                file.replace(path)
+        except (OSError, ValueError, CorruptFileError) as error:  # an InputError is a ValueError
             raise DataUnavailableError(f"{RST_FILE} cannot be downloaded ({error}). {cure(directory)}") from error
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     return path
 
 
 def _check(path: Path) -> None:
     split = load_pseudo_labelled(path)
     if tuple(split.images.shape) != (N_IMAGES, 3, 32, 32) or split.largest_label > 9:
-        raise CorruptFileError(
-            f"{path} holds {split.images.shape[0]:,} images; RST's file has {N_IMAGES:,} of 3×32×32, in 10 classes. "
-            "Delete it and fetch it again."
-        )
+        raise CorruptFileError(f"{path} holds {split}; RST's file has {N_IMAGES:,} of 3×32×32. Fetch it again.")

@@ -25,6 +25,7 @@ from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.execution import Executor, Shared, as_completed
 from excite.files import read_as, write_json
+from excite.precision import Precision, exact_products
 from excite.randomness import device_of, seeded
 from excite.training import keep_freed_memory
 
@@ -51,10 +52,10 @@ class BatchResult:
 class Attacker:
     """Attacks batches of examples: the same batch gives the same result in every process.
 
-    Attacks see a faster copy of the model, but the model itself decides whether the attacked image is misclassified.
-    Radii are tried from the largest down. An example that falls is attacked at the next smaller radius, starting from
-    the image that fooled the model, or further down if that image lies in a smaller ball. An example that withstands
-    is not attacked at smaller radii.
+    Attacks see a faster copy of the model, in the given precision, but the model itself decides, in float32, whether
+    the attacked image is misclassified. Radii are tried from the largest down. An example that falls is attacked at the
+    next smaller radius, starting from the image that fooled the model, or further down if that image lies in a smaller
+    ball. An example that withstands is not attacked at smaller radii.
     """
 
     def __init__(
@@ -65,16 +66,18 @@ class Attacker:
         attacks: Mapping[str, Attack],
         *,
         seed: int,
+        precision: Precision = "float32",
         pool: Executor | None = None,
     ) -> None:
         keep_freed_memory()
         self.model, self.x, self.y, self.attacks, self.seed = model, x, y, attacks, seed
-        self.fast_model = fast_inference(model)
+        self.fast_model = fast_inference(model, precision=precision)
         self.fast_model.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
         self._pool, self._attack_batch = pool, self.attack_batch
         if pool is not None:
             device = "cuda" if device_of(model, x).type == "cuda" else "cpu"
-            self._attack_batch = partial(_attack_in_worker, pool.share((model, x, y, attacks, seed)), device)
+            shared = pool.share((model, x, y, attacks, seed, precision))
+            self._attack_batch = partial(_attack_in_worker, shared, device)
 
     def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, BatchResult]]:
         """Attack the batches that are left of the current stage, here or in workers; yield each with its result."""
@@ -103,7 +106,7 @@ class Attacker:
                 else:
                     x_adv = stage(self.fast_model, x[here], y[here], generator)
             _check_inside(x_adv, x[here], stage, label)
-            with torch.no_grad():
+            with torch.no_grad(), exact_products(x.device):
                 wrong = ~right_answers(self.model(x_adv), y[here]).cpu()
             best[here] = x_adv
             has_start[active[wrong]] = True
@@ -129,8 +132,8 @@ def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> BatchResu
 
 @lru_cache(maxsize=1)
 def _worker_attacker(shared: Shared, device: str) -> Attacker:
-    model, x, y, attacks, seed = shared.load()
-    return Attacker(model.to(device), x, y, attacks, seed=seed)
+    model, x, y, attacks, seed, precision = shared.load()
+    return Attacker(model.to(device), x, y, attacks, seed=seed, precision=precision)
 
 
 def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
@@ -245,8 +248,8 @@ class Journal:
             stored = read_as(path, cls)
             if stored.evaluation != evaluation:
                 raise InputError(
-                    f"{path} belongs to another evaluation (another model, other examples, attacks, batch size or "
-                    "seed). Delete it to start again, or name another file."
+                    f"{path} belongs to another evaluation (another model, other examples, attacks, precision, "
+                    "batch size or seed). Delete it to start again, or name another file."
                 )
             return stored
         correct = list(correct)

@@ -192,7 +192,10 @@ class Variation:
 
 def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64]:
     if first.examples != second.examples:
-        raise InputError("These evaluations used different examples; evaluate both models on the same ones.")
+        raise InputError(
+            "These evaluations used different examples; evaluate both models on the same ones "
+            "(runs need the same data.test_examples)."
+        )
     gains: NDArray[np.float64] = np.asarray(second.outcomes(on), dtype=float) - np.asarray(first.outcomes(on))
     first_attacks, second_attacks = (
         {name: attack.description for name, attack in model.attacks.items() if on in (name, "worst")}

@@ -1,17 +1,23 @@
 """The result of an evaluation: accuracies with intervals, every example's outcome, cost, and trust flags."""
 
+import csv
 import dataclasses
+import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from excite.errors import InputError
 from excite.files import expected, read_json, write_json
+from excite.html import table
 from excite.quantities import pixels
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Z95 = 1.959963984540054  # standard deviations that hold 95% of a normal distribution
 HARDLY_BETTER = 1.1  # ratio to a constant answer below which accuracy, or error rate, counts as chance
@@ -204,7 +210,7 @@ class AttackResult:
         return sum((stage.cost for stage in self.stages), Cost())
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
     """Outcomes of one model on one set of examples, clean and under each attack.
 
@@ -234,17 +240,17 @@ class Evaluation:
 
     @property
     def clean(self) -> Accuracy:
-        return self._accuracy("clean")
+        return self.accuracy("clean")
 
     @property
     def robust(self) -> dict[str, Accuracy]:
         """Accuracy under each attack alone."""
-        return {name: self._accuracy(name) for name in self.attacks}
+        return {name: self.accuracy(name) for name in self.attacks}
 
     @property
     def worst(self) -> Accuracy:
         """Accuracy when each example meets the strongest of the attacks."""
-        return self._accuracy("worst")
+        return self.accuracy("worst")
 
     @property
     def curves(self) -> dict[str, Curve]:
@@ -268,7 +274,8 @@ class Evaluation:
             raise InputError(f"This evaluation has no {name!r}; it has {', '.join(['clean', *self.attacks, 'worst'])}.")
         return self.attacks[name].robust
 
-    def _accuracy(self, name: str) -> Accuracy:
+    def accuracy(self, name: str) -> Accuracy:
+        """`"clean"`, `"worst"` or under an attack."""
         outcomes = self.outcomes(name)
         return Accuracy(int(outcomes.sum()), len(outcomes))
 
@@ -334,6 +341,34 @@ class Evaluation:
             if curve is not None and not np.array_equal(curve.robust(curve.eps[-1]), result.robust):
                 raise ValueError(f"the curve of {name} does not end at the images that withstand it")
 
+    def csv(self) -> str:
+        """One line per example: whether the model was right on it, clean, under each attack and in the worst case.
+
+        An attack at several radii has a second column: the smallest radius at which the example fell; inf if at none.
+        """
+        columns = {name: self.outcomes(name).astype(int).tolist() for name in ("clean", *self.attacks, "worst")}
+        columns |= {f"{name}: minimal eps": curve.minimal_eps.tolist() for name, curve in self.curves.items()}
+        text = io.StringIO()
+        rows = zip(range(len(self.correct)), *columns.values(), strict=True)
+        csv.writer(text, lineterminator="\n").writerows([["example", *columns], *rows])
+        return text.getvalue()
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draw accuracy against ε, with 95% intervals, for every attack that ran at several radii."""
+        from matplotlib import pyplot
+
+        if not self.curves:
+            raise InputError("There is no curve to plot; evaluate at several radii: evaluate(…, eps=[1/255, 2/255]).")
+        axes = axes or pyplot.subplots()[1]
+        for name, curve in self.curves.items():
+            eps, points = [0.0, *curve.eps], [self.clean, *curve.accuracies]
+            low, high = zip(*(point.interval for point in points), strict=True)
+            axes.plot(eps, [100 * point.value for point in points], marker="o", label=name)
+            axes.fill_between(eps, 100 * np.array(low), 100 * np.array(high), alpha=0.2)
+        axes.set(xlabel="ε", ylabel="accuracy (%)", ylim=(0, 100))
+        axes.legend()
+        return axes
+
     def save(self, path: Path | str) -> None:
         write_json(Path(path), self.to_json())
 
@@ -342,6 +377,26 @@ class Evaluation:
         if not Path(path).exists():
             raise InputError(f"There is no evaluation at {path}. Save one there: evaluate(…).save(path).")
         return Evaluation.from_json(read_json(Path(path)), path)
+
+    def __repr__(self) -> str:
+        accuracies = ", ".join(f"{name} {accuracy.value:.2%}" for name, accuracy in self.accuracies.items())
+        return f"Evaluation({accuracies}; {len(self.correct)} examples, {len(self.flags)} flags)"
+
+    @property
+    def accuracies(self) -> dict[str, Accuracy]:
+        """As tables show them: clean, under each attack, and in the worst case if there are several attacks."""
+        names = ["clean", *self.attacks, *(["worst"] if len(self.attacks) > 1 else [])]
+        return {name: self.accuracy(name) for name in names}
+
+    def html(self) -> str:
+        """A table of the accuracies, with the reasons to distrust them; notebooks show it."""
+        words = {name: result.description for name, result in self.attacks.items()}
+        rows = [[name, str(accuracy), words.get(name, "")] for name, accuracy in self.accuracies.items()]
+        notes = [f"{name}: {curve}" for name, curve in self.curves.items()]
+        notes += [f"Do not trust this yet: {flag}" for flag in self.flags]
+        return table(["images", "accuracy in % (95% interval)", "attack"], rows, notes)
+
+    _repr_html_ = html
 
     def __str__(self) -> str:
         lines = [f"clean {self.clean} on {len(self.correct)} examples"]

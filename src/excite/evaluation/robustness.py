@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import FastModel, eval_mode
+from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
 from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
 from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
+from excite.console import progress_bar
 from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.batch import Attacker, AttackState, Checks, Journal
 from excite.evaluation.result import AttackResult, Cost, Curve, Evaluation, Flag
 from excite.execution import EngineName, Shards, executor
+from excite.precision import Precision, check_precision, exact_products
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, seeded
 
@@ -37,6 +39,7 @@ def evaluate(
     eps: Radius | None = None,
     batch_size: int = 128,
     seed: int = 0,
+    precision: Precision = "float32",
     checks: bool = True,
     journal: Path | str | None = None,
     on_progress: OnProgress | None = None,
@@ -62,9 +65,11 @@ def evaluate(
         eps: radius for attacks that have none. Several radii give a curve of accuracy against ε for every attack.
         batch_size: examples that are attacked together. With several workers, leave each of them several batches.
         seed: of every random choice.
+        precision: of the search. "bf16" runs the layers of the attacked copy in bfloat16, "tf32" rounds their products.
+            The model itself decides, in float32, which images are misclassified.
         checks: run the trust checks, whose findings are the result's `flags`.
         journal: a file, written after every batch, from which an interrupted evaluation resumes.
-        on_progress: called with (done, total) examples of the attack that is running.
+        on_progress: called with (done, total) examples of the running attack; by default a terminal shows a bar.
         workers: processes that attack batches, each with one thread, or with one GPU if the model is on a GPU.
         engine: "ray" attacks the batches on a Ray cluster.
         address: of the Ray cluster; by default Ray is started on this machine.
@@ -80,6 +85,7 @@ def evaluate(
     check_whole("seed", seed, least=0)
     check_whole("batch_size", batch_size, least=1)
     check_kind("model", model, "parameters", MODULE)
+    check_precision(precision, device_of(model))
     by_name = as_attacks(attacks, eps)
     x, y = as_examples(model, x, y)
     (check_inputs if by_name else check_examples)(x, y)
@@ -93,7 +99,7 @@ def evaluate(
     several = bool(by_name) and not shards.alone
     workers_started = executor(shards, use_gpus=uses_gpus, n_tasks=n_batches) if several else nullcontext()
     with eval_mode(model), _gradients_kept(model):
-        with workers_started as pool:
+        with workers_started as pool, progress_bar("Evaluating", on_progress) as report:
             started = time.perf_counter()
             correct, n_not_finite = _clean(model, x, y, batch_size)
             clean_cost = Cost(time.perf_counter() - started, forwards=len(x))
@@ -101,19 +107,20 @@ def evaluate(
             if not by_name:
                 return Evaluation(correct.numpy(), {}, (), clean_cost, examples, chance)
             order = [batch_size, seed, *((name, repr(attack)) for name, attack in by_name.items())]
+            if precision != "float32":
+                order.append(precision)
             weights = "" if path is None else fingerprint([*model.parameters(), *model.buffers(), correct])
             key = f"{order} on {examples} with {weights}"
             progress = Journal.open(path, key, by_name, correct.tolist(), batch_size)
-            attacker = Attacker(model, x, y, by_name, seed=seed, pool=pool)
+            attacker = Attacker(model, x, y, by_name, seed=seed, precision=precision, pool=pool)
             for name, state in progress.attacks.items():
                 while not state.finished:
                     for batch, result in attacker.attack(name, state):
                         state.update(batch, result)
                         progress.save(path)
-                        if on_progress is not None:
-                            on_progress(state.n_done, state.n_entered)
+                        report(state.n_done, state.n_entered)
                     state.next_stage(batch_size)
-        results = {name: _result(by_name[name], state) for name, state in progress.attacks.items()}
+        results = {name: _result(by_name[name], state, precision) for name, state in progress.attacks.items()}
         if checks and progress.checks is None:
             flags += trust.not_finite(n_not_finite, len(x))
             progress.checks = _trust_checks(attacker, correct, results, flags)
@@ -121,32 +128,46 @@ def evaluate(
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
-        flags=tuple(progress.flags),
+        flags=(*progress.flags, *_previews(by_name, precision)),
         cost=sum((result.cost for result in results.values()), clean_cost + (progress.checks or Checks()).cost),
         examples=examples,
         chance=chance,
     )
 
 
-def _result(attack: Attack, state: AttackState) -> AttackResult:
+def _result(attack: Attack, state: AttackState, precision: Precision) -> AttackResult:
     curve = Curve(attack.radii, np.asarray(state.fell_at)) if isinstance(attack, Ladder) else None
-    return AttackResult(str(attack), state.robust, tuple(state.stages), curve)
+    rounded = "" if precision == "float32" else f", searched in {precision}"
+    return AttackResult(f"{attack}{rounded}", state.robust, tuple(state.stages), curve)
+
+
+def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[Flag]:
+    """Flag attacks that may be weaker in bfloat16, as measured in docs/lab/attack-speed.md."""
+    if precision == "bf16":
+        yield Flag(
+            "preview",
+            f"{', '.join(attacks)} searched in bfloat16, which can miss images that float32 finds. Evaluate with "
+            'precision="float32" (in an experiment attack_precision) before you report the accuracy.',
+        )
 
 
 def _trust_checks(
     attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult], flags: list[Flag]
 ) -> Checks:
-    plain, cost_before = FastModel(attacker.model), attacker.cost_so_far()
+    plain = FastModel(attacker.model)
+    fast = attacker.fast_model if attacker.fast_model.precision == "float32" else fast_inference(attacker.model)
+    began, before = time.perf_counter(), Cost(0, fast.forwards, fast.backwards)
     flags = flags + trust.distrust(
         plain,
-        attacker.fast_model,
+        fast,
         attacker.examples,
         correct=correct,
         attacks={name: attack.rungs[-1] for name, attack in attacker.attacks.items()},
         results=results,
         generator=seeded(attacker.seed, "trust"),
     )
-    return Checks(flags, attacker.cost_so_far() - cost_before + Cost(0, plain.forwards, plain.backwards))
+    passes = Cost(0, fast.forwards + plain.forwards, fast.backwards + plain.backwards) - before
+    return Checks(flags, Cost(time.perf_counter() - began) + passes)
 
 
 def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
@@ -154,7 +175,7 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
     device = device_of(model, x)
     right, not_finite = [], 0
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
-        with torch.no_grad():
+        with torch.no_grad(), exact_products(device):
             try:
                 logits = model(images.to(device))
             except RuntimeError as error:

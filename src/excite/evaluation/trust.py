@@ -17,11 +17,13 @@ from excite.attacks.protocol import Attack, Norm, right_answers
 from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
 
 EXAMPLES = 64
-SQUARE_QUERIES = 200
+GRADIENTS = 32  # examples whose gradients are looked at,
+GRAY = 16  # that are moved toward gray,
+REPEATED = 8  # and whose outputs are computed twice
+SQUARE_QUERIES = 100
 A_POINT = 0.01
 A_FEW = 3  # examples; fewer may be chance
-WEAKEST = 8  # examples, attacked first
-A_SIGN = 2  # if fewer of the weakest fall, the others hardly will
+WEAKEST = 4  # examples, attacked together; if all withstand, the stronger ones will, too
 DIFFERENT = 1e-4  # relative difference of two outputs; rounding errors are far smaller
 
 
@@ -41,7 +43,7 @@ def distrust(
     ε, preferably one that uses gradients. It is tried on examples that withstood all attacks of this size, because a
     weak attack does no harm beside a strong one.
     """
-    flags = check_model(plain, *examples(_few(correct, generator))) if correct.any() else []
+    flags = check_model(plain, attacked, *examples(_few(correct, generator)[:GRADIENTS])) if correct.any() else []
     sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None and attack.norm is not None}
     if sized:
         largest = attacks[max(sized, key=lambda name: (sized[name], _follows_gradients(attacks[name])))]
@@ -91,11 +93,23 @@ def _size(attack: Attack) -> tuple[object, object]:
     return attack.eps, attack.norm
 
 
-def check_model(model: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
-    """Checks that need no attack, on a few examples that the model, in eval mode, classifies correctly."""
+def check_model(plain: nn.Module, attacked: nn.Module, x: Tensor, y: Tensor) -> list[Flag]:
+    """Checks that need no attack, on a few examples that the model, in eval mode, classifies correctly.
+
+    `attacked` is the copy of the `plain` model that attacks use; its outputs and gradients are the same.
+    """
+    few = x[:REPEATED]
     with torch.no_grad():
-        logits, again, alone = model(x), model(x), model(x[:1])
-    return [*_outputs(logits, again, alone), *_optimizes(model, x[:2]), *_gradients(model, x, y)]
+        once, again, alone = plain(few), plain(few), plain(few[:1])
+    with torch.enable_grad():
+        images = x.detach().clone().requires_grad_()
+        logits = attacked(images)
+        gradient = torch.zeros_like(images)
+        if logits.requires_grad:
+            loss = cross_entropy(logits, y, reduction="sum")
+            (gradient,) = torch.autograd.grad(loss, images, materialize_grads=True)
+    flags = [*_repeats(once, again, alone), *_activated(logits.detach()), *_optimizes(plain, few[:2])]
+    return [*flags, *_gradients(attacked, x[:GRAY], y[:GRAY], gradient)]
 
 
 def train_mode(model: nn.Module) -> Iterator[Flag]:
@@ -124,8 +138,8 @@ def not_finite(answers: int, total: int) -> Iterator[Flag]:
         )
 
 
-def _outputs(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
-    """Flag outputs that are random, depend on the batch, or have passed through an activation."""
+def _repeats(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
+    """Flag outputs that are random or depend on the batch."""
     if (difference := _difference(again, logits)) > DIFFERENT:
         yield Flag(
             "random outputs",
@@ -138,6 +152,10 @@ def _outputs(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
             f"an image's logits change by {difference:.2g} with the other images of its batch, even in eval mode. Use "
             "fixed statistics instead of batch statistics.",
         )
+
+
+def _activated(logits: Tensor) -> Iterator[Flag]:
+    """Flag outputs that have passed through an activation."""
     positive, zeros = bool((logits >= 0).all()), float((logits == 0).float().mean())
     if positive and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         yield Flag(
@@ -183,14 +201,8 @@ def _optimizes(model: nn.Module, x: Tensor) -> Iterator[Flag]:
         )
 
 
-def _gradients(model: nn.Module, x: Tensor, y: Tensor) -> Iterator[Flag]:
+def _gradients(model: nn.Module, x: Tensor, y: Tensor, gradient: Tensor) -> Iterator[Flag]:
     """Flag gradients that are zero, or along which even plain gray images are not reached."""
-    with torch.enable_grad():
-        images = x.detach().clone().requires_grad_()
-        loss = cross_entropy(model(images), y, reduction="sum")
-        gradient = torch.zeros_like(images)
-        if loss.requires_grad:
-            (gradient,) = torch.autograd.grad(loss, images, materialize_grads=True)
     share = float((gradient.flatten(1).abs().amax(1) == 0).float().mean())
     if share > A_POINT:
         yield Flag(
@@ -217,10 +229,11 @@ def check_attack(
     share: float,
     generator: torch.Generator,
     together: int = WEAKEST,
+    queries: int = SQUARE_QUERIES,
 ) -> list[Flag]:
     """Try stronger attacks on examples that withstood `attack`; `share` is the share of all examples that did.
 
-    They are attacked in groups of `together`, the weakest first, until it is clear whether enough of them fall.
+    They are attacked in groups of `together`, the weakest first, until a whole group withstands or enough have fallen.
     """
     if not attack.eps or attack.norm is None or share <= A_POINT:
         return []
@@ -229,20 +242,21 @@ def check_attack(
     def drop(more: Attack) -> tuple[int, float]:
         fooled = 0
         for group in torch.split(order, together):
-            fooled += _fooled(model, x[group], y[group], more, generator)
-            if fooled < A_SIGN or _enough(fooled, share * fooled / len(x)):
+            more_fooled = _fooled(model, x[group], y[group], more, generator)
+            fooled += more_fooled
+            if not more_fooled or _enough(fooled, share * fooled / len(x)):
                 break
         return fooled, share * fooled / len(x)
 
     flags: list[Flag] = []
-    square = Square(attack.eps, attack.norm, queries=SQUARE_QUERIES)
+    square = Square(attack.eps, attack.norm, queries=queries)
     if square.takes(x) and all(stage.follows_gradients for _, stage in attack.stages):
         flags += black_box("Square", *drop(square))
     if (stronger := attack.stronger()) and _enough(*(effect := drop(stronger))):
         flags.append(
             Flag(
                 "a stronger attack helps",
-                f"twice the steps, two random starts and the margin loss lower the accuracy by about "
+                f"twice the steps, a random start and the margin loss lower the accuracy by about "
                 f"{100 * effect[1]:.1f} points or more: the attack was too weak. Raise steps and restarts, and try "
                 "that loss, until nothing changes.",
             )

@@ -14,26 +14,7 @@ from excite.excitation.definition import Gramian, gramian, simulate
 from excite.excitation.in_expectation import ExpectedAcuteness, expected_acuteness
 from excite.excitation.theorem import Certificate, CertifiedDescent, Span, certificate, certify_descent
 
-__all__ = [
-    "FEWEST_MOMENTS",
-    "Acuteness",
-    "Certificate",
-    "CertifiedDescent",
-    "Excitation",
-    "ExpectedAcuteness",
-    "Gramian",
-    "PathCertificate",
-    "Smoothness",
-    "Span",
-    "StepSizes",
-    "acuteness",
-    "certificate",
-    "certify",
-    "certify_descent",
-    "choose_batch_size",
-    "expected_acuteness",
-    "gramian",
-    "simulate",
-    "smoothness",
-    "step_size_decay",
-]
+__all__ = ["FEWEST_MOMENTS", "Acuteness", "Certificate", "CertifiedDescent", "Excitation", "ExpectedAcuteness"]
+__all__ += ["Gramian", "PathCertificate", "Smoothness", "Span", "StepSizes", "acuteness", "certificate", "certify"]
+__all__ += ["certify_descent", "choose_batch_size", "expected_acuteness", "gramian", "simulate", "smoothness"]
+__all__ += ["step_size_decay"]

@@ -58,10 +58,8 @@ class Smoothness:
     def __str__(self) -> str:
         if self.holds:
             return f"Assumption 1: none of {self.slopes} recorded slopes exceeds L = {self.constant:.3g}."
-        return (
-            f"Assumption 1 is violated: {self.above} of {self.slopes} recorded slopes exceed L = {self.constant:.3g}; "
-            f"the largest is {self.largest:.3g}."
-        )
+        above = f"{self.above} of {self.slopes} recorded slopes exceed L = {self.constant:.3g}"
+        return f"Assumption 1 is violated: {above}; the largest is {self.largest:.3g}."
 
 
 @dataclass(frozen=True)

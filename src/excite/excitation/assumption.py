@@ -73,16 +73,20 @@ def acuteness(trace: Trace) -> Acuteness:
     >>> acuteness(Trace(distances, distances, steps=np.array([1, 2, 3]))).fraction
     1.0
     """
-    check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
-    if len(trace) < FEWEST_MOMENTS:
-        raise InputError(
-            f"The trace has {len(trace)} moments; Assumption 2 needs at least {FEWEST_MOMENTS}, the last one being θ*. "
-            "Record longer."
-        )
+    check_length(trace)
     steps, products, rests = step_products(trace)
     lengths = np.sqrt(steps * rests)
     cosines = np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0)
     return Acuteness(products, cosines, STANDARD_ERRORS * trace.cosine_error)
+
+
+def check_length(trace: Trace) -> None:
+    check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
+    if len(trace) < FEWEST_MOMENTS:
+        raise InputError(
+            f"The trace has too few moments ({len(trace)}); at least {FEWEST_MOMENTS} are needed. "
+            "Train for more epochs, or call recorder.record() more often."
+        )
 
 
 def step_products(trace: Trace) -> tuple[Floats, Floats, Floats]:
@@ -119,14 +123,12 @@ def choose_batch_size(fractions: Mapping[int, float], accuracies: Mapping[int, f
     for name, values in shares.items():
         if wrong := [value for value in values if not 0 <= value <= 1]:
             raise InputError(f"{name} must be between 0 and 1, for example 0.8; got {wrong[0]:g}.")
-    always = [size for size, fraction in fractions.items() if fraction >= 1]
-    most = max(fractions.values())
-    start = min(always or [size for size, fraction in fractions.items() if fraction == most])
-    for size in sorted((size for size in fractions if size <= start), reverse=True):
-        if accuracies[size] >= threshold:
-            return size
-    best = max(accuracies[size] for size in fractions if size <= start)
-    raise InputError(
-        f"No batch size up to {start} reaches an accuracy of {threshold:g}; the best is {best:.4g}. "
-        "Try smaller batches, train longer, or lower the threshold."
-    )
+    start = min(size for size, fraction in fractions.items() if fraction >= max(fractions.values()))
+    candidates = {size: accuracies[size] for size in fractions if size <= start}
+    accurate = [size for size, accuracy in candidates.items() if accuracy >= threshold]
+    if not accurate:
+        raise InputError(
+            f"No batch size up to {start} reaches an accuracy of {threshold:g}; the best is "
+            f"{max(candidates.values()):.4g}. Try smaller batches, train longer, or lower the threshold."
+        )
+    return max(accurate)

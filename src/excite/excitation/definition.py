@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from excite.errors import InputError
+from excite.precision import double
 from excite.quantities import check_positive
 
 
@@ -47,37 +48,28 @@ def gramian(signal: Tensor, window: float, *, step: float = 1.0) -> Gramian:
     signal = _as_matrices(signal)
     length = round(window / step)
     if length < 1 or length > len(signal) or not math.isclose(length * step, window, rel_tol=1e-9):
-        raise InputError(
-            f"window={window:g} must be a multiple of step={step:g} and no longer than the signal, which lasts "
-            f"{len(signal) * step:g}."
-        )
+        raise InputError(f"window is {window:g}; it must be a multiple of {step:g}, at most {len(signal) * step:g}.")
     squares = signal @ signal.mT * step
     windows = torch.stack([squares[start : start + length].sum(0) for start in range(len(squares) - length + 1)])
     eigenvalues = torch.linalg.eigvalsh(windows)
     smallest, largest = max(float(eigenvalues[:, 0].min()), 0.0), float(eigenvalues[:, -1].max())
-    transitions = torch.linalg.matrix_exp(-squares)
-    worst = 0.0
+    if not smallest > 1e-12 * largest:
+        return Gramian(0.0, largest, window, persistently_exciting=False, rate=0.0, guaranteed_rate=0.0)
+    transitions, worst = torch.linalg.matrix_exp(-squares), 0.0
     for start in range(len(squares) - length + 1):
-        product = torch.eye(signal.shape[1], dtype=signal.dtype)
+        product = torch.eye(signal.shape[1], dtype=signal.dtype, device=signal.device)
         for transition in transitions[start : start + length]:
             product = transition @ product
         worst = max(worst, float(torch.linalg.matrix_norm(product, 2)))
-    exciting = smallest > 1e-12 * largest
-    dimension = signal.shape[1]
-    return Gramian(
-        smallest=smallest if exciting else 0.0,
-        largest=largest,
-        window=window,
-        persistently_exciting=exciting,
-        rate=-math.log(worst) / window if exciting and worst > 0 else (math.inf if exciting else 0.0),
-        guaranteed_rate=-math.log1p(-2 * smallest / (1 + dimension * largest) ** 2) / (2 * window) if exciting else 0.0,
-    )
+    rate = -math.log(worst) / window if worst > 0 else math.inf
+    guaranteed = -math.log1p(-2 * smallest / (1 + signal.shape[1] * largest) ** 2) / (2 * window)
+    return Gramian(smallest, largest, window, persistently_exciting=True, rate=rate, guaranteed_rate=guaranteed)
 
 
 def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
     """Exact solution of ż = −ΦΦᵀz at every step, z ← e^{−ΦΦᵀ·step} z; shape (times + 1, d)."""
     check_positive("step", step)
-    path = [initial.to(torch.float64)]
+    path = [double(initial)]
     for matrix in _as_matrices(signal):
         directions, sizes, _ = torch.linalg.svd(matrix, full_matrices=False)
         along = directions.mT @ path[-1]
@@ -87,8 +79,6 @@ def simulate(signal: Tensor, initial: Tensor, *, step: float = 1.0) -> Tensor:
 
 def _as_matrices(signal: Tensor) -> Tensor:
     if signal.ndim not in (2, 3) or not signal.isfinite().all():
-        raise InputError(
-            f"A signal must be finite and of shape (times, d) or (times, d, p), not {tuple(signal.shape)}."
-        )
-    matrices = signal.to(torch.float64)
+        raise InputError(f"A signal must be finite, (times, d) or (times, d, p), not {tuple(signal.shape)}.")
+    matrices = double(signal)
     return matrices if matrices.ndim == 3 else matrices.unsqueeze(-1)

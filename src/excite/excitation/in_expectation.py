@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from excite.errors import InputError
-from excite.excitation.assumption import FEWEST_MOMENTS, STANDARD_ERRORS
+from excite.excitation.assumption import STANDARD_ERRORS, check_length
 from excite.quantities import check_kind
 from excite.trace import Trace
 
@@ -98,19 +98,19 @@ class ExpectedAcuteness:
 
     def __str__(self) -> str:
         n, half, every = len(self.ahead), self.batch_size_for(0.5), self.batch_size_for()
-        hopeless = int(np.isinf(self.batch_sizes).sum())
+        overshooting = int(np.isinf(self.batch_sizes).sum())
         text = [
             f"In expectation, a step of SGD with batches of {self.batch_size:,} is acute at {int(self.holds.sum())} of "
             f"{n} moments."
         ]
         if half is not None:
             text.append(f"Batches of {half:,} are enough at half of them{f', of {every:,} at all' if every else ''}.")
-        if hopeless:
-            text.append(f"No batch is enough at {hopeless} of them: at this rate, even steps without noise overshoot.")
-        if self.undecided.any():
+        if overshooting:
             text.append(
-                f'At {int(self.undecided.sum())} of them a sketch cannot tell. Use Recorder(…, storage="exact").'
+                f"No batch is enough at {overshooting} of them: even steps without noise overshoot at this rate."
             )
+        if self.undecided.any():
+            text.append(f'The sketch cannot tell at {int(self.undecided.sum())}. Use Recorder(…, storage="exact").')
         return " ".join(text)
 
 
@@ -125,14 +125,10 @@ def expected_acuteness(trace: Trace) -> ExpectedAcuteness:
     Returns:
         E[uᵀq], the largest rates and the smallest batch sizes, one per moment.
     """
-    check_kind("trace", trace, "squared_gradient_distances", "a Trace, such as recorder.trace")
-    if len(trace) and not trace.batch_statistics.size:
+    check_kind("trace", trace, "batch_statistics", "a Trace, such as recorder.trace")
+    if not trace.batch_statistics.size:
         raise InputError(HOW_TO_RECORD)
-    if len(trace) < FEWEST_MOMENTS:
-        raise InputError(
-            f"The trace has {len(trace)} moments; a statement about θ − θ* needs at least {FEWEST_MOMENTS}, the last "
-            "one being θ*. Record longer."
-        )
+    check_length(trace)
     rows = trace.batch_statistics[:-2]
     if not np.isfinite(rows).all():
         raise InputError("The batch statistics contain non-finite values; use a run that did not diverge.")

@@ -8,7 +8,7 @@ span(u, q) it is log 2 times the identity, so the cost is O(d). At uᵀq = 0 the
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from excite import html
 from excite.errors import InputError
+from excite.precision import double, widest
 from excite.quantities import check_kind, check_positive, check_whole
 
 Angle = Literal["acute", "right", "obtuse"]
@@ -107,6 +109,9 @@ class Certificate:
         first, second = self.rates
         return self._apply(vector, (math.exp(-first), math.exp(-second)), math.exp(-_OUTSIDE))
 
+    def _repr_html_(self) -> str:
+        return html.paragraphs(str(self))
+
     def __str__(self) -> str:
         if self.holds:
             slow, fast = sorted(self.rates)
@@ -123,17 +128,23 @@ class Certificate:
         return f"Not certified: the step overshoots (cosine {self.span.cosine:.3g} < 0); Assumption 2 is violated."
 
     def _apply(self, vector: Tensor, inside: Pair, outside: float) -> Tensor:
+        """Apply a function of ΦΦᵀ, with these eigenvalues inside and outside the span, to a vector."""
         if not self.holds:
             raise InputError(f"{self} So there is no ΦΦᵀ to apply.")
-        flat = vector.reshape(-1).to(torch.float64)
-        return _applied(self.span, self.basis, flat, inside, outside).view(vector.shape)
+        flat = vector.reshape(-1).to(self.basis[0].device).to(torch.float64)
+        first, second = (float(flat @ direction) for direction in self.basis)
+        along = across = 0.0
+        for value, (x, y) in zip(inside, self.span.directions, strict=True):
+            weight = (value - outside) * (x * first + y * second)
+            along, across = along + weight * x, across + weight * y
+        return (outside * flat + along * self.basis[0] + across * self.basis[1]).view(vector.shape)
 
 
 def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certificate:
     """Certify the step from `theta` to `theta_next` with respect to the true parameters `theta_star`.
 
     With u = θᵏ − θᵏ⁺¹ and q = θᵏ⁺¹ − θ*, a symmetric ΦΦᵀ ≻ 0 with q = e^{−ΦΦᵀ}(θᵏ − θ*) exists if and only if
-    uᵀq > 0. Time and memory are O(d), in float64.
+    uᵀq > 0. Time and memory are O(d), in float64, which devices without it, such as Apple's MPS, leave to the CPU.
 
     Args:
         theta: θᵏ, of any shape.
@@ -148,11 +159,12 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
     """
     for name, vector in (("theta", theta), ("theta_next", theta_next), ("theta_star", theta_star)):
         check_kind(name, vector, "detach", "a tensor of all parameters")
-        if not vector.numel():
-            raise InputError(f"{name} has no entries; pass a tensor of all parameters.")
-    now, after, goal = (vector.detach().reshape(-1).to(torch.float64) for vector in (theta, theta_next, theta_star))
-    if not len(now) == len(after) == len(goal):
-        raise InputError(f"θᵏ, θᵏ⁺¹ and θ* have {len(now)}, {len(after)} and {len(goal)} entries; they must be equal.")
+    now, after, goal = (double(vector.detach().reshape(-1)) for vector in (theta, theta_next, theta_star))
+    if not len(now) == len(after) == len(goal) > 0:
+        raise InputError(
+            f"theta, theta_next and theta_star have {len(now)}, {len(after)} and {len(goal)} entries; pass the same "
+            "parameters of each."
+        )
     u, q = now - after, after - goal
     squared_step = float(u @ u)
     share = float(u @ q) / squared_step if squared_step > 0 else 0.0
@@ -161,24 +173,12 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
     if not math.isfinite(step + across):
         raise InputError("The parameters contain non-finite values; certify steps of a run that did not diverge.")
     basis = (u / step, orthogonal / across if across > 0 else torch.zeros_like(q))
-    span = certify_span(step, share * step, across)
-    residual = math.nan
-    if span.holds:
-        shrink = (math.exp(-span.rates[0]), math.exp(-span.rates[1]))
-        reached = _applied(span, basis, now - goal, shrink, math.exp(-_OUTSIDE))
-        residual = math.sqrt(float((q - reached).square().sum()) / float((now - goal) @ (now - goal)))
-    return Certificate(span, residual, basis)
-
-
-def _applied(span: Span, basis: tuple[Tensor, Tensor], vector: Tensor, inside: Pair, outside: float) -> Tensor:
-    """Apply a function of ΦΦᵀ, with these eigenvalues inside and outside the span, to a vector."""
-    first, second = (float(vector @ direction) for direction in basis)
-    weights = [
-        (value - outside) * (x * first + y * second) for value, (x, y) in zip(inside, span.directions, strict=True)
-    ]
-    along = sum(weight * x for weight, (x, _) in zip(weights, span.directions, strict=True))
-    across = sum(weight * y for weight, (_, y) in zip(weights, span.directions, strict=True))
-    return outside * vector + along * basis[0] + across * basis[1]
+    certified = Certificate(certify_span(step, share * step, across), math.nan, basis)
+    if not certified.holds:
+        return certified
+    whole = now - goal
+    missed = q - certified.contract(whole)
+    return replace(certified, residual=math.sqrt(float(missed.square().sum()) / float(whole @ whole)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,10 +228,10 @@ def certify_descent(
     """
     check_positive("rate", rate)
     check_whole("steps", steps, least=1)
-    path = [start.detach().to(torch.float64)]
+    path = [start.detach().to(widest(start.device))]
     for _ in range(steps + 1):
         path.append(path[-1] - rate * gradient(path[-1]).detach())
-    end = path[-1] if goal is None else goal.detach().to(torch.float64)
+    end = path[-1] if goal is None else goal.detach().to(path[-1].dtype)
     certificates = [certificate(now, after, end) for now, after in itertools.pairwise(path[: steps + 1])]
     return CertifiedDescent(
         rate=rate,

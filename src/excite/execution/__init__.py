@@ -19,9 +19,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, TypeVar, get_args
+from typing import IO, Any, Literal, Protocol, TypeVar
 
-from excite.errors import ExciteError, InputError, InterruptedRunError, unknown
+from excite.errors import ExciteError, InputError, InterruptedRunError
+from excite.registry import check_choice
 
 RETRIES = 2  # of a task whose worker died
 SPAWN = multiprocessing.get_context("spawn")  # a forked process cannot differentiate after its parent has
@@ -66,8 +67,7 @@ class Shards:
         return self.engine == "local" and self.workers in (None, 1)
 
     def check(self, n_examples: int) -> None:
-        if self.engine not in get_args(EngineName):
-            raise unknown("engine", self.engine, get_args(EngineName))
+        check_choice("engine", EngineName, self.engine)
         if self.workers is not None and not 1 <= self.workers <= n_examples:
             raise InputError(f"workers={self.workers} does not fit {n_examples} images; pass 1 to {n_examples}.")
         if self.address is not None and self.engine != "ray":

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import inspect
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ LossFunction = Callable[[Any, Any], Tensor]
 NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
 
 TARGETS = ("labels", "label", "targets", "target", "y")
+MOVED = 0.7259  # no layer draws exactly this much more than its present weights
 STEP_CURE = "pass step=lambda model, batch: …, a function that returns the loss."
 
 
@@ -115,15 +115,16 @@ def _dead_workers_named(loader: Iterable[Any]) -> Iterator[None]:
         ) from error
 
 
-def make_fresh(model: nn.Module) -> None:
+def make_fresh(model: nn.Module) -> list[str]:
     """Draw new weights with each module's `reset_parameters`, children before parents.
 
-    Frozen parameters keep their values. The first layer that holds a shared parameter draws it. A parameter that no
-    module draws raises an InputError.
+    Frozen parameters keep their values. The first layer that holds a shared parameter draws it. The entries of a
+    parameter that no module draws are permuted: their distribution stays what it is. Returns the names of those, unless
+    all their entries are equal.
     """
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    for _, parameter in trained:
-        parameter.data.fill_(math.nan)  # until it is drawn
+    trained = {name: (p, p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
+    for parameter, _ in trained.values():
+        parameter.data.add_(MOVED)  # until it is drawn
     drawn: set[int] = set()
 
     def draw(module: nn.Module) -> None:
@@ -142,12 +143,13 @@ def make_fresh(model: nn.Module) -> None:
         drawn.update(direct)
 
     model.apply(draw)
-    missing = next((name for name, parameter in trained if parameter.isnan().any()), None)
-    if missing is not None:
-        raise InputError(
-            f'No reset_parameters() draws new values for "{missing}". Pass a function that builds the model '
-            '(lambda: Net()) instead of the model, or weights="present" to start from its current weights.'
-        )
+    permuted = []
+    for name, (parameter, value) in trained.items():
+        if torch.equal(parameter, value + MOVED):
+            order = torch.randperm(value.numel(), device=value.device)
+            parameter.data.copy_(value.flatten()[order].view_as(value))
+            permuted += [name] if value.min() < value.max() else []
+    return permuted
 
 
 def batch_loss(model: nn.Module, batch: Any, loss_fn: LossFunction) -> Tensor:
@@ -218,11 +220,11 @@ def new_optimizer(wanted: Optimizer | NewOptimizer, parameters: Sequence[nn.Para
     The parameter groups of such an optimizer keep their options and the ratios of their rates.
     """
     if isinstance(wanted, Optimizer):
-        largest = max(map(_initial_rate, wanted.param_groups))
+        largest = max(map(initial_rate, wanted.param_groups))
         check_positive("The optimizer's largest learning rate", largest)
         groups = [
             {key: value for key, value in group.items() if key != "initial_lr"}
-            | {"lr": _initial_rate(group) * (rate / largest)}
+            | {"lr": initial_rate(group) * (rate / largest)}
             for group in wanted.param_groups
         ]
         return type(wanted)(groups, lr=rate)  # type: ignore[call-arg]
@@ -233,6 +235,6 @@ def new_optimizer(wanted: Optimizer | NewOptimizer, parameters: Sequence[nn.Para
     return wanted(list(parameters), rate)
 
 
-def _initial_rate(group: dict[str, Any]) -> float:
+def initial_rate(group: dict[str, Any]) -> float:
     """The rate of a parameter group before a scheduler changed it."""
     return float(group.get("initial_lr", group["lr"]))

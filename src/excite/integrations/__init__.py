@@ -1,21 +1,22 @@
-"""Lightning, Hugging Face, TensorBoard and RobustBench, one optional file each; here is what they share."""
+"""Lightning, Hugging Face and its Hub, RobustBench and loggers, one optional file each; here is what they share."""
 
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from excite.errors import ExciteError
+from excite.errors import ExciteError, InputError
 from excite.excitation import certify
 from excite.lipschitz import LipschitzEstimate, OnlineRate
 from excite.quantities import check_positive
-from excite.rescaling import check_reliable, first_rate, scale_rates
+from excite.rescaling import check_reliable, peak_rate, scale_rates
+from excite.schedules import ROUNDING
 from excite.trace import Recorder, Trace
 
 __all__ = ["MissingExtraError", "estimate_values", "trace_values"]
@@ -74,6 +75,10 @@ def trace_values(trace: Trace) -> dict[str, float]:
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
+def _largest_rate(optimizer: Optimizer) -> float:
+    return max(float(group["lr"]) for group in optimizer.param_groups)
+
+
 class FindsRateBefore:
     """Base of callbacks that find L before the training, set the rates, and record the training."""
 
@@ -88,14 +93,18 @@ class FindsRateBefore:
     def trace(self) -> Trace | None:
         return self.recorder.trace if self.recorder else None
 
-    def _set_rates(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> float:
-        """Scale optimizer and schedulers so that the largest rate is `multiple`/L, and return that rate."""
-        assert self.estimate is not None  # noqa: S101
+    def _find_rate(
+        self, optimizer: Optimizer, schedulers: Sequence[LRScheduler], find: Callable[[], LipschitzEstimate]
+    ) -> dict[str, float]:
+        """Find L; scale optimizer and schedulers so that the largest rate is `multiple`/L. Returns values to log."""
+        # Before time is spent on a search, this refuses what cannot be rescaled.
+        peak = max(map(peak_rate, schedulers)) if schedulers else _largest_rate(optimizer)
+        self.estimate = find()
         check_reliable(self.estimate, allow_unidentified=self.allow_unidentified)
         rate = self.estimate.learning_rate(self.multiple)
-        scale_rates(optimizer, schedulers, rate / max(float(group["lr"]) for group in optimizer.param_groups))
+        scale_rates(optimizer, schedulers, rate / peak)
         logger.info("%s", self.estimate)
-        return rate
+        return estimate_values(self.estimate)
 
     def _record_epoch(self) -> dict[str, float]:
         """Record the end of an epoch, if recording is on, and return values to log."""
@@ -133,8 +142,12 @@ class FindsRateDuring:
     ) -> None:
         """Start the search, or continue a `saved` one."""
         if saved is None:
-            for scheduler in schedulers:
-                first_rate(scheduler)  # refuses a warm-up
+            rises = any(peak_rate(scheduler) > _largest_rate(optimizer) * (1 + ROUNDING) for scheduler in schedulers)
+            if rises or any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+                raise InputError(
+                    "The rate is found from the first step on, so the schedule must start at its largest rate and be "
+                    "known: leave out the warm-up (OneCycleLR and CyclicLR warm up, too) or ReduceLROnPlateau."
+                )
             scale_rates(optimizer, schedulers, self.start)
         self.online = OnlineRate(
             model, optimizer, steps=steps, multiple=self.multiple, rung=self.rung, schedulers=schedulers

@@ -17,7 +17,6 @@ from excite.finder import find_learning_rate
 from excite.finder.inputs import own_loader
 from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
 from excite.lipschitz import LipschitzEstimate
-from excite.rescaling import first_rate
 from excite.trace import Recorder
 
 with extra("lightning"):
@@ -32,13 +31,13 @@ MODULE_ATTRIBUTES = vars(nn.Module()).keys()
 
 
 class PoECallback(FindsRateBefore, Callback):
-    """Find L before the training and start at `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹ with your scheduler's shape γ.
+    """Find L before the training and train at `multiple`/L: the largest rate of your schedule becomes that.
 
     L is found by `excite.find_learning_rate` with your optimizer, your `training_step` and your training data. Model,
     metrics, data order and random state are then restored. The rates of all parameter groups are multiplied by the same
-    factor, schedulers are rescaled (see `excite.rescale_scheduler`), and the attribute `lr` or `learning_rate` of the
-    module or its hparams is set. A `Recorder` watches the training. L, acuteness, the share of certified steps and
-    local slopes are logged to every logger. A run resumed from a checkpoint keeps its L.
+    factor, and schedulers are rescaled (see `excite.rescale_scheduler`). A `Recorder` watches the training. L,
+    acuteness, the share of certified steps and local slopes are logged to every logger. A run resumed from a checkpoint
+    keeps its L.
 
     Args:
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate.
@@ -77,11 +76,10 @@ class PoECallback(FindsRateBefore, Callback):
         optimizer = _only_optimizer("PoECallback", trainer, pl_module)
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if self.estimate is None:
-            for scheduler in schedulers:
-                first_rate(scheduler)  # refuses a warm-up before time is spent on a search
-            self.estimate = self._find(trainer, pl_module, optimizer)
-            _set_attribute(pl_module, self._set_rates(optimizer, schedulers))
-        _log(trainer, estimate_values(self.estimate))
+            values = self._find_rate(optimizer, schedulers, lambda: self._find(trainer, pl_module, optimizer))
+        else:  # of a checkpoint
+            values = estimate_values(self.estimate)
+        _log(trainer, values)
         if self.record and trainer.world_size == 1:
             unchanged = trainer.accumulate_grad_batches == 1 and not trainer.gradient_clip_val
             self.recorder = Recorder(pl_module, optimizer, slopes_per_epoch=self.slopes_per_epoch if unchanged else 0)
@@ -213,21 +211,17 @@ def _gradient_options(trainer: Trainer) -> dict[str, Any]:
     """Options that make short runs treat gradients as the Trainer does."""
     clip = trainer.gradient_clip_val or None
     if clip is not None and trainer.gradient_clip_algorithm == GradClipAlgorithmType.VALUE:
-        raise InputError(
-            "PoECallback supports gradient clipping by norm only; clipping by value gives another L. Pass "
-            'gradient_clip_algorithm="norm", or call excite.find_learning_rate with an optimizer that clips.'
-        )
+        raise InputError('PoECallback supports clipping by norm only. Pass gradient_clip_algorithm="norm".')
     return {"clip_grad_norm": clip, "accumulate": trainer.accumulate_grad_batches}
 
 
 def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule) -> Optimizer:
     if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
         raise InputError(
-            f"{callback} needs automatic optimization and one optimizer; there are {len(trainer.optimizers)}. "
-            "Otherwise use excite.find_learning_rate with a step function, or excite.OnlineRate, for each of them."
+            f"{callback} needs automatic optimization and one optimizer, not {len(trainer.optimizers)}. Otherwise use "
+            "excite.find_learning_rate with a step function, or excite.OnlineRate, for each of them."
         )
-    optimizer: Optimizer = trainer.optimizers[0]
-    return optimizer
+    return trainer.optimizers[0]  # type: ignore[no-any-return]
 
 
 def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
@@ -267,15 +261,6 @@ def _copied(state: Any) -> Any:
             copied.update({key: _copied(value) for key, value in state.items()})
             return copied
     return state
-
-
-def _set_attribute(pl_module: LightningModule, rate: float) -> None:
-    """Set the first of `lr` and `learning_rate` that the module or its hparams have."""
-    for name in ("lr", "learning_rate"):
-        for holder in (pl_module, pl_module.hparams):
-            if hasattr(holder, name):
-                setattr(holder, name, rate)
-                return
 
 
 def _log(trainer: Trainer, values: dict[str, float]) -> None:

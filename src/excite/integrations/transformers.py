@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
-from excite.rescaling import first_rate
+from excite.integrations import FindsRateBefore, FindsRateDuring, extra, silent
 from excite.trace import Recorder
 
 with extra("transformers"):
@@ -26,11 +26,11 @@ SAVED = "excite_online"  # attribute of the scheduler that holds the search, so 
 
 
 class PoETrainerCallback(FindsRateBefore, TrainerCallback):
-    """Find L before the training and start at `multiple`/L: ηᵏ = η¹ · γᵏ/γ¹ with the Trainer's schedule γ.
+    """Find L before the training and train at `multiple`/L: the largest rate of the Trainer's schedule becomes that.
 
     L is found by `excite.find_learning_rate` with the Trainer's optimizer, gradient clipping, accumulation and data,
-    starting from the model's current weights. Model, data order and random state are then restored. The schedule must
-    not warm up: leave `warmup_steps` at 0. L, acuteness and the share of certified steps are written to
+    starting from the model's current weights. Model, data order and random state are then restored. A warm-up keeps its
+    shape, and its peak becomes `multiple`/L. L, acuteness and the share of certified steps are written to
     `state.log_history`, which the Trainer saves. A resumed run keeps the rates of its checkpoint.
 
     A callback does not know the Trainer's loss. Without `trainer`, L is that of `model(**batch).loss`. Pass the Trainer
@@ -68,38 +68,26 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
         super().__init__(multiple, record=record, find=options, allow_unidentified=allow_unidentified)
         self.trainer = trainer
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        _control: Any,
-        *,
-        model: nn.Module,
-        optimizer: Any,
-        lr_scheduler: Any,
-        train_dataloader: Any,
-        **_: Any,
-    ) -> None:
-        optimizer, scheduler = _unwrapped(optimizer, lr_scheduler)
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: Any, **given: Any) -> None:
+        model, optimizer, scheduler = _trained(given)
         if state.global_step:
             logger.info("Resumed at step %d with the learning rates of the checkpoint.", state.global_step)
         elif args.world_size > 1:
             raise InputError(
-                "PoETrainerCallback works in one process only. Find L there first (excite.find_learning_rate), then "
-                "pass learning_rate=estimate.learning_rate() to TrainingArguments."
+                "PoETrainerCallback works in one process only. Find L in one process with excite.find_learning_rate, "
+                "then pass learning_rate=estimate.learning_rate() to TrainingArguments."
             )
         else:
-            first_rate(scheduler)  # refuses a warm-up before time is spent on a search
             options = {
                 "clip_grad_norm": args.max_grad_norm or None,
                 "accumulate": args.gradient_accumulation_steps,
                 **self._step_option(args),
                 **self.find,
             }
+            find = partial(find_learning_rate, model, given["train_dataloader"], optimizer=optimizer, **options)
             with silent(self.trainer, "log") if self.trainer else contextlib.nullcontext():
-                self.estimate = find_learning_rate(model, train_dataloader, optimizer=optimizer, **options)
-            self._set_rates(optimizer, [scheduler])
-            _log(state, estimate_values(self.estimate))
+                values = self._find_rate(optimizer, [scheduler], find)
+            _log(state, values)
         if self.record:
             self.recorder = Recorder(model, optimizer, slopes_per_epoch=0)
 
@@ -161,22 +149,12 @@ class OnlineRateTrainerCallback(FindsRateDuring, TrainerCallback):
 
         trainer.training_step = training_step_with_note
 
-    def on_train_begin(
-        self,
-        _args: TrainingArguments,
-        state: TrainerState,
-        _control: Any,
-        *,
-        model: nn.Module,
-        optimizer: Any,
-        lr_scheduler: Any,
-        **_: Any,
-    ) -> None:
+    def on_train_begin(self, _args: TrainingArguments, state: TrainerState, _control: Any, **given: Any) -> None:
         if self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled:
             raise InputError(
                 "OnlineRateTrainerCallback needs the whole model in every process; train without sharding."
             )
-        optimizer, scheduler = _unwrapped(optimizer, lr_scheduler)
+        model, optimizer, scheduler = _trained(given)
         saved = getattr(scheduler, SAVED, None) if state.global_step else None
         if saved is not None:  # the scheduler has stepped since
             rates = [group["lr"] for group in optimizer.param_groups]
@@ -192,9 +170,10 @@ class OnlineRateTrainerCallback(FindsRateDuring, TrainerCallback):
         setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, self.state_dict())
 
 
-def _unwrapped(optimizer: Any, scheduler: Any) -> tuple[Optimizer, LRScheduler]:
-    """accelerate wraps optimizer and scheduler."""
-    return getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
+def _trained(given: dict[str, Any]) -> tuple[nn.Module, Optimizer, LRScheduler]:
+    """The model, the optimizer and the scheduler; accelerate wraps the latter two."""
+    optimizer, scheduler = given["optimizer"], given["lr_scheduler"]
+    return given["model"], getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
 
 
 def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:

@@ -16,22 +16,8 @@ from excite.trace import Trace
 if TYPE_CHECKING:
     from excite.lipschitz.online import OnlineRate
 
-__all__ = [
-    "ESTIMATORS",
-    "Edge",
-    "Epochs",
-    "Estimator",
-    "LipschitzEstimate",
-    "Local",
-    "OnlineRate",
-    "PathCurvature",
-    "Recording",
-    "ShortTrainings",
-    "Stated",
-    "estimate_lipschitz",
-    "estimator",
-    "find_edge",
-]
+__all__ = ["ESTIMATORS", "Edge", "Epochs", "Estimator", "LipschitzEstimate", "Local", "OnlineRate", "PathCurvature"]
+__all__ += ["Recording", "ShortTrainings", "Stated", "estimate_lipschitz", "estimator", "find_edge"]
 
 __getattr__ = lazily(__name__, {"OnlineRate": "online"})
 
@@ -56,9 +42,9 @@ def estimate_lipschitz(
 
     "epochs" is the paper's Algorithm 1, on secants between epochs; "local" is Algorithm 1 on the slopes of single
     steps. Both have the options `n_maxima` (M) and `n_points` (N), one number or several to choose from,
-    `initial_shapes`, `alpha`, `statistic`, `level`, `bootstraps`, `return_period` and `seed`; "epochs" also has
-    `protocol="authors"`. "curvature" has `transient` and `quantile`, "stated" has `constant`. "edge" needs
-    `ShortTrainings` instead of a trace. The same evidence and options give the same estimate, bit for bit.
+    `initial_shapes`, `alpha`, `bootstraps` and `seed`; "epochs" also has `protocol`: "fitted", "text" or "authors".
+    "curvature" has `transient` and `quantile`, "stated" has `constant`. "edge" needs `ShortTrainings` instead of a
+    trace. The same evidence and options give the same estimate, bit for bit.
 
     Args:
         evidence: `recorder.trace`, or what else the estimator needs.

@@ -9,9 +9,10 @@ from typing import Any
 
 from excite.errors import InputError
 
-AS_FAR = 0.9  # of the way down that the best run has come: the same as for whole trainings
-RISEN = 0.05  # of the best run's way down (before there is one: of the initial loss): the noise of very slow runs
-BLOWN_UP = 100.0  # times the initial loss, or the best run's way down
+AS_FAR = 0.9  # share of the best run's fall in loss that a run needs; the same as for whole trainings
+RISEN = 0.05  # share of that fall (before any: of the initial loss) by which the noise of slow runs may raise the loss
+SURELY = 3.0  # standard errors
+BLOWN_UP = 100.0  # times the initial loss, or the best run's fall
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,14 @@ class BriefRun:
     @property
     def final(self) -> float:
         """The mean over the last quarter; infinite if the run blew up."""
-        return self.loss_at(len(self.losses), self.steps // 4)
+        return math.inf if self.blew_up else fmean(self.losses[-max(self.steps // 4, 1) :])
+
+    @property
+    def worst(self) -> float:
+        """The largest mean over a quarter of the run; infinite if it blew up."""
+        quarter = max(self.steps // 4, 1)
+        starts = range(0, len(self.losses) - quarter + 1, quarter)
+        return max([self.final, *(fmean(self.losses[start : start + quarter]) for start in starts)])
 
     @property
     def noise(self) -> float:
@@ -41,10 +49,24 @@ class BriefRun:
     def blew_up(self) -> bool:
         return not math.isfinite(self.losses[-1])
 
-    def loss_at(self, step: int, window: int) -> float:
-        """The mean over `window` steps up to this one."""
-        recent = self.losses[max(min(step, len(self.losses)) - max(window, 1), 0) : step]
-        return fmean(recent) if math.isfinite(recent[-1]) else math.inf
+
+@dataclass(frozen=True)
+class Before:
+    """What the trained weights know that all runs start from: the loss of batches before training."""
+
+    level: float
+    spread: float  # from batch to batch
+
+    @classmethod
+    def of(cls, losses: Sequence[float]) -> "Before":
+        return cls(fmean(losses), math.sqrt(variance(losses)))
+
+    def noise(self, run: BriefRun) -> float:
+        """How far the mean over a quarter of the run may be off by chance."""
+        return SURELY * self.spread / math.sqrt(max(run.steps // 4, 1))
+
+    def kept_by(self, run: BriefRun) -> bool:
+        return run.worst <= self.level + self.noise(run)
 
 
 @dataclass(frozen=True)
@@ -55,43 +77,53 @@ class Yardstick:
     best: BriefRun
 
     @classmethod
-    def of(cls, runs: Sequence[BriefRun]) -> "Yardstick | None":
+    def of(cls, runs: Sequence[BriefRun], before: "Before | None" = None) -> "Yardstick | None":
         """None if no loss fell."""
         if not runs:
             return None
         initial, best = fmean(run.initial for run in runs), min(runs, key=lambda run: run.final)
+        initial = before.level if before else initial
         return cls(initial, best) if best.final < initial else None
 
     @property
-    def way_down(self) -> float:
+    def fall(self) -> float:
+        """How much the best run lowered the loss."""
         return self.initial - self.best.final
 
     @property
     def share(self) -> float:
-        """Of the initial loss that is gone."""
-        return self.way_down / abs(self.initial) if self.initial else math.inf
+        """The same, as a share of the initial loss."""
+        return self.fall / abs(self.initial) if self.initial else math.inf
 
-    def converged(self, run: BriefRun) -> bool:
-        needed = (AS_FAR + RISEN) * min(run.rate / self.best.rate, 1.0) ** 2 - RISEN
-        return self.initial - run.final >= needed * self.way_down - self.best.noise
+    def converged(self, run: BriefRun, noise: float = 0.0) -> bool:
+        """`noise` is that of runs at lower rates than the best one, if it is larger than the best one's."""
+        share = min(run.rate / self.best.rate, 1.0)
+        noise = max(self.best.noise, noise) if share < 1 else self.best.noise
+        return self.initial - run.final >= ((AS_FAR + RISEN) * share**2 - RISEN) * self.fall - noise
 
 
-def converged(runs: Sequence[BriefRun]) -> list[bool]:
+def converged(runs: Sequence[BriefRun], *, before: Before | None = None) -> list[bool]:
     """Whether each run converged, judged by the best of those that are no longer than it.
 
     A run converges if its loss, averaged over its last quarter, has fallen at least 0.9 times as far as the best run's,
     minus one standard error of such an average. Lower rates progress more slowly: at k times the best run's rate,
     k < 1, the loss only needs to fall 0.95 k² − 0.05 times as far.
 
+    If all runs start from trained weights, with the loss `before`, a run must also keep what these know: in none of its
+    quarters may the mean loss exceed that one by more than chance explains.
+
     >>> runs = [BriefRun(rate, (2.3, loss), 2) for rate, loss in [(0.1, 2.25), (0.4, 1.3), (0.8, 1.35), (1.6, 2.2)]]
     >>> converged(runs)
     [True, True, True, False]
     """
-    yardsticks = {steps: Yardstick.of([run for run in runs if run.steps <= steps]) for steps in {r.steps for r in runs}}
-    return [_converged(run, yardsticks[run.steps]) for run in runs]
+    lengths = {run.steps for run in runs}
+    yardsticks = {steps: Yardstick.of([run for run in runs if run.steps <= steps], before) for steps in lengths}
+    return [_converged(run, yardsticks[run.steps], before) for run in runs]
 
 
-def _converged(run: BriefRun, yardstick: Yardstick | None) -> bool:
+def _converged(run: BriefRun, yardstick: Yardstick | None, before: Before | None) -> bool:
+    if before is not None:
+        return before.kept_by(run) and (yardstick is None or yardstick.converged(run, before.noise(run)))
     if yardstick is None:  # no run has learned; those whose loss rose are the ones whose rate was too high
         return not run.blew_up and max(run.losses) <= run.initial + RISEN * abs(run.initial)
     return yardstick.converged(run)
@@ -105,25 +137,18 @@ def train_briefly(losses: Iterable[float], *, rate: float, steps: int, so_far: S
     Raises InputError if there are too few losses, or if the first one is not finite: no rate has been used by then.
     """
     if not isinstance(losses, Iterable):
-        raise InputError(
-            f"A short training gave a {type(losses).__name__} for its losses. Yield the loss of each step: "
-            "`yield loss.item()` in the loop."
-        )
+        raise InputError(f"A short training returned a {type(losses).__name__}; yield the loss of every step.")
     yardstick, taken = Yardstick.of(so_far), list[float]()
-    for given in islice(losses, steps):
-        loss = _number(given)
+    for loss in map(_number, islice(losses, steps)):
         taken.append(loss)
         if not math.isfinite(taken[0]):
-            raise InputError(
-                f"The first loss is {loss}, before any step was taken, so no rate can be blamed. "
-                "Check the data, the initial weights and the loss."
-            )
+            raise InputError(f"The first loss is {loss}, before any step. Check the data, the weights and the loss.")
         if _blown_up(loss, taken[0], yardstick):
             return BriefRun(rate, (*taken[:-1], math.inf), steps)
     if len(taken) < steps:
         raise InputError(
-            f"At rate {rate:.3g} there came {len(taken)} losses, and a short training takes {steps} steps. "
-            f"Yield a loss per step for as long as they are asked for, or pass steps={max(len(taken), 1)}."
+            f"The short training at rate {rate:.3g} yielded {len(taken)} losses instead of {steps}. Yield one loss per "
+            f"step, or pass steps={max(len(taken), 1)}."
         )
     return BriefRun(rate, tuple(taken), steps)
 
@@ -136,5 +161,5 @@ def _number(loss: Any) -> float:
 
 
 def _blown_up(loss: float, initial: float, yardstick: Yardstick | None) -> bool:
-    scale = max(abs(initial), yardstick.way_down if yardstick else 0.0) or math.inf  # a loss may begin at 0
+    scale = max(abs(initial), yardstick.fall if yardstick else 0.0) or math.inf  # a loss may begin at 0
     return not loss - initial < BLOWN_UP * scale

@@ -28,7 +28,7 @@ class PathCurvature(Estimator[Trace]):
     def __post_init__(self) -> None:
         if not (0 <= self.transient < 1 and 0 <= self.quantile <= 1):
             raise InputError(
-                f"transient must be in [0, 1) and quantile in [0, 1], not {self.transient} and {self.quantile}."
+                f"transient is {self.transient}, quantile {self.quantile}; they must be in [0, 1) and [0, 1]."
             )
 
     def check(self, recording: Recording) -> None:

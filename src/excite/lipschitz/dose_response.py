@@ -11,21 +11,14 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
-def expit(z: Array) -> Array:
-    """1 / (1 + e⁻ᶻ); imported late, because scipy is slow to import and reading an estimate does not need it."""
-    from scipy.special import expit as logistic
-
-    return logistic(z)  # type: ignore[no-any-return]
-
-
-REACH = 14.0  # the threshold is sought within this many e-folds of the start, a factor of a million either way
-SPACING = 0.03  # of the thresholds on the grid, in e-folds
-SLOPES = np.geomspace(0.02, 0.6, 10)  # e-folds between 50% and 73%
+REACH = 14.0  # the threshold is searched within this many e-folds of the start, a factor of a million either way
+SPACING = 0.03  # distance of neighboring thresholds on the grid, in e-folds
+SLOPES = np.geomspace(0.02, 0.6, 10)  # e-folds between the rates with 50% and 73%
 USUAL_SLOPE, SLOPE_FACTOR = 0.1, 1.5  # prior: log-normal, two thirds within this factor
 UNKNOWN = 2.0  # e-folds: prior of the threshold, which halves with every factor 4 = e^(2 ln 2) away from the start
 DRIFT = 0.2  # standard deviation of d log threshold / d log length
 DRIFTS = np.linspace(-0.64, 0.64, 17)
-MISJUDGED = 0.01  # of verdicts, whatever the rate
+MISJUDGED = 0.01  # share of wrong verdicts, at any rate
 NEGLIGIBLE = 1e-12
 
 
@@ -71,6 +64,8 @@ class DoseResponse:
 
     def survival(self, rates: Sequence[float], *, longer: float = 1.0) -> list[float]:
         """P(converges) at each rate, averaged over the posterior; trainings are `longer` times as long as the runs."""
+        from scipy.special import expit  # slow to import
+
         ends, weights = self._drifting(longer)
         logs = [math.log(rate / self.start) for rate in rates]
         return [float((weights * expit((ends - log) / SLOPES[:, None])).sum()) for log in logs]
@@ -117,6 +112,8 @@ class DoseResponse:
 
 
 def _verdict(z: Array) -> Array:
+    from scipy.special import expit  # slow to import
+
     verdict: Array = MISJUDGED + (1 - 2 * MISJUDGED) * expit(z)
     return verdict
 

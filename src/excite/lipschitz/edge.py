@@ -3,39 +3,39 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from excite.errors import DivergedError, InputError
-from excite.lipschitz.brief_run import BriefRun, Yardstick, converged, train_briefly
+from excite.lipschitz.brief_run import Before, BriefRun, Yardstick, converged, train_briefly
 from excite.lipschitz.dose_response import UNKNOWN, DoseResponse
 from excite.lipschitz.optimizers import described, is_adaptive
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
-from excite.quantities import check_number, check_whole
+from excite.quantities import check_positive, check_whole
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 LossesAt = Callable[[float, int, int], Iterable[float]]
 
-RELIABLE = 0.95  # the share of trainings that converge at η*
-CERTAINTY = 0.95  # that 2/L is no more than η*
-FIRST_LENGTH = 60  # steps of the first runs, if the limit allows: shorter ones end within the first oscillations
-SHORTEST = 20  # steps; a run shorter than this is refused
-FEWEST_IN_ALL = 5000  # steps that all runs together may take by default, if a training is shorter than that
-USUALLY_LONGER = 8.0  # times: assumed length of a training over that of the runs, if `whole` is not given
-IDENTIFIED = 2.0  # a factor: if the threshold of the runs is not known this well, L is not identified
-NARROW = 1.5  # a factor: the search ends once the threshold is known this well
-LONGER = 4  # times: how much longer runs become, because the threshold drifts with the length
-WORTHWHILE = 1.5  # times: runs keep their length if they could become longer by less than this
-LARGEST_PART = 4  # runs become at most a quarter of a training long for that
+RELIABLE = 0.95  # share of trainings that converge at η*
+CERTAINTY = 0.95  # probability that 2/L is at most η*
+FIRST_LENGTH = 60  # steps of the first runs if the limit allows; shorter runs end within the first oscillations
+SHORTEST = 20  # fewest steps of a run
+FEWEST_IN_ALL = 5000  # default limit on the steps of all runs together, if a training is shorter than that
+USUALLY_LONGER = 8.0  # assumed length of a training relative to the longest runs, if `whole` is not given
+IDENTIFIED = 2.0  # L is identified if the threshold of the runs is known within this factor
+NARROW = 1.5  # the search ends once the threshold is known within this factor
+LONGER = 4  # factor by which runs become longer, because the threshold drifts with the length
+WORTHWHILE = 1.5  # runs keep their length if they could become longer by less than this factor
+LARGEST_PART = 4  # runs are lengthened to at most a quarter of a training
 NEARBY = 0.5  # e-folds in which the threshold of longer runs is expected
-LEARNED = 0.3  # of the initial loss: if no run has come this far down, the runs are too short, unless
-LEVEL = 1.25  # times: it fell by less than this times as much as in shorter runs
-FEWEST_RUNS = 8  # that the limit must still pay for when runs are made longer
-LEAP = 4.0  # a factor: how far away to look for better rates
-PLENTY = 0.5  # of the initial loss: a run that has come this far down is good enough to judge others by
+LEARNED = 0.3  # runs are too short if no loss fell by this share of the initial loss, unless it has leveled off:
+LEVEL = 1.25  # the best fall is less than this factor larger than in shorter runs
+FEWEST_RUNS = 8  # number of runs that the limit must still allow when runs are made longer
+LEAP = 4.0  # factor between rates when no run has learned yet
+PLENTY = 0.5  # a run whose loss fell by this share of the initial loss is a good enough reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +57,11 @@ class Edge(Estimator[ShortTrainings]):
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name, share in (("budget", self.budget), ("limit", self.limit)):
-            if share is not None and not 0 < share < float("inf"):
-                raise InputError(f"{name}={share:g} leaves no step to train; pass more than 0, for instance 0.15.")
-        if self.steps is not None and self.steps < 1:
-            raise InputError(f"steps={self.steps} is too few for a run; pass 1 or more, or leave it out.")
+        check_positive("budget", self.budget)
+        if self.limit is not None:
+            check_positive("limit", self.limit)
+        if self.steps is not None:
+            check_whole("steps", self.steps, least=1)
 
     def usual_steps(self, whole: int) -> int:
         """What the short runs take if that identifies L."""
@@ -92,6 +92,7 @@ def find_edge(
     whole: int | None = None,
     steps: int | None = None,
     start: float = 0.1,
+    before: Sequence[float] | None = None,
     optimizer: "Optimizer | str" = "",
     say: Callable[[str], None] | None = None,
 ) -> LipschitzEstimate:
@@ -118,7 +119,7 @@ def find_edge(
     fell by 30% or has levelled off.
     This L is an *effective* one: it holds for this optimizer, batch size and schedule, and is not the smoothness
     constant of the loss. On a quadratic of curvature λ, it is λ for plain gradient descent, and λ/(1 + β) with momentum
-    β (`largest_stable_rate`).
+    β.
 
     Args:
         losses_at: `losses_at(rate, draw, steps)` trains for `steps` steps and yields the loss of each. Another draw
@@ -129,6 +130,8 @@ def find_edge(
         whole: steps of a whole training. By default trainings are taken to be 8 times as long as the longest runs.
         steps: the length of a run. By default the first ones take 60 steps. Runs of a given length are not made longer.
         start: the first rate to try, for instance your present one.
+        before: losses of at least two batches before training, if all runs start from the same trained weights. A run
+            then only converges if its loss never rises above them, in the mean over a quarter of the run.
         optimizer: the one that `losses_at` uses, or its name; the estimate says that it holds for this one.
         say: told when the search continues beyond the budget.
 
@@ -146,36 +149,39 @@ def find_edge(
     >>> estimate.identified, 4.0 < estimate.constant < 12.0  # an upper bound
     (True, True)
     """
+    if before is not None and len(before) < 2:
+        raise InputError(f"before holds {len(before)} losses; pass those of at least two batches.")
     limit = budget if limit is None else limit
     steps_of_run = _check(budget, limit, steps, start)
     longest = steps or whole or limit
-    search = _Search(losses_at, start, steps_of_run, max(budget, steps_of_run), limit, longest, whole, say or _ignore)
+    say = say or (lambda _: None)
+    search = _Search(
+        losses_at,
+        start,
+        steps_of_run,
+        max(budget, steps_of_run),
+        limit,
+        longest,
+        whole,
+        say,
+        Before.of(before) if before else None,
+    )
     search.run()
-    return search.conclude(budget, whole, described(optimizer))
-
-
-def _ignore(_message: str) -> None:
-    """Discard the message."""
+    return search.conclude(budget, described(optimizer))
 
 
 def _check(budget: int, limit: int, steps: int | None, start: float) -> int:
-    check_number("start", start)
+    """The steps of the first runs."""
+    check_positive("start", start)
     check_whole("budget", budget)
     check_whole("limit", limit)
     if steps is not None:
-        check_whole("steps", steps)
-    if not (math.isfinite(start) and start > 0):
-        raise InputError(f"start={start} is no learning rate; pass a positive one, for instance start=0.1.")
-    if steps is not None and steps < 1:
-        raise InputError(f"steps={steps} is too few for a run; pass 1 or more, or leave it out.")
+        check_whole("steps", steps, least=1)
     if limit < budget:
         raise InputError(f"limit={limit} is below the budget of {budget} steps; raise it, or leave it out.")
-    steps = steps or max(min(FIRST_LENGTH, limit // 4), SHORTEST)
+    steps = steps or max(min(FIRST_LENGTH, limit // FEWEST_RUNS), SHORTEST)
     if steps > limit:
-        raise InputError(
-            f"A budget of {limit} steps does not pay for a single run of {steps}. "
-            f"Raise it, to {FEWEST_RUNS * steps} for instance, or make the runs shorter with steps."
-        )
+        raise InputError(f"{limit} steps are too few for a run of {steps}. Pass budget={FEWEST_RUNS * steps}.")
     return steps
 
 
@@ -185,25 +191,28 @@ class _Search:
 
     losses_at: LossesAt
     start: float
-    steps: int  # of a run
-    budget: int  # steps of all runs together; it grows
-    limit: int  # beyond which it does not
+    steps: int  # length of a run
+    budget: int  # steps that all runs together may take; it grows up to the limit
+    limit: int
     longest: int  # steps that a run may take
     whole: int | None  # steps of a whole training
     say: Callable[[str], None]
+    before: Before | None
     runs: list[BriefRun] = field(default_factory=list)
-    share_before: float = 0.0  # of the initial loss that shorter runs lost at most
+    share_before: float = 0.0  # largest share of the initial loss that was gone at the end of a shorter run
     draws: int = 0
     spent: int = 0
 
     def __post_init__(self) -> None:
-        # Once L is identified, steps that all runs together may take to know it better.
+        # Steps that all runs together may take to make an identified L more precise.
         self.improve_limit = max(self.budget, min(self.limit, FEWEST_IN_ALL))
         self.center, self.reach = self.start, UNKNOWN
         self._judge()
 
     def _judge(self) -> None:
-        self.verdicts = converged(self.runs)
+        self.yardstick = Yardstick.of(self.runs, self.before)
+        self.share = self.yardstick.share if self.yardstick else 0.0  # of the initial loss, gone in the best run
+        self.verdicts = converged(self.runs, before=self.before)
         self.curve = DoseResponse(self.center, [run.rate for run in self.runs], self.verdicts, self.reach)
 
     def run(self) -> None:
@@ -214,7 +223,7 @@ class _Search:
             self.draws += 1
             self.spent += len(self.runs[-1].losses)
             self._judge()
-            if not self.doubts and not self._improvable:
+            if not self.doubts and self._is_within(NARROW) and not self._may_be_longer:
                 return
             rate = self._next_rate()
 
@@ -224,7 +233,7 @@ class _Search:
             return True
         if self.spent + self.steps > (self.limit if self.doubts else self.improve_limit):
             return False
-        reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "L can be known better"
+        reason = f"L is not identified yet ({self.doubts[0]})" if self.doubts else "L can be made more precise"
         self.budget = min(2 * max(self.budget, self.spent), self.limit)
         self.say(f"{reason}; the short runs may now take {self.budget:,} steps.")
         return True
@@ -234,18 +243,13 @@ class _Search:
         if steps <= self.steps:
             return
         self.say(f"Runs of {self.steps:,} steps say too little about longer ones; they now take {steps:,} steps.")
-        yardstick = Yardstick.of(self.runs)
-        self.share_before = yardstick.share if yardstick else 0.0
+        self.share_before = self.share
         self.steps, self.runs = steps, [run for run in self.runs if run.blew_up]
         self._judge()
 
     @property
-    def _improvable(self) -> bool:
-        """Whether more runs, or longer ones, would make 2/L more reliable."""
-        return not self._is_within(NARROW) or self._may_be_longer
-
-    @property
     def _may_be_longer(self) -> bool:
+        """Whether longer runs would make 2/L more reliable."""
         return self._next_length >= WORTHWHILE * self.steps
 
     @property
@@ -265,28 +269,27 @@ class _Search:
 
     @property
     def _learned(self) -> bool:
-        """Whether some run came far enough down to judge others by.
+        """Whether some loss fell enough to judge other runs by it.
 
-        That is by 30%; less, if runs of half the length came nearly as far, or if the run is a whole training.
+        That is by 30%; less, if it fell nearly as much in runs of half the length, or if the run is a whole training.
         """
-        yardstick = Yardstick.of(self.runs)
-        share = yardstick.share if yardstick else 0.0
-        levelled_off = 0 < share < LEVEL * self.share_before
-        return share >= LEARNED or levelled_off or (share > 0 and self.steps == self.whole)
+        levelled_off = 0 < self.share < LEVEL * self.share_before
+        return self.share >= LEARNED or levelled_off or (self.share > 0 and self.steps == self.whole)
 
     def _next_rate(self) -> float:
-        """The most informative rate, unless another one may learn more: all runs are judged by the best one."""
+        """The most informative rate; a lower one while the best run may not be the reference that it should be."""
         if not self._learned and self._untried is None:
             self._lengthen(min(2 * self.steps, (self.limit - self.spent) // FEWEST_RUNS, self.longest))
         if not self._learned:
             return self._untried or self.curve.most_informative_rate()
-        yardstick, lowest = Yardstick.of(self.runs), min(run.rate for run in self.runs)
-        if yardstick and yardstick.share < PLENTY and yardstick.best.rate == lowest:
-            return lowest / LEAP
-        if yardstick and self._may_be_longer and not self.doubts:
+        assert self.yardstick is not None  # noqa: S101
+        best = self.yardstick.best.rate
+        if self.share < PLENTY and best == min(run.rate for run in self.runs):
+            return best / LEAP
+        if self._may_be_longer and not self.doubts:
             self.center, self.reach = self.curve.threshold(), NEARBY
             self._lengthen(self._next_length)
-            return yardstick.best.rate / 2  # in longer runs, lower rates do better; the others are judged by this one
+            return best / 2  # in longer runs, lower rates do better; the others are judged by this one
         return self.curve.most_informative_rate()
 
     @property
@@ -304,35 +307,38 @@ class _Search:
         """Why L is not identified, each with its cure."""
         if not self.runs:
             return ["no run of this length is over yet"]
-        found, yardstick = [], Yardstick.of(self.runs)
+        doubts = []
         if not self._learned:
-            share = yardstick.share if yardstick else 0.0
-            found.append(f"the loss of the best run fell by only {share:.0%}, so the runs are too short")
+            doubts.append(f"the loss of the best run fell by only {self.share:.0%}, so the runs are too short")
         if not self._is_within(IDENTIFIED):
             low, high = self.curve.interval()
-            found.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
+            doubts.append(f"the runs are too few: the threshold may be anywhere from {low:.3g} to {high:.3g}")
         if all(self.verdicts):
-            found.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
-        return found
+            doubts.append(f"every rate up to {max(run.rate for run in self.runs):.3g} converged")
+        return doubts
 
-    def conclude(self, budget: int, whole: int | None, optimizer: str) -> LipschitzEstimate:
-        if Yardstick.of(self.runs) is None:
-            tried = ", ".join(f"{run.rate:.3g}" for run in sorted(self.runs, key=lambda run: run.rate))
+    def conclude(self, budget: int, optimizer: str) -> LipschitzEstimate:
+        if self.yardstick is None:
+            tried = ", ".join(f"{rate:.3g}" for rate in sorted(self.curve.rates))
             raise DivergedError(
-                f"At none of the rates {tried} did the loss fall within {self.steps} steps. Start from a smaller "
+                f"The loss did not fall within {self.steps} steps at any of the rates {tried}. Start from a smaller "
                 "rate, or raise the budget (in an experiment lipschitz.limit)."
             )
         curve, doubts = self.curve, self.doubts
         star = curve.rate_for(RELIABLE, 1 - CERTAINTY, longer=self.times_longer)
         highest = curve.rate_for(RELIABLE, CERTAINTY, longer=self.times_longer, rising=True)
-        if all(curve.survived):  # no rate was seen to fail
+        if all(curve.survived):  # no upper end is known
             star, highest = min(star, max(curve.rates)), math.inf
-        cost = f"{self.spent:,} steps" if whole is None else f"{self.spent / whole:.0%} of one training"
+        share = self.spent / self.whole if self.whole else 0.0
+        trainings = f"{share:.0%} of one training" if share < 2 else f"{share:,.0f} times the steps of one training"
+        cost = trainings if self.whole else f"{self.spent:,} steps"
         source = f"{f'with {optimizer}, ' if optimizer else ''}from {self.draws} short runs ({cost})"
         if is_adaptive(optimizer):
             source += "; with an adaptive optimizer these are upper ends, so also try a quarter and a tenth of 1/L"
         cure = "" if not doubts else f"; {'; '.join(doubts)}: raise the budget (in an experiment lipschitz.limit)"
         at_inverse, at_twice = curve.survival([star / 2, star], longer=self.times_longer)
+        shown = np.geomspace(min(curve.rates) / 2, max(curve.rates) * 2, 61).tolist()
+        shares = curve.survival(shown, longer=self.times_longer)
         return LipschitzEstimate(
             constant=2 / star,
             interval=(2 / highest, 2 / star),
@@ -340,8 +346,13 @@ class _Search:
             identified=not doubts,
             basis=f"{source}{cure}",
             convergence=(at_inverse, at_twice),
-            details=_details(self.runs, curve, self.times_longer)
-            | {
+            details={
+                "rates": list(curve.rates),
+                "converged": list(curve.survived),
+                "initial": [run.initial for run in self.runs],
+                "final": [run.final if math.isfinite(run.final) else None for run in self.runs],
+                "taken": [len(run.losses) for run in self.runs],
+                "curve": [list(pair) for pair in zip(shown, shares, strict=True)],
                 "threshold": curve.threshold(),
                 "steps": self.steps,
                 "spent": self.spent,
@@ -350,16 +361,3 @@ class _Search:
                 "optimizer": optimizer,
             },
         )
-
-
-def _details(runs: Sequence[BriefRun], curve: DoseResponse, longer: float) -> dict[str, Any]:
-    rates = list(curve.rates)
-    shown = np.geomspace(min(rates) / 2, max(rates) * 2, 61).tolist()
-    return {
-        "rates": rates,
-        "converged": list(curve.survived),
-        "initial": [run.initial for run in runs],
-        "final": [run.final if math.isfinite(run.final) else None for run in runs],
-        "taken": [len(run.losses) for run in runs],
-        "curve": [list(pair) for pair in zip(shown, curve.survival(shown, longer=longer), strict=True)],
-    }

@@ -5,7 +5,6 @@ the released code: gradients with respect to the pixels, slopes that combine gra
 epochs, and the endpoint at which the optimizer happens to stop.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from excite.registry import check_choice
 from excite.trace import Trace
 
 PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
-PAPER_POINTS = (80, 100, 120, 150, 164)  # N in it
+PAPER_POINTS = (80, 100, 120, 150, 164)  # the values of N there
 _METHODS = {"fitted": "epochs", "text": "epochs (the text)", "authors": "epochs (authors' protocol)"}
 BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # block sizes of `Local` as shares of all slopes; small, so that blocks differ
 
@@ -40,34 +39,25 @@ class Epochs(Algorithm1):
         super().__post_init__()
         check_choice("protocol", Protocol, self.protocol)
 
-    def points(self, recording: Recording) -> Sequence[int]:
-        most = recording.moments // 2
-        pairs = {max(1, min(round(points / PAPER_MOMENTS * recording.moments / 2), most)) for points in PAPER_POINTS}
-        return self.chosen_points or tuple(2 * pair for pair in sorted(pairs))
-
-    def check(self, recording: Recording) -> None:
+    def sizes(self, recording: Recording) -> tuple[int, set[int]]:
         if recording.moments < 2:
             raise InputError(
-                f"{recording.says} {recording.moments} moments; a secant needs 2. Call recorder.record() every epoch."
+                f"{recording.says} too few moments ({recording.moments}); a secant needs 2. "
+                "Train for more epochs, with recorder.record() after each."
             )
         if self.protocol == "authors" and not recording.input_gradients:
             raise InputError(
                 f'{recording.says} no gradients with respect to the pixels, which protocol="authors" uses. '
-                "Set record.input_gradients = true, or pass Recorder(…, input_gradients=True)."
+                "Set record.input_gradients = true, or Recorder(…, input_gradients=True)."
             )
-        largest = max(self.points(recording))
-        if largest > recording.moments:
-            raise InputError(
-                f"{recording.says} {recording.moments} moments; N={largest} needs at least {largest}. "
-                f"Record longer or pass n_points={recording.moments - recording.moments % 2}."
-            )
+        most = recording.moments // 2
+        pairs = [round(points / PAPER_MOMENTS * recording.moments / 2) for points in PAPER_POINTS]
+        return recording.moments, {2 * max(1, min(pair, most)) for pair in pairs}
 
     def __call__(self, evidence: Trace) -> LipschitzEstimate:
-        recording = Recording.of(evidence)
-        self.check(recording)
-        run = evidence.parameter_distances
+        points = self.points(Recording.of(evidence))
         if self.protocol == "authors":
-            rise = evidence.input_gradient_distances
+            rise, run = evidence.input_gradient_distances, evidence.parameter_distances
             slopes, draw = ratios(rise, run), unmatched_maxima(rise, run)
         else:
             slopes = secants(evidence)
@@ -76,8 +66,7 @@ class Epochs(Algorithm1):
             draw,
             method=_METHODS[self.protocol],
             largest_slope=float(slopes.max()),
-            n_points=self.points(recording),
-            protocol=self.protocol,
+            n_points=points,
         )
 
 
@@ -93,29 +82,14 @@ class Local(Algorithm1):
     title: ClassVar[str] = "local (Algorithm 1, single steps)"
     about: ClassVar[str] = "Algorithm 1 on the slopes of single steps, each for the loss of one batch."
 
-    def points(self, recording: Recording) -> Sequence[int]:
-        blocks = {max(1, int(share * recording.slopes)) for share in BLOCKS}
-        return self.chosen_points or tuple(2 * block for block in sorted(blocks))  # two points per slope
-
-    def check(self, recording: Recording) -> None:
+    def sizes(self, recording: Recording) -> tuple[int, set[int]]:
         if recording.slopes == 0:
             raise InputError(
-                f"{recording.says} no local slopes. Call recorder.after_step(closure) after each step; if you did, the "
-                "steps were too small to change the gradient: record at a larger learning rate."
+                f"{recording.says} no local slopes. Call recorder.after_step(closure) after each step; if you did, "
+                "raise the learning rate: the steps were too small to change the gradient."
             )
-        largest = max(self.points(recording))
-        if largest > 2 * recording.slopes:
-            raise InputError(
-                f"{recording.says} {recording.slopes} local slopes; N={largest} needs {largest // 2}. "
-                f"Record more slopes or pass n_points={2 * recording.slopes} or less."
-            )
+        return 2 * recording.slopes, {2 * max(1, int(share * recording.slopes)) for share in BLOCKS}
 
     def __call__(self, evidence: Trace) -> LipschitzEstimate:
-        recording = Recording.of(evidence)
-        self.check(recording)
-        return self.estimate(
-            local_maxima(evidence.slopes),
-            method="local",
-            largest_slope=float(evidence.slopes.max()),
-            n_points=self.points(recording),
-        )
+        points, slopes = self.points(Recording.of(evidence)), evidence.slopes
+        return self.estimate(local_maxima(slopes), method="local", largest_slope=float(slopes.max()), n_points=points)

@@ -21,14 +21,14 @@ from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
 from excite.schedules import Schedule, scale_base_rates
 
-GROWTH = math.sqrt(2)  # from rung to rung
-GENTLE = 2**0.25  # the same, while nothing is learned yet
-AS_FAR = 0.9  # of the best rung's way down from the initial loss; a rung that ends with less has broken
-LEARNED = 0.9  # of the initial loss: above it nothing has been learned yet, and only a blow-up is a break
-BLOWN_UP = 100.0  # times the initial loss
-RUNG = 0.025  # of the training: how long to hold a rate
-FEWEST_STEPS = 20  # on a rung
-MOST_RUNGS = 16  # 40% of the training: then the climb is over, broken or not
+GROWTH = math.sqrt(2)  # factor from rung to rung
+GENTLE = 2**0.25  # the same factor while nothing has been learned yet
+AS_FAR = 0.9  # share of the best rung's fall in loss; a rung whose loss falls less has broken
+LEARNED = 0.9  # share of the initial loss; above it nothing has been learned yet, and only a blow-up counts as a break
+BLOWN_UP = 100.0  # multiple of the initial loss that counts as a blow-up
+RUNG = 0.025  # length of a rung, as a share of the training
+FEWEST_STEPS = 20  # length of the shortest rung
+MOST_RUNGS = 16  # the climb ends after these, 40% of the training, even if training never broke
 MOST_BREAKS = 24
 
 Advice = Literal["go on", "keep", "roll back"]
@@ -36,35 +36,35 @@ Advice = Literal["go on", "keep", "roll back"]
 
 @dataclass
 class Climb:
-    """The climb, in numbers alone: is told every loss, says at which rate to take the next step.
+    """The climb without model and optimizer: `observe` takes the loss of each step and sets the rate of the next one.
 
-    `rate` is the one that a schedule starts from; what held and what broke is noted as the rate that was really taken.
+    A schedule starts from `rate`. `good` and `breaks` are rates that steps used, which a schedule may have changed.
 
     A rung breaks if a loss is not finite or 100 times the initial one (for a negative initial loss: 99 times its size
     above it). It also breaks if the mean loss of its second half has come less than nine tenths as far down from the
     initial loss as the best rung's, by more than the standard error of the difference; a whole training that ends short
     of this share has not converged either.
 
-    While nothing is learned the rate grows more gently, and no weights are kept: a network that has died there begins
-    anew, at half the rate. A rate that has settled is still watched, because one near the edge may hold for a while and
-    break later: then it goes down by one rung.
+    Until the loss has fallen by a tenth, the rate grows more slowly and no weights are kept: after a break, training
+    starts again from the initial weights at half the rate. A rate near the edge may break later, so after it has
+    settled every break lowers it by one rung.
     """
 
     rate: float
-    rung: int  # steps on each
-    multiple: float  # of 1/L, where the rate settles
+    rung: int  # number of steps on a rung
+    multiple: float  # the rate settles at this multiple of 1/L
     initial: float | None = None
     best: float | None = None  # mean loss of a rung's second half
-    losses: list[float] = field(default_factory=list)  # of the present rung
+    losses: list[float] = field(default_factory=list)  # on the present rung
     unkept: int = 0  # steps since weights were last kept
-    rungs: int = 0  # that are over
+    rungs: int = 0  # number of finished rungs
     good: list[float] = field(default_factory=list)  # rates that held
     breaks: list[float] = field(default_factory=list)  # rates that did not
     lost: int = 0  # steps that were rolled back
     settled: bool = False
 
     def observe(self, loss: float, taken: float | None = None) -> Advice:
-        """Of a step at the rate `taken`, which a schedule may have made another than `rate`."""
+        """Judge the loss of a step at the rate `taken`; a schedule may have changed it from `rate`."""
         taken = self.rate if taken is None else taken
         self.losses.append(loss)
         self.unkept += 1
@@ -72,39 +72,37 @@ class Climb:
             self.initial = loss
         if self.initial is None:
             return self._break(taken)
-        scale = abs(self.initial) or math.inf  # of a loss that begins at 0 nobody knows it
+        scale = abs(self.initial) or math.inf  # a loss that begins at 0 has no scale
         if not loss - self.initial < (BLOWN_UP - 1) * scale:
             return self._break(taken)
-        if len(self.losses) < self.rung:
-            return "go on"
+        return "go on" if len(self.losses) < self.rung else self._end_rung(self.initial, taken)
+
+    def _end_rung(self, initial: float, taken: float) -> Advice:
+        """Judge a whole rung by the mean loss of its second half."""
         late = self.losses[self.rung // 2 :]
         mean = sum(late) / len(late)
         best = mean if self.best is None else min(mean, self.best)
-        if self.initial - best < (1 - LEARNED) * abs(self.initial):
+        if initial - best < (1 - LEARNED) * abs(initial):
             self._leave_rung()
             if self.rungs < MOST_RUNGS and not self.breaks:
                 self.rate *= GENTLE
             return "go on"
         noise = math.sqrt(2 * variance(late) / len(late))
-        if self.initial - mean < AS_FAR * (self.initial - best) - noise:
+        if initial - mean < AS_FAR * (initial - best) - noise:
             return self._break(taken)
         self._leave_rung()
         self.best, self.unkept = best, 0
-        self._climb(taken)
+        if not self.settled:
+            self.good.append(taken)
+            if self.rungs < MOST_RUNGS:
+                self.rate *= GROWTH
+            else:
+                self._settle()
         return "keep"
 
     def _leave_rung(self) -> None:
         self.losses = []
         self.rungs += 1
-
-    def _climb(self, taken: float) -> None:
-        if self.settled:
-            return
-        self.good.append(taken)
-        if self.rungs < MOST_RUNGS:
-            self.rate *= GROWTH
-        else:
-            self._settle()
 
     def _break(self, taken: float) -> Advice:
         self.breaks.append(taken)
@@ -112,9 +110,7 @@ class Climb:
         self.unkept = 0
         self._leave_rung()
         if len(self.breaks) > MOST_BREAKS:
-            raise DivergedError(
-                f"Training broke at every rate down to {taken:.3g}. Start from a smaller rate, or check the loss."
-            )
+            raise DivergedError(f"Training broke at every rate down to {taken:.3g}. Start from a smaller rate.")
         if self.good and not self.settled:
             self._settle()
         else:
@@ -172,20 +168,18 @@ class OnlineRate:
     ) -> None:
         rung = max(int(RUNG * steps), FEWEST_STEPS) if rung is None else rung
         if not 4 <= rung <= steps:
-            raise InputError(
-                f"Rungs of {rung} steps in a training of {steps} tell nothing; hold each rate for 4 or more."
-            )
+            raise InputError(f"rung is {rung}; it must be at least 4 and at most the {steps} steps of the training.")
         if not 0 < multiple <= 2:
-            raise InputError(f"multiple={multiple} of 1/L: above 0 and at most 2, which is the edge itself.")
+            raise InputError(f"multiple is {multiple}; it must be above 0 and at most 2, the largest convergent rate.")
         rate = float(optimizer.param_groups[0]["lr"])
-        check_positive("lr of the optimizer's first group, from which to climb,", rate)
+        check_positive("lr of the optimizer's first group", rate)
         self.model, self.optimizer, self.schedulers = model, optimizer, tuple(schedulers)
         self.ladder = Climb(rate, rung, multiple)
-        self._kept = self._copy()
+        self.keep()
 
     @property
     def rate(self) -> float:
-        """Of the first parameter group, before what a schedule makes of it."""
+        """Rate of the first parameter group, before a schedule is applied."""
         return self.ladder.rate
 
     @property
@@ -218,11 +212,11 @@ class OnlineRate:
 
     def keep(self) -> None:
         """Copy model and optimizer as they are now; the next break goes back to them."""
-        self._kept = self._copy()
+        self._kept = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
         self.ladder.unkept = 0
 
     def follow(self, schedule: Schedule) -> Schedule:
-        """The shape of `schedule`, from whatever rate has been found by then."""
+        """`schedule`, rescaled so that it starts at the present rate."""
         return lambda epoch: self.rate * (schedule(epoch) / schedule(0))
 
     @property
@@ -237,7 +231,7 @@ class OnlineRate:
         if broke:
             end = f" and broke at {broke:.3g}"
         elif ladder.breaks:
-            end = f" but broke at {lowest:.3g} too, so nothing is pinned down"
+            end = f" but broke at {lowest:.3g} too, so the edge is not known"
         else:
             end = " and never broke, so this is only an upper bound"
         return LipschitzEstimate(
@@ -264,9 +258,6 @@ class OnlineRate:
         self._kept = dict(tensors)
         for group, rate in zip(self.optimizer.param_groups, facts["rates"], strict=True):
             group["lr"] = rate
-
-    def _copy(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
 
     def _put_back(self) -> None:
         known = {name.rpartition(".")[0] for name in self._kept}

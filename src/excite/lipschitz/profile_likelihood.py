@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 _GAPS = np.logspace(-6, 5, 34)  # the grid of δ, in mean gaps; 0 and ∞ are added at its ends
 _GRID = np.concatenate([[0.0], _GAPS, [np.inf]])
 _ZOOMS, _ZOOM_POINTS = 7, 11
-_CHUNK = 2_000_000  # numbers in memory at once
+_CHUNK = 2_000_000  # most numbers in memory at once
 _TIE = 1e-7  # log-likelihoods closer than this count as equal
 
 

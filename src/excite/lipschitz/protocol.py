@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
+from excite import html
 from excite.errors import InputError
 from excite.quantities import check_positive
 from excite.trace import Trace
@@ -66,9 +67,28 @@ class LipschitzEstimate:
         check_positive("multiple", multiple)
         return multiple / self.constant
 
+    def search_space(self) -> tuple[float, float]:
+        """The rates to search with Optuna or Ray Tune: from a tenth of 1/L to 2/L, best on a logarithmic scale.
+
+        >>> LipschitzEstimate(4.0, (3.0, 5.0), "curvature", True, "an example").search_space()
+        (0.025, 0.5)
+        """
+        return self.learning_rate(0.1), self.learning_rate(2)
+
+    @property
+    def best_multiple(self) -> float:
+        """The multiple of 1/L that did best on held-out data, of those that `find_learning_rate(validate=…)` tried."""
+        scored = [run for run in self.details.get("validation", []) if run["score"] is not None]
+        if not scored:
+            raise InputError("No rate was validated: pass validate=… to find_learning_rate. L must be identified.")
+        return float(max(scored, key=lambda run: run["score"])["multiple"])
+
     def overlaps(self, other: "LipschitzEstimate") -> bool:
         """Whether the two intervals overlap."""
         return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
+
+    def _repr_html_(self) -> str:
+        return html.paragraphs(str(self))
 
     def __str__(self) -> str:
         if self.convergence:
@@ -88,10 +108,8 @@ class LipschitzEstimate:
     def _bound(self, convergence: tuple[float, float]) -> str:
         first, second = self.learning_rate(), self.learning_rate(2)
         if not self.identified:
-            return (
-                f"L is not identified, so do not train at it: L ≤ {self.constant:.3g}, {self.basis}. "
-                f"1/L = {first:.3g}, 2/L = {second:.3g}."
-            )
+            bound = f"L ≤ {self.constant:.3g}, {self.basis}. 1/L = {first:.3g}, 2/L = {second:.3g}."
+            return f"L is not identified, so do not train at it: {bound}"
         return (
             f"Train at {first:.3g} (1/L) or up to {second:.3g} (2/L): {convergence[1]:.0%} of trainings converge "
             f"there. L ≤ {self.constant:.3g}, {self.basis}."
@@ -128,8 +146,7 @@ class LipschitzEstimate:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "LipschitzEstimate":
-        convergence = value.get("convergence")
-        pairs = {"interval": tuple(value["interval"]), "convergence": tuple(convergence) if convergence else None}
+        pairs = {key: tuple(value[key]) for key in ("interval", "convergence") if value.get(key)}
         return cls(**value | pairs)
 
 
@@ -143,16 +160,16 @@ class ShortTrainings:
 
     losses_at: Callable[[float, int, int], Iterable[float]]
     whole: int  # steps of one whole training
-    first_rate: float  # the customary one, where a search begins
-    optimizer: str = ""  # that they use, in words
-    say: Callable[[str], None] | None = None  # told when the search continues beyond its budget
+    first_rate: float  # the usual rate, where a search begins
+    optimizer: str = ""  # its description
+    say: Callable[[str], None] | None = None  # receives a message when the search continues beyond its budget
 
 
 @dataclass(frozen=True)
 class Recording:
     """How much a run will record, or a trace holds."""
 
-    moments: int  # ends of epochs
+    moments: int  # usually ends of epochs
     input_gradients: bool = False
     slopes: int = 0
     curvatures: int = 0
@@ -171,8 +188,8 @@ Evidence_contra = TypeVar("Evidence_contra", bound=Trace | ShortTrainings | None
 class Estimator(ABC, Generic[Evidence_contra]):
     """Base of all estimators; the dataclass fields of a subclass are its options."""
 
-    title: ClassVar[str]  # in tables and legends
-    about: ClassVar[str]  # one sentence
+    title: ClassVar[str]  # for tables and legends
+    about: ClassVar[str]  # a sentence that describes it
     needs: ClassVar[Needs]
 
     @abstractmethod

@@ -14,6 +14,8 @@ from excite.lipschitz.profile_likelihood import ProfileFit, fit_profile, ks_dist
 Floats = NDArray[np.float64]
 
 SMALLEST_SAMPLE = 3
+LEVEL = 0.95  # of the profile interval
+RETURN_PERIOD = 1000  # maxima
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +24,15 @@ class ReverseWeibullFit:
 
     `endpoint`, `scale` and `shape` are None if the likelihood has no finite maximum. `identified` means that the data
     prefer a finite endpoint to the Gumbel limit: the profile interval has a finite upper end. The interval has its
-    nominal coverage for shapes of at least 2; below 2 the likelihood is not regular. `return_level` is the value that a
-    Gumbel fit exceeds once in `return_period` maxima, a bound to use if no endpoint is identified.
+    nominal coverage for shapes of at least 2; below 2 the likelihood is not regular. `return_level` is the value that
+    a Gumbel fit exceeds once in `return_period` maxima, a bound to use if no endpoint is identified.
     """
 
     n_maxima: int  # M in the paper
     largest: float
     interval: tuple[float, float]
-    return_period: float
     finding: str
+    return_period: float = float(RETURN_PERIOD)
     identified: bool = False
     endpoint: float | None = None
     scale: float | None = None
@@ -38,6 +40,13 @@ class ReverseWeibullFit:
     ks_p_value: float | None = None
     bootstrap_p_value: float | None = None
     return_level: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """The endpoint, or if it is not identified, the return level."""
+        if self.identified and self.endpoint is not None:
+            return self.endpoint
+        return self.largest if self.return_level is None else self.return_level
 
     def to_json(self) -> dict[str, Any]:
         low, high = self.interval
@@ -48,9 +57,7 @@ def fit_reverse_weibull(
     samples: Floats,
     *,
     initial_shapes: Floats | None = None,
-    level: float = 0.95,
     bootstraps: int = 0,
-    return_period: float = 1000.0,
     seed: int = 0,
 ) -> list[ReverseWeibullFit]:
     """Fit each row of `samples`, M block maxima, by maximum likelihood.
@@ -65,12 +72,9 @@ def fit_reverse_weibull(
 
     samples = np.asarray(samples, dtype=np.float64)
     if samples.ndim != 2 or samples.shape[1] < SMALLEST_SAMPLE:
-        raise InputError(
-            f"A reverse Weibull has three parameters; a sample of shape {samples.shape[1:]} is too small. "
-            f"Pass M = {SMALLEST_SAMPLE} or more block maxima."
-        )
+        raise InputError(f"A reverse Weibull has three parameters; pass M = {SMALLEST_SAMPLE} or more block maxima.")
     if not np.isfinite(samples).all():
-        raise InputError("The block maxima contain NaN or infinite values; leave out the slopes of a diverged run.")
+        raise InputError("The block maxima contain NaN or infinite values, as of a run that diverged.")
     n_maxima = samples.shape[1]
     # Dividing first keeps the gaps of huge samples finite and those of tiny ones exact.
     magnitude = np.abs(samples).max(axis=1)
@@ -84,13 +88,12 @@ def fit_reverse_weibull(
     )
     distances = ks_distance(standard, profile)
     ks_p_values = np.clip(kstwo.sf(distances, n_maxima), 0.0, 1.0)
-    bounds = np.stack(profile_interval(standard, profile, level), axis=1)
+    bounds = np.stack(profile_interval(standard, profile, LEVEL), axis=1)
     fits = [
         ReverseWeibullFit(
             n_maxima=n_maxima,
             largest=float(largest),
             interval=(float(largest), math.inf),
-            return_period=return_period,
             finding=f"All {n_maxima} maxima are {largest:.4g}; a constant sample says nothing about an endpoint. "
             "Draw smaller blocks (a smaller N) or record more slopes.",
         )
@@ -99,18 +102,16 @@ def fit_reverse_weibull(
     for row, index in enumerate(np.flatnonzero(varies)):
         fit = ProfileFit(*(values[row] for values in profile))
         unit = float(mean_gap[index] * magnitude[index])
-        described = _described(fit, samples[index], unit, (float(bounds[row, 0]), float(bounds[row, 1])), return_period)
-        fits[index] = replace(described, ks_p_value=float(ks_p_values[row]))
-        if bootstraps:
-            rng = np.random.default_rng((seed, int(index)))
-            p_value = _bootstrap_p_value(fit, float(distances[row]), n_maxima, bootstraps, rng)
-            fits[index] = replace(fits[index], bootstrap_p_value=p_value)
+        rng = np.random.default_rng((seed, int(index)))
+        p_value = _bootstrap_p_value(fit, distances[row], (bootstraps, n_maxima), rng) if bootstraps else None
+        described = _in_units(fit, unit, samples[index], bounds[row])
+        fits[index] = replace(described, ks_p_value=float(ks_p_values[row]), bootstrap_p_value=p_value)
     return fits
 
 
-def _bootstrap_p_value(fit: ProfileFit, distance: float, n: int, bootstraps: int, rng: np.random.Generator) -> float:
+def _bootstrap_p_value(fit: ProfileFit, distance: float, size: tuple[int, int], rng: np.random.Generator) -> float:
     """Share of samples drawn from the fit that are at least as far from their own fit."""
-    log_exponent = np.log(rng.standard_exponential((bootstraps, n)))
+    log_exponent = np.log(rng.standard_exponential(size))
     u = fit.location + log_exponent / fit.rate
     if fit.gap == 0:
         below = np.exp(log_exponent)
@@ -121,44 +122,48 @@ def _bootstrap_p_value(fit: ProfileFit, distance: float, n: int, bootstraps: int
     gaps = below - below.min(axis=1, keepdims=True)
     gaps /= gaps.mean(axis=1, keepdims=True)
     distances = ks_distance(gaps, fit_profile(gaps, None))
-    return float((1 + (distances >= distance).sum()) / (bootstraps + 1))
+    return float((1 + (distances >= distance).sum()) / (size[0] + 1))
 
 
-def _described(
-    fit: ProfileFit, sample: Floats, unit: float, bounds: tuple[float, float], return_period: float
-) -> ReverseWeibullFit:
-    """The fit in the units of the sample."""
-    gap, rate, location, top = float(fit.gap), float(fit.rate), float(fit.location), float(sample.max())
-    interval = (top + unit * bounds[0], top + unit * bounds[1])
-    at_limit, at_largest = math.isinf(gap), gap == 0
-    highest = bounds[0] <= gap <= bounds[1]
-    identified = highest and math.isfinite(bounds[1]) and not at_limit and not at_largest
-    return_gap = float(fit.gumbel_location) + math.log(-math.log1p(-1 / return_period)) / float(fit.gumbel_rate)
-    return_level = max(top, top - unit * return_gap)
-    endpoint = None if at_limit else top + unit * gap
-    shape = None if at_limit else (1.0 if at_largest else rate * gap)
-    scale = None if at_limit else unit * (1.0 if at_largest else gap * math.exp(min(location / gap, 700.0)))
-    if identified:
-        finding = f" and the endpoint {endpoint:.4g} ({interval[0]:.4g} to {interval[1]:.4g}), with shape {shape:.3g}"
-    elif not highest:
-        finding = "; the likelihood is much higher elsewhere than at the maximum next to this initial shape"
-    elif at_largest:
-        finding = "; they pile up there (shape at or below 1), so no endpoint is identified"
+def _in_units(fit: ProfileFit, unit: float, sample: Floats, bounds: Floats) -> ReverseWeibullFit:
+    """The fit in the units of the sample: a gap of 1 below its largest value is `unit` there.
+
+    `bounds` is the profile interval of the gap.
+    """
+    largest, gap = float(sample.max()), float(fit.gap)
+    low, high = map(float, bounds)
+    interval = largest + unit * low, largest + unit * high
+    if math.isinf(gap):  # the Gumbel distribution
+        endpoint = shape = scale = None
+    elif gap == 0:  # the exponential distribution
+        endpoint, shape, scale = largest, 1.0, unit
     else:
+        endpoint, shape = largest + unit * gap, float(fit.rate) * gap
+        scale = unit * (gap * math.exp(min(float(fit.location) / gap, 700.0)))
+    return_gap = float(fit.gumbel_location) + math.log(-math.log1p(-1 / RETURN_PERIOD)) / float(fit.gumbel_rate)
+    return_level = max(largest, largest - unit * return_gap)
+    identified = False
+    if not low <= gap <= high:
+        finding = "; the likelihood is much higher elsewhere than at the maximum next to this initial shape"
+    elif gap == 0:
+        finding = "; they pile up there (shape at or below 1), so no endpoint is identified"
+    elif math.isinf(high):
         finding = "; they do not distinguish a finite endpoint from the Gumbel limit"
+    else:
+        identified = True
+        finding = f" and the endpoint {endpoint:.4g} ({interval[0]:.4g} to {interval[1]:.4g}), with shape {shape:.3g}"
     if not identified:
-        finding += f". As a bound, one maximum in {return_period:g} exceeds {return_level:.4g}"
+        finding += f". As a bound, one maximum in {RETURN_PERIOD} exceeds {return_level:.4g}"
     return ReverseWeibullFit(
         n_maxima=len(sample),
-        largest=top,
+        largest=largest,
         endpoint=endpoint,
         scale=scale,
         shape=shape,
         interval=interval,
         identified=identified,
-        return_period=return_period,
         return_level=return_level,
-        finding=f"The largest of {len(sample)} maxima is {top:.4g}{finding}.",
+        finding=f"The largest of {len(sample)} maxima is {largest:.4g}{finding}.",
     )
 
 

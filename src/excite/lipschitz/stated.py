@@ -25,9 +25,7 @@ class Stated(Estimator[None]):
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.constant) and self.constant > 0):
-            raise InputError(
-                f"A stated L must be positive and finite, not {self.constant}. To start at a rate η, state L = 1/η."
-            )
+            raise InputError(f"L must be positive and finite, not {self.constant}. To start at a rate η, state 1/η.")
 
     def __call__(self, evidence: object = None) -> LipschitzEstimate:  # noqa: ARG002
         constant = float(self.constant)

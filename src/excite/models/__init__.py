@@ -8,6 +8,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +17,14 @@ from excite.errors import InputError
 from excite.models import resnet
 from excite.models.densenet import DenseNet
 from excite.models.lenet import LeNet5
+from excite.models.own import build_own
 from excite.models.resnet import ResNet, WideResNet
 from excite.quantities import check_whole
 from excite.registry import build
 
 __all__ = ["MODELS", "DenseNet", "LeNet5", "Normalize", "ResNet", "WideResNet", "create"]
+
+Statistics = tuple[float | Sequence[float], float | Sequence[float]]  # mean and standard deviation, of each channel
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "lenet5": LeNet5,
@@ -65,13 +69,13 @@ def create(
     *,
     num_classes: int = 10,
     input_shape: tuple[int, int, int] = (3, 32, 32),
-    normalize: tuple[float | Sequence[float], float | Sequence[float]] | None = None,
-    **options: bool | str,
+    normalize: Statistics | None = None,
+    **options: Any,
 ) -> nn.Module:
     """Build a network; its initial weights are drawn from torch's global generator.
 
     Args:
-        name: a key of `MODELS`.
+        name: a key of `MODELS`, or `package.module:factory` for your own network.
         num_classes: the number of logits.
         input_shape: channels, height and width of one image.
         normalize: (mean, std), each with one number per channel; they become the first layer.
@@ -88,10 +92,17 @@ def create(
         raise InputError(f"input_shape is {input_shape}; give channels, height and width, such as (3, 32, 32).")
     for side in input_shape:
         check_whole("input_shape", side, least=1)
-    network = build("model", MODELS, name, options, num_classes=num_classes, input_shape=input_shape)
+    if normalize is not None and (channels := len(Normalize(*normalize).mean)) != input_shape[0]:
+        raise InputError(f"normalize has {channels} channels, but the images have {input_shape[0]}.")
+    if ":" in str(name):
+        network = build_own(name, options, num_classes=num_classes, input_shape=input_shape)
+    else:
+        network = build("model", MODELS, name, options, num_classes=num_classes, input_shape=input_shape)
+    return normalized(network, normalize)
+
+
+def normalized(network: nn.Module, normalize: Statistics | None) -> nn.Module:
+    """Return the network with a first layer that normalizes by (mean, std); without them, the network itself."""
     if normalize is None:
         return network
-    layer = Normalize(*normalize)
-    if len(layer.mean) != input_shape[0]:
-        raise InputError(f"normalize has {len(layer.mean)} channels, but the images have {input_shape[0]}.")
-    return nn.Sequential(OrderedDict(normalize=layer, network=network))
+    return nn.Sequential(OrderedDict(normalize=Normalize(*normalize), network=network))

@@ -8,6 +8,7 @@ Without batch norm, convolutions have biases and fan-in initialization, and resi
 The ReLUs work in place: nothing they overwrite is needed for a first or second derivative.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +29,8 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, *, stride: int, batch_norm: bool) -> None:
         super().__init__()
-        self.conv1 = _conv(channels, width, 3, stride=stride, bias=not batch_norm)
-        self.bn1 = _norm(width, batch_norm)
-        self.conv2 = _conv(width, width, 3, bias=not batch_norm)
-        self.bn2 = _norm(width, batch_norm)
+        self.conv1, self.bn1 = _conv_and_norm(channels, width, 3, stride=stride, batch_norm=batch_norm)
+        self.conv2, self.bn2 = _conv_and_norm(width, width, 3, batch_norm=batch_norm)
         self.shortcut = _shortcut(channels, width, stride=stride, batch_norm=batch_norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,12 +46,9 @@ class Bottleneck(nn.Module):
 
     def __init__(self, channels: int, width: int, *, stride: int, batch_norm: bool) -> None:
         super().__init__()
-        self.conv1 = _conv(channels, width, 1, bias=not batch_norm)
-        self.bn1 = _norm(width, batch_norm)
-        self.conv2 = _conv(width, width, 3, stride=stride, bias=not batch_norm)
-        self.bn2 = _norm(width, batch_norm)
-        self.conv3 = _conv(width, width * self.expansion, 1, bias=not batch_norm)
-        self.bn3 = _norm(width * self.expansion, batch_norm)
+        self.conv1, self.bn1 = _conv_and_norm(channels, width, 1, batch_norm=batch_norm)
+        self.conv2, self.bn2 = _conv_and_norm(width, width, 3, stride=stride, batch_norm=batch_norm)
+        self.conv3, self.bn3 = _conv_and_norm(width, width * self.expansion, 1, batch_norm=batch_norm)
         self.shortcut = _shortcut(channels, width * self.expansion, stride=stride, batch_norm=batch_norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,15 +96,12 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         channels, expansion = layout.widths[0], layout.block.expansion
-        self.conv1 = _conv(input_shape[0], channels, 3, bias=not batch_norm)
-        self.bn1 = _norm(channels, batch_norm)
+        self.conv1, self.bn1 = _conv_and_norm(input_shape[0], channels, 3, batch_norm=batch_norm)
         block = partial(layout.block, batch_norm=batch_norm)
         self.stages = _stages(block, channels, layout.widths, layout.depths, expansion)
         self.fc = nn.Linear(layout.widths[-1] * expansion, num_classes)
-        if batch_norm:
-            he_normal(self)
-        else:
-            he_normal(self, mode="fan_in")
+        he_normal(self, mode="fan_out" if batch_norm else "fan_in")
+        if not batch_norm:
             for module in self.modules():
                 if isinstance(module, BasicBlock | Bottleneck):
                     last_conv = module.conv3 if isinstance(module, Bottleneck) else module.conv2
@@ -202,15 +195,16 @@ def _conv(channels: int, width: int, kernel: int, *, stride: int = 1, bias: bool
     return nn.Conv2d(channels, width, kernel, stride=stride, padding=kernel // 2, bias=bias)
 
 
-def _norm(channels: int, batch_norm: bool) -> nn.Module:
-    return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
+def _conv_and_norm(
+    channels: int, width: int, kernel: int, *, stride: int = 1, batch_norm: bool
+) -> tuple[nn.Conv2d, nn.Module]:
+    conv = _conv(channels, width, kernel, stride=stride, bias=not batch_norm)
+    return conv, nn.BatchNorm2d(width) if batch_norm else nn.Identity()
 
 
 def _shortcut(channels: int, width: int, *, stride: int, batch_norm: bool) -> nn.Module:
     """Return the identity, or a 1×1 convolution if the shape changes."""
     if stride == 1 and channels == width:
         return nn.Identity()
-    shortcut = nn.Sequential()
-    shortcut.add_module("conv", _conv(channels, width, 1, stride=stride, bias=False))
-    shortcut.add_module("bn", _norm(width, batch_norm))
-    return shortcut
+    conv = _conv(channels, width, 1, stride=stride, bias=False)
+    return nn.Sequential(OrderedDict(conv=conv, bn=nn.BatchNorm2d(width) if batch_norm else nn.Identity()))

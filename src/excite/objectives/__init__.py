@@ -1,8 +1,8 @@
-"""Training losses: standard, PGD adversarial training, TRADES, robust self-training and AWP.
+"""Training losses: standard, SAM, N-FGSM, PGD adversarial training, TRADES, robust self-training and AWP.
 
-Each is a pure function (model, x, y) -> loss for any training loop, and a class that holds its options, for experiment
-files (`OBJECTIVES`). An adversarial one works in two stages: `perturb` attacks, `loss_at` computes the loss there.
-`frozen` runs the attack once and returns the remaining loss as a function of the parameters.
+Each is a class that holds its options; an instance is a function (model, x, y) -> loss for any training loop. Most are
+also functions of (model, x, y, options). An adversarial one works in two stages: `perturb` attacks, `loss_at` computes
+the loss there. `frozen` runs the attack once and returns the remaining loss as a function of the parameters.
 
 To add one: a file, a line in `OBJECTIVES`, a row in tests/objectives/test_every_objective.py.
 """
@@ -10,13 +10,17 @@ To add one: a file, a line in `OBJECTIVES`, a row in tests/objectives/test_every
 from collections.abc import Callable
 
 from excite.objectives.adversarial import AWP, PGDAT, RST, Trades, awp_loss, pgd_at_loss, rst_loss, trades_loss
+from excite.objectives.n_fgsm import NFGSM
 from excite.objectives.protocol import NamedObjective, Objective, Standard, frozen, standard_loss
+from excite.objectives.sharpness import SAM, sam_loss
 
 __all__ = [
     "AWP",
+    "NFGSM",
     "OBJECTIVES",
     "PGDAT",
     "RST",
+    "SAM",
     "NamedObjective",
     "Objective",
     "Standard",
@@ -25,12 +29,15 @@ __all__ = [
     "frozen",
     "pgd_at_loss",
     "rst_loss",
+    "sam_loss",
     "standard_loss",
     "trades_loss",
 ]
 
 OBJECTIVES: dict[str, Callable[..., NamedObjective]] = {
     "standard": Standard,
+    "sam": SAM,
+    "n_fgsm": NFGSM,
     "pgd_at": PGDAT,
     "trades": Trades,
     "rst": RST,

@@ -6,21 +6,21 @@ al. 2019) is TRADES on batches whose second half is labeled by a teacher. Advers
 al. 2020) minimizes any of these losses at the worst nearby weights.
 """
 
+import abc
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple, TypeGuard
+from functools import cached_property
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, kl_div, log_softmax
 
-from excite.attacks.fast_model import Refolded
+from excite.attacks.fast_model import FastModel, Refolded
 from excite.attacks.projected_gradient import PGD, climb
 from excite.attacks.protocol import check_inputs
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input, loss_of
+from excite.objectives.sharpness import gradients_at, moved
 from excite.precision import full_precision
-from excite.randomness import undisturbed
 from excite.registry import build
 
 BETA = 6.0
@@ -28,112 +28,97 @@ GAMMA = 0.005
 NOISE = 0.001  # the attack starts beside the image, because the gradient of the KL divergence is zero at the image
 
 
-def pgd_at_loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    eps: float = EPS,
-    step: float = STEP,
-    steps: int = STEPS,
-    random_start: bool = False,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Maximum over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, found by PGD; differentiable in the parameters.
+@dataclass(frozen=True, kw_only=True)
+class ImageAttack(Adversarial[Tensor]):
+    """Cross-entropy at attacked images. The attack uses a fast copy of the model, traced at the first batch."""
 
-    For each example the iterate with the largest loss counts, including the starting point. In a training loop, create
-    `PGDAT(...)` once and call that: it traces the model once instead of at every step.
-
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
-    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
-    >>> bool(pgd_at_loss(model, x, y) >= cross_entropy(model(x), y))
-    True
-    """
-    return PGDAT(eps, step, steps, random_start)(model, x, y, generator)
-
-
-@dataclass(frozen=True)
-class PGDAT(Adversarial[Tensor]):
-    """`pgd_at_loss` with fixed options."""
-
-    title: ClassVar[str] = "PGD adversarial training"
     losses: ClassVar[int] = 1
 
     eps: float = EPS
-    step: float = STEP
-    steps: int = STEPS
-    random_start: bool = False
     _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _ = self._attack  # checks the options
-
-    @property
-    def _attack(self) -> PGD:
-        return PGD(self.eps, self.step, self.steps, random_start=self.random_start, keep="largest_loss")
 
     def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         if not self._fast.knows(model):
             check_inputs(x, y)
-        return climb(self._attack, self._fast(model, x), x, y, generator=generator)
+        return self._climb(self._fast(model, x), x, y, generator)
+
+    @abc.abstractmethod
+    def _climb(self, model: FastModel, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor: ...
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         return cross_entropy(full_precision(model(follow_input(perturbation, x))), y)
 
 
-def trades_loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    beta: float = BETA,
-    eps: float = EPS,
-    step: float = STEP,
-    steps: int = STEPS,
-    generator: torch.Generator | None = None,
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True)
+class Iterated(ImageAttack):
+    """The inner attack is PGD."""
+
+    step: float = STEP
+    steps: int = STEPS
+
+    def __post_init__(self) -> None:
+        _ = self._attack  # checks the options
+
+    @property
+    @abc.abstractmethod
+    def _attack(self) -> PGD: ...
+
+
+@dataclass(frozen=True)
+class PGDAT(Iterated):
+    """Maximum over ‖x′ − x‖∞ ≤ eps of the mean cross-entropy at x′, found by PGD; differentiable in the parameters.
+
+    For each example the iterate with the largest loss counts, including the starting point.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
+    >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
+    >>> bool(PGDAT()(model, x, y) >= cross_entropy(model(x), y))
+    True
+    """
+
+    title: ClassVar[str] = "PGD adversarial training"
+
+    random_start: bool = False
+
+    @property
+    def _attack(self) -> PGD:
+        return PGD(self.eps, self.step, self.steps, random_start=self.random_start, keep="largest_loss")
+
+    def _climb(self, model: FastModel, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
+        return climb(self._attack, model, x, y, generator=generator)
+
+
+@dataclass(frozen=True)
+class Trades(Iterated):
     """Mean over the batch of cross-entropy(p(x), y) + beta · KL(p(x) ‖ p(x′)); differentiable in the parameters.
 
     The divergence is Σ p(x) (log p(x) − log p(x′)), as in the TRADES authors' code; the formula in the paper has its
     arguments swapped. Gradients flow through both. x′ is the last iterate of PGD on this divergence, in eval mode,
-    started at x + N(0, 0.001²). In a training loop, create `Trades(...)` once and call that: it traces the model once
-    instead of at every step.
+    started at x + N(0, 0.001²).
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     >>> x, y = torch.rand(2, 1, 2, 2), torch.tensor([0, 1])
-    >>> bool(trades_loss(model, x, y) > trades_loss(model, x, y, beta=0.0))
+    >>> bool(Trades()(model, x, y) > Trades(beta=0.0)(model, x, y))
     True
     """
-    return Trades(beta, eps, step, steps)(model, x, y, generator)
-
-
-@dataclass(frozen=True)
-class Trades(Adversarial[Tensor]):
-    """`trades_loss` with fixed options."""
 
     title: ClassVar[str] = "TRADES"
     losses: ClassVar[int] = 2
 
     beta: float = BETA
-    eps: float = EPS
-    step: float = STEP
-    steps: int = STEPS
-    _fast: Refolded = field(default_factory=Refolded, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _ = self._attack  # checks the options
+        super().__post_init__()
         check_weight("beta", self.beta, "The released code uses 6.0; the paper says 0.6.")
 
     @property
     def _attack(self) -> PGD:
         return PGD(self.eps, self.step, self.steps, loss="kl", keep="last")
 
-    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        if not self._fast.knows(model):
-            check_inputs(x, y)
+    def _climb(self, model: FastModel, x: Tensor, y: Tensor, generator: torch.Generator | None) -> Tensor:
         device = x.device if generator is None else generator.device
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=device)
-        return climb(self._attack, self._fast(model, x), x, y, start=x + NOISE * noise.to(x.device))
+        return climb(self._attack, model, x, y, start=x + NOISE * noise.to(x.device))
 
     def loss_at(self, model: Forward, x: Tensor, perturbation: Tensor, y: Tensor) -> Tensor:
         return self.losses_at(model, x, perturbation, y).mean()
@@ -147,29 +132,13 @@ class Trades(Adversarial[Tensor]):
         return cross_entropy(logits, y, reduction="none") + self.beta * divergence
 
 
-def rst_loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    unlabelled_weight: float = 1.0,
-    beta: float = BETA,
-    eps: float = EPS,
-    step: float = STEP,
-    steps: int = STEPS,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Weighted mean of TRADES losses: weight 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
-
-    Labeled examples must come first, pseudo-labeled ones second. At weight 1 this is `trades_loss` of the batch. At
-    weight 0 the second half only contributes to the batch-norm statistics.
-    """
-    return RST(beta, eps, step, steps, unlabelled_weight=unlabelled_weight)(model, x, y, generator)
-
-
 @dataclass(frozen=True)
 class RST(Trades):
-    """`rst_loss` with fixed options."""
+    """Weighted mean of TRADES losses: weight 1 for the first ⌈n/2⌉ examples, `unlabelled_weight` for the rest.
+
+    Labeled examples must come first, pseudo-labeled ones second. At weight 1 this is TRADES' loss of the batch. At
+    weight 0 the second half only contributes to the batch-norm statistics.
+    """
 
     title: ClassVar[str] = "robust self-training"
     needs_pseudo_labels: ClassVar[bool] = True
@@ -187,29 +156,6 @@ class RST(Trades):
         return (weights * losses).sum() / weights.sum()
 
 
-def awp_loss(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    on: str = "trades",
-    gamma: float = GAMMA,
-    beta: float | None = None,
-    eps: float = EPS,
-    step: float = STEP,
-    steps: int = STEPS,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Loss of the adversarial objective `on` at (x′, θ + v), differentiated with respect to θ.
-
-    x′ is the adversarial example that `on` finds at θ. v is one step up the gradient of the loss at x′. It moves every
-    trained weight tensor w with two or more dimensions by gamma · ‖w‖; biases and batch-norm scales are not moved. The
-    step up uses the same mode and dropout masks as training. Only the forward passes at θ + v update batch-norm
-    statistics. If several processes share a batch, each computes v from its part. `beta` is passed to TRADES.
-    """
-    return AWP(on, gamma, beta, eps, step, steps)(model, x, y, generator)
-
-
 class WeightPerturbation(NamedTuple):
     """Adversarial images, and what to add to each named weight."""
 
@@ -219,7 +165,13 @@ class WeightPerturbation(NamedTuple):
 
 @dataclass(frozen=True)
 class AWP(Adversarial[WeightPerturbation]):
-    """`awp_loss` with fixed options."""
+    """Loss of the adversarial objective `on` at (x′, θ + v), differentiated with respect to θ.
+
+    x′ is the adversarial example that `on` finds at θ. v is one step up the gradient of the loss at x′. It moves every
+    trained weight tensor w with two or more dimensions by gamma · ‖w‖; biases and batch-norm scales are not moved. The
+    step up uses the same mode and dropout masks as training. Only the forward passes at θ + v update batch-norm
+    statistics. If several processes share a batch, each computes v from its part. `beta` is passed to TRADES.
+    """
 
     title: ClassVar[str] = "adversarial weight perturbation"
 
@@ -238,7 +190,7 @@ class AWP(Adversarial[WeightPerturbation]):
     def _inner(self) -> Adversarial[Tensor]:
         from excite.objectives import OBJECTIVES  # imported here because it lists AWP too
 
-        inner = {name: kind for name, kind in OBJECTIVES.items() if _perturbs_images(kind)}
+        inner = {name: kind for name, kind in OBJECTIVES.items() if _iterates(kind)}
         options = {"eps": self.eps, "step": self.step, "steps": self.steps}
         if self.beta is not None:
             options["beta"] = self.beta
@@ -252,27 +204,23 @@ class AWP(Adversarial[WeightPerturbation]):
         self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
     ) -> WeightPerturbation:
         x_adv = self._inner.perturb(model, x, y, generator)
-        weights = {
-            name: weight for name, weight in model.named_parameters() if weight.requires_grad and weight.dim() >= 2
-        }
-        with undisturbed(model, x.device), torch.enable_grad():
-            loss = self._inner.loss_at(model, x.detach(), x_adv, y)
-            gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True) if weights else ()
+        weights = {name: weight for name, weight in model.named_parameters() if weight.dim() >= 2}
+        gradients = gradients_at(model, weights, x, lambda: self._inner.loss_at(model, x.detach(), x_adv, y))
+        lengths = {name: self.gamma * weights[name].detach().norm() for name in gradients}
         return WeightPerturbation(
-            x_adv,
-            {
-                name: self.gamma * weight.detach().norm() * gradient / gradient.norm().clamp_min(1e-12)
-                for (name, weight), gradient in zip(weights.items(), gradients, strict=True)
-                if gradient is not None
-            },
+            x_adv, {name: lengths[name] * g / g.norm().clamp_min(1e-12) for name, g in gradients.items()}
         )
 
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: WeightPerturbation, y: Tensor) -> Tensor:
-        weights = {name: model.get_parameter(name) + by for name, by in perturbation.weights.items()}
-        moved: Any = partial(functional_call, model, weights)  # the model with other weights
-        return self._inner.loss_at(moved, x, perturbation.x_adv, y)
+        return self._inner.loss_at(moved(model, perturbation.weights), x, perturbation.x_adv, y)
 
 
-def _perturbs_images(kind: object) -> TypeGuard[type[Adversarial[Tensor]]]:
-    """Whether it perturbs images only, and needs no pseudo-labels."""
-    return isinstance(kind, type) and issubclass(kind, Adversarial) and kind is not AWP and not kind.needs_pseudo_labels
+def _iterates(kind: object) -> TypeGuard[type[Iterated]]:
+    """Whether it perturbs images by PGD, and needs no pseudo-labels."""
+    return isinstance(kind, type) and issubclass(kind, Iterated) and not kind.needs_pseudo_labels
+
+
+pgd_at_loss = loss_of(PGDAT, "pgd_at_loss")
+trades_loss = loss_of(Trades, "trades_loss")
+rst_loss = loss_of(RST, "rst_loss")
+awp_loss = loss_of(AWP, "awp_loss")

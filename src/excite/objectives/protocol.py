@@ -122,6 +122,21 @@ def frozen(
     return partial(objective, model, x, y)
 
 
+def loss_of(kind: Callable[..., Objective], name: str) -> Callable[..., Tensor]:
+    """The objective as a function (model, x, y, *, generator=None, **options); the options are its fields.
+
+    In a training loop, create the objective once and call that: it traces the model once instead of at every step.
+    """
+
+    def loss(
+        model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None, **options: object
+    ) -> Tensor:
+        return frozen(kind(**options), model, x, y, generator)()
+
+    loss.__module__, loss.__name__, loss.__qualname__, loss.__doc__ = kind.__module__, name, name, kind.__doc__
+    return loss
+
+
 def check_weight(name: str, value: float, advice: str) -> None:
     """Refuse a weight that is negative or not finite."""
     check_number(name, value)

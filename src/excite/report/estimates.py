@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
 from excite.report.formats import prose, text_table
 from excite.runs.arms import OWN
-from excite.runs.experiment import options_of, own_name
 from excite.runs.folder import ArmFolder, RunFolder
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def _objection(
     edge = estimate.learning_rate(2)
     bound = edge if estimate.convergence else edge / 2
     safe = max(bound * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
-    converged = max((arm.rate for arm in trained if not failed(arm)), default=0.0)
+    converged = max((arm.rate for arm in trained if not arm.failed), default=0.0)
     diverged = [arm.rate for arm in trained if arm.problem and converged < arm.rate <= safe]
     if diverged:
         return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} seems too high"
@@ -74,11 +73,6 @@ def _objection(
         limits = f"between {2 / high:.3g} and {2 / low:.3g}" if low > 0 else f"above {2 / high:.3g}"
         return f"2/L = {edge:.3g}, but short trainings stop converging {limits}"
     return None
-
-
-def failed(arm: ArmFolder) -> bool:
-    """Whether the training diverged or learned nothing."""
-    return bool(arm.problem or (arm.evaluation and arm.evaluation.learned_nothing))
 
 
 def L_by(estimator: str) -> str:  # noqa: N802
@@ -115,7 +109,7 @@ def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
     for trained in at_multiples.values():
         is_bound = all(estimate and estimate.convergence for _, estimate in trained)
         chance, expected = (0.05, "at least 95%") if is_bound else (0.5, "at least half")
-        failures, n = sum(failed(arm) for arm, _ in trained), len(trained)
+        failures, n = sum(arm.failed for arm, _ in trained), len(trained)
         tail = sum(math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(failures, n + 1))  # binomial
         if tail <= SIGNIFICANCE:
             arm = trained[0][0]
@@ -126,31 +120,22 @@ def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
 
 def beside(run: RunFolder) -> str:
     """The L of the experiment's other presets, which no arm need have used, in one sentence; "" if there is none."""
-    own, others = own_name(run.experiment), []
+    others = []
     for name in run.experiment.estimators:
-        stored = run.estimates.get(name)
-        if name != own and stored and stored.estimate:
-            plain = stored.estimate.identified or stored.estimate.method == "stated"
-            note = "" if plain else " (a bound)" if stored.estimate.reliable else " (not identified)"
-            others.append(f"{name} {stored.estimate.constant:.4g}{note}")
-        elif name != own and stored:
+        if name == run.experiment.own_name or name not in run.estimates:
+            continue
+        if (estimate := run.estimates[name].estimate) is None:
             others.append(f"{name}: none")
+        else:
+            sure = estimate.identified or estimate.method == "stated"
+            note = "" if sure else " (a bound)" if estimate.reliable else " (not identified)"
+            others.append(f"{name} {estimate.constant:.4g}{note}")
     return f"L by other estimators: {', '.join(others)}." if others else ""
-
-
-def options_of_estimate(run: RunFolder, name: str) -> Mapping[str, Any]:
-    """The estimator's options when it ran; the experiment may have got this preset later."""
-    return run.estimates[name].options or options_of(run.experiment, name)
-
-
-def method_of(run: RunFolder, name: str = OWN) -> str:
-    """The key in `ESTIMATORS` of the method behind an estimate, which may describe itself differently."""
-    return str(options_of_estimate(run, name)["method"])
 
 
 def _measured(run: RunFolder) -> LipschitzEstimate | None:
     """The run's own L, to compare others with: if it comes from short trainings and can be relied on."""
-    estimate, estimator = run.estimate, ESTIMATORS.get(method_of(run)) if run.estimate else None
+    estimate, estimator = run.estimate, ESTIMATORS.get(run.options_of(OWN)["method"]) if run.estimate else None
     if estimate is None or estimator is None or estimator.needs != "short trainings":
         return None
     reliable = estimate.identified or estimate.interval[0] == 0  # identified or a bound
@@ -242,7 +227,8 @@ def excitation_table(trace: "Trace", estimate: LipschitzEstimate) -> str:
     smoothness, limit = facts["assumption_1"], min(epoch["inverse_rate"] for epoch in facts["epochs"])
     if smoothness and smoothness["largest"] > limit:
         notes.append(f"The theorem does not apply at this rate: {UNMET.format(limit, smoothness['largest'])}")
-    if facts["in_expectation"] is None:
-        notes.append(f"Steps of SGD in expectation: {HOW_TO_RECORD}")
-    notes.append("The theorem is about the steps of full-batch gradient descent; these are steps between SGD epochs.")
+    if (trace.steps[1:] - trace.steps[:-1]).max() > 1:
+        notes.append("The theorem is about single steps of full-batch gradient descent; here a step is a whole epoch.")
+        if facts["in_expectation"] is None:
+            notes.append(f"Steps of SGD in expectation: {HOW_TO_RECORD}")
     return "\n".join([text_table(EPOCHS, rows), "", *map(prose, notes)])

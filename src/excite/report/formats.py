@@ -18,6 +18,7 @@ NO_BREAK = "\ue000"  # stands for a space at which a cell is not wrapped
 PADDING = 3  # columns of a terminal: one to the left of a cell, one to its right, one between cells
 WIDTH_WITHOUT_TERMINAL = 120
 LATEX_WIDTH = 100  # characters that fit on a line of a page in \\footnotesize
+MARKDOWN = str.maketrans({character: f"\\{character}" for character in "|*_`<\\"})
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta"},
     **{"θ": "theta", "λ": "lambda", "μ": "mu", "σ": "sigma", "Δ": "Delta"},
@@ -44,9 +45,9 @@ def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str
     """Columns of words are aligned to the left, numbers to the right."""
     styles = {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}
     lines = [
-        [_escape_markdown(title) for title in titles],
+        [title.translate(MARKDOWN) for title in titles],
         [":--" if left else "--:" for left in words],
-        *([styles[cell.mark].format(_escape_markdown(cell.text)) for cell in row] for row in rows),
+        *([styles[cell.mark].format(cell.text.translate(MARKDOWN)) for cell in row] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -94,10 +95,6 @@ def escape_latex(text: str) -> str:
     50\\% of a\\_b, $\\varepsilon$ = 8/255
     """
     return "".join(LATEX.get(character, character) for character in text)
-
-
-def _escape_markdown(text: str) -> str:
-    return "".join(f"\\{character}" if character in "|*_`<\\" else character for character in text)
 
 
 def text_table(

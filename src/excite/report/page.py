@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import tomli_w
 from markupsafe import Markup, escape
 
@@ -20,17 +19,16 @@ import excite
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
 from excite.quantities import duration, number, pixels
-from excite.report.estimates import method_of, trust_in
+from excite.report.estimates import trust_in
 from excite.report.figures import accuracy, style
 from excite.report.formats import template
-from excite.report.rows import CLEAN, Row, by_experiment, select, tidy
-from excite.report.tables import ADJUSTED, ADJUSTED_P, StudyTable, study_table
+from excite.report.rows import CLEAN, Row, apart, arm_title, arm_titles, by_experiment, by_seed, same_but, tidy
+from excite.report.tables import ADJUSTED, ADJUSTED_P, StudyTable
 from excite.report.verdict import compare_arms
 from excite.runs import Experiment, catalogue, load
 from excite.runs.arms import OWN, arm_named
-from excite.runs.collection import Group, apart, by_seed, same_but, without_rate
-from excite.runs.experiment import differences, without_plan
-from excite.runs.folder import RunFolder, arm_title, arm_titles
+from excite.runs.experiment import PLAN, differences
+from excite.runs.folder import RunFolder
 from excite.runs.records import StageDone
 
 if TYPE_CHECKING:
@@ -71,13 +69,13 @@ def page(runs: Sequence[RunFolder]) -> str:
         svg=svg,
         pixels=pixels,
         code=_code,
-        number=_number,
+        number=lambda value, form="{:.3g}": "–" if value is None else form.format(value),
         arm_title=lambda arm: arm_title([arm]),
     )
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
-    table = study_table(rows)
-    rows_of = {experiment[0].group.runs: experiment for experiment in by_experiment(rows)}
-    titles = apart([group.experiment for group in groups], shown=("seed", "summary", "arms"))
+    table = StudyTable(rows)
+    rows_of = {experiment[0].runs: experiment for experiment in by_experiment(rows)}
+    titles = apart([group[0].experiment for group in groups], shown=("seed", "summary", "arms"))
     files = resources.files("excite.report") / "templates"
     css, script = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     with style.settings():
@@ -86,13 +84,13 @@ def page(runs: Sequence[RunFolder]) -> str:
             css=css,
             script=script,
             title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
-            summary=" ".join(dict.fromkeys(_summary(group.experiment) for group in groups)),
+            summary=" ".join(dict.fromkeys(_summary(group[0].experiment) for group in groups)),
             facts=facts(groups),
             places=places(runs),
             runs=runs,
             first=runs[0],
             rows=rows,
-            trained=sorted(select(rows), key=lambda row: runs.index(row.run)),
+            trained=sorted(rows, key=lambda row: runs.index(row.run)),
             verdict=table.verdict,
             legend=[(title, *style.look(name)) for name, title in names.items()],
             glyphs=dict(zip(style.MARKERS, style.GLYPHS, strict=True)),
@@ -100,12 +98,10 @@ def page(runs: Sequence[RunFolder]) -> str:
             searches=[arm for name in names if (arm := arm_named(name)).rates],
             methods=ESTIMATORS,
             table=_table(table, folder),
-            adjusted={
-                (each.first.group.runs, each.first.name, each.first.images): p for each, p in table.adjusted.items()
-            },
+            adjusted={(each.runs, each.name, each.images): p for each, p in table.adjusted.items()},
             adjusted_note=ADJUSTED.format(len(table.adjusted)),
             settings=[
-                _setting(group, rows_of.get(group.runs, []), title, drawn=count < MAX_DRAWN)
+                _setting(group, rows_of.get(group, []), title, drawn=count < MAX_DRAWN)
                 for count, (group, title) in enumerate(zip(groups, titles, strict=True))
             ],
             n_drawn=MAX_DRAWN,
@@ -115,17 +111,17 @@ def page(runs: Sequence[RunFolder]) -> str:
         )
 
 
-def _setting(group: Group, rows: Sequence[Row], title: str, *, drawn: bool) -> dict[str, Any]:
+def _setting(group: Sequence[RunFolder], rows: Sequence[Row], title: str, *, drawn: bool) -> dict[str, Any]:
     """One experiment on the page."""
-    images = (CLEAN, *group.experiment.attacks)
+    images = (CLEAN, *group[0].experiment.attacks)
     return {
         "title": title,  # what sets it apart; empty if it is the only one
-        "group": group,
-        "findings": [finding for on in images for finding in compare_arms(rows, on)] if rows else [],
+        "runs": group,
+        "compared": [result for on in images for result in compare_arms(rows, on)] if rows else [],
         "command": command(group),
-        "toml": toml(group.experiment),
+        "toml": toml(group[0].experiment),
         "dots": accuracy.dots(rows) if drawn else {},
-        "curves": accuracy.curves(group.runs) if drawn else {},
+        "curves": accuracy.curves(group) if drawn else {},
         "radii": accuracy.radii(rows) if drawn else {},
     }
 
@@ -134,7 +130,7 @@ def _rates(runs: Sequence[RunFolder]) -> "Figure | None":
     """Accuracy against the rate, for evaluated runs that differ in their rate."""
     families = [
         family
-        for family in same_but(without_rate, runs)
+        for family in same_but(["training.schedule.rate"], runs)
         if len({number(run.experiment.training.schedule["rate"]) for run in family}) > 1
         if any(arm.evaluation for run in family for arm in run.arms)
     ]
@@ -155,12 +151,8 @@ def _code(text: str) -> Markup:
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
-def _number(value: float | None, form: str = "{:.3g}") -> str:
-    return "–" if value is None else form.format(value)
-
-
 def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, Any]:
-    """The columns that differ between rows, and the folders of each row; differences have a table of their own."""
+    """The columns that differ between rows, and the folders of each row; differences are in another table."""
     shown = [
         title
         for title, cells in table.columns.items()
@@ -181,11 +173,11 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
         used = {arm.arm.estimator for arm in run.arms}
         for name, stored in run.estimates.items():
             if len(runs) == 1 or name == OWN or name in used:
-                estimate = stored.estimate
+                estimate, method = stored.estimate, run.options_of(name)["method"]
                 yield {
                     "run": run,
-                    "name": name or (estimate.method if estimate else method_of(run)),
-                    "method": method_of(run, name),
+                    "name": name or (estimate.method if estimate else method),
+                    "method": method,
                     "stored": stored,
                     "file": run.estimate_file(name).relative_to(run.path).as_posix(),
                     "used": name in used,
@@ -194,16 +186,16 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
                 }
 
 
-def facts(groups: Sequence[Group]) -> dict[str, str]:
+def facts(groups: Sequence[Sequence[RunFolder]]) -> dict[str, str]:
     """For the top of the page: what was trained on which data, for how long and until when."""
-    experiments, runs = [group.experiment for group in groups], [run for group in groups for run in group.runs]
+    experiments, runs = [group[0].experiment for group in groups], [run for group in groups for run in group]
     ends = [stage.ended for run in runs for stage in run.stages]
     columns = {
         "data": [experiment.data_set for experiment in experiments],
         "network": [experiment.network for experiment in experiments],
         "objective": [experiment.objective for experiment in experiments],
         "epochs": [str(experiment.training.epochs) for experiment in experiments],
-        "seeds": [str(len({seed for group in groups for seed in group.seeds}))],
+        "seeds": [str(len({run.experiment.seed for run in runs}))],
         "settings": [str(len(groups))] if len(groups) > 1 else [],
         "computing time": [duration(sum(run.seconds for run in runs))],
         "finished": [_date(max(ends))] if ends else [],
@@ -233,12 +225,12 @@ def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def command(group: Group) -> str:
+def command(runs: Sequence[RunFolder]) -> str:
     """The `excite run` that repeats the runs of an experiment of the catalogue; empty if any setting was changed."""
-    experiment, seeds = group.experiment, group.seeds
-    if experiment.name not in catalogue() or seeds != tuple(range(len(seeds))) or _changes(experiment):
+    experiment, seeds = runs[0].experiment, [run.experiment.seed for run in runs]
+    if experiment.name not in catalogue() or seeds != list(range(len(seeds))) or _changes(experiment):
         return ""
-    trained, planned = group.arm_names, {arm_named(arm).name for arm in load(experiment.name).arms}
+    trained, planned = list(arm_titles(runs)), {arm_named(arm).name for arm in load(experiment.name).arms}
     arms = ["--arms", ",".join(trained)] if trained and set(trained) != planned else []
     n_seeds = ["--seeds", str(len(seeds))] if len(seeds) > 1 else []
     return shlex.join(["excite", "run", experiment.name, *arms, *n_seeds])
@@ -246,8 +238,7 @@ def command(group: Group) -> str:
 
 def _changes(experiment: Experiment) -> list[str]:
     """The settings, other than the seed, that differ from the experiment of this name in the catalogue."""
-    shipped = msgspec.structs.replace(without_plan(load(experiment.name)), seed=experiment.seed)
-    return differences(shipped, without_plan(experiment))
+    return differences(load(experiment.name), experiment, without=(*PLAN, "seed"))
 
 
 def _summary(experiment: Experiment) -> str:
@@ -256,7 +247,7 @@ def _summary(experiment: Experiment) -> str:
     if not changes:
         return experiment.summary
     words = dict.fromkeys("other attacks" if change.startswith("attacks.") else change for change in changes)
-    return f"{experiment.name} of the catalogue, with changes: {', '.join(words)}."
+    return f"{experiment.name} with changes: {', '.join(words)}."
 
 
 def toml(experiment: Experiment) -> str:

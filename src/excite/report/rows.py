@@ -1,29 +1,23 @@
-"""Tidy rows: one per experiment, arm, seed and set of test images; their summary over seeds; the paper's numbers."""
+"""Tidy rows, one per experiment, arm and seed; how runs are grouped and titled; and the paper's numbers."""
 
 import math
-import statistics
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import resources
 from itertools import groupby, pairwise
 from typing import Any
 
 import msgspec
 
+from excite.errors import InputError
 from excite.evaluation import Accuracy, Evaluation
-from excite.evaluation.comparison import PairedDifference, paired_difference
-from excite.evaluation.result import Curve, MedianRadius
-from excite.lipschitz.protocol import LipschitzEstimate
+from excite.evaluation.result import Curve
 from excite.quantities import number
-from excite.report.estimates import L_by, doubted_together, options_of_estimate, trust_in
 from excite.runs import Experiment, load
-from excite.runs.arms import OWN
-from excite.runs.collection import Group, apart, by_seed
-from excite.runs.folder import ArmFolder, RunFolder, Weights, arm_title
+from excite.runs.experiment import STUDY_MAY_VARY
+from excite.runs.folder import ArmFolder, RunFolder, Weights
 
-Pair = tuple[Evaluation, Evaluation]  # of the baseline and of an arm
 BASELINE, CLEAN = "baseline", "clean"
 
 # The attacks of the paper's Tables 1 and 2
@@ -35,35 +29,39 @@ AUTOATTACK: dict[str, Any] = LINF | {"kind": "autoattack", "eps": 8 / 255} | WHO
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One arm of one experiment, trained with one seed and tested on one set of images."""
+    """One arm of one experiment, trained with one seed."""
 
-    group: Group  # all seeds of the experiment
+    runs: tuple[RunFolder, ...]  # of the same experiment, one per seed
     setting: str  # what sets the experiment apart from the others in the report
     run: RunFolder
     arm: ArmFolder
-    images: str  # "clean", or the name of an attack
 
     @property
     def name(self) -> str:
         return self.arm.name
 
     @property
+    def experiment(self) -> Experiment:
+        return self.run.experiment
+
+    @property
     def seed(self) -> int:
-        return self.run.experiment.seed
+        return self.experiment.seed
 
     def evaluation(self, weights: Weights = "last") -> Evaluation | None:
         return self.arm.of(weights).evaluation
 
-    def accuracy(self, weights: Weights = "last") -> Accuracy | None:
+    def accuracy(self, images: str, weights: Weights = "last") -> Accuracy | None:
+        """The accuracy on "clean" test images or under an attack."""
         evaluation = self.evaluation(weights)
         if evaluation is None:
             return None
-        return evaluation.clean if self.images == CLEAN else evaluation.robust.get(self.images)
+        return evaluation.clean if images == CLEAN else evaluation.robust.get(images)
 
     @property
-    def curve(self) -> Curve | None:
-        """Accuracy at several radii, if the attack ran at several."""
-        return self.arm.evaluation.curves.get(self.images) if self.arm.evaluation else None
+    def curves(self) -> Mapping[str, Curve]:
+        """Accuracy at several radii, for each attack that ran at several."""
+        return self.arm.evaluation.curves if self.arm.evaluation else {}
 
     @property
     def premise_met(self) -> bool | None:
@@ -73,7 +71,7 @@ class Row:
 
     @property
     def batch_size(self) -> int:
-        return self.arm.outcome.batch_size or self.run.experiment.training.batch_size
+        return self.arm.outcome.batch_size or self.experiment.training.batch_size
 
     @property
     def rate_per_image(self) -> float:
@@ -83,7 +81,7 @@ class Row:
     @property
     def rate_times_decay(self) -> float:
         """η¹·λ, with weight decay λ."""
-        return self.arm.rate * self.run.experiment.training.weight_decay
+        return self.arm.rate * self.experiment.training.weight_decay
 
     @property
     def steps_after_drop(self) -> float | None:
@@ -104,19 +102,13 @@ class Row:
 
 
 def tidy(runs: Iterable[RunFolder]) -> list[Row]:
-    """The rows of all runs, ordered by experiment, arm, images and seed.
-
-    Every arm gets a row for each attack in the report, also for attacks that were run in another experiment only.
-    """
+    """The rows of all runs, ordered by experiment, arm and seed."""
     groups = by_seed(runs)
-    evaluations = (arm.evaluation for group in groups for name in group.arm_names for arm in group.arms(name))
-    attacks = dict.fromkeys(name for evaluation in evaluations if evaluation for name in evaluation.attacks)
     return [
-        Row(group, setting, run, arm, images)
-        for group, setting in zip(groups, apart([group.experiment for group in groups]), strict=True)
-        for name in group.arm_names
-        for images in (CLEAN, *attacks)
-        for run in group.runs
+        Row(group, setting, run, arm)
+        for group, setting in zip(groups, apart([group[0].experiment for group in groups]), strict=True)
+        for name in dict.fromkeys(arm.name for run in group for arm in run.arms)
+        for run in group
         for arm in run.arms
         if arm.name == name
     ]
@@ -124,25 +116,83 @@ def tidy(runs: Iterable[RunFolder]) -> list[Row]:
 
 def by_experiment(rows: Iterable[Row]) -> list[list[Row]]:
     """The rows of each experiment, over all its seeds."""
-    return [list(group) for _, group in groupby(rows, key=lambda row: row.group)]
+    return [list(group) for _, group in groupby(rows, key=lambda row: row.runs)]
 
 
-def select(rows: Iterable[Row], arm: str | None = None, images: str = CLEAN) -> list[Row]:
-    """The rows of one arm (or all arms) on one set of images: one per training."""
-    return [row for row in rows if row.images == images and arm in (None, row.name)]
+def by_arm(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of each arm, over all seeds of the experiment."""
+    arms: dict[str, list[Row]] = {}
+    for row in rows:
+        arms.setdefault(row.name, []).append(row)
+    return arms
 
 
-def arm_names(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(row.name for row in rows))
+def images_of(rows: Iterable[Row]) -> list[str]:
+    """The sets of images that some row was tested on: "clean", and the name of each attack."""
+    evaluations = (evaluation for row in rows if (evaluation := row.evaluation()))
+    return list(dict.fromkeys([CLEAN, *(name for evaluation in evaluations for name in evaluation.attacks)]))
 
 
-def pairs(baseline: Iterable[Row], rows: Iterable[Row], weights: Weights = "last") -> dict[int, Pair]:
-    """By seed, the evaluations of the baseline and of an arm, where both have an accuracy on these images."""
-    first, second = (
-        {row.seed: evaluation for row in side if row.accuracy(weights) and (evaluation := row.evaluation(weights))}
-        for side in (baseline, rows)
-    )
-    return {seed: (first[seed], second[seed]) for seed in second if seed in first}
+def arm_title(arms: Sequence[ArmFolder]) -> str:
+    """The title of one arm over several seeds: if a 2/L training diverged, it is not called "largest convergent"."""
+    return arms[0].short_title if any(arm.problem for arm in arms) else arms[0].title
+
+
+def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """The title of every arm of the runs, by its name."""
+    arms = [arm for run in runs for arm in run.arms]
+    names = dict.fromkeys(arm.name for arm in arms)
+    return {name: arm_title([arm for arm in arms if arm.name == name]) for name in names}
+
+
+def by_seed(runs: Iterable[RunFolder]) -> list[tuple[RunFolder, ...]]:
+    """Group runs of the same experiment, in the order given; inside a group, sort by seed."""
+    groups = [sorted(group, key=lambda run: run.experiment.seed) for group in _grouped(runs, STUDY_MAY_VARY)]
+    for run, other in (pair for group in groups for pair in pairwise(group)):
+        if run.experiment.seed == other.experiment.seed:
+            raise InputError(
+                f"{run.path} and {other.path} hold the same experiment with the same seed, {run.experiment.seed}. "
+                "Name one of them, or train another seed: --set seed=1."
+            )
+    return [tuple(group) for group in groups]
+
+
+def same_but(keys: Iterable[str], runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
+    """Group runs that differ in these settings alone, or in their names, seeds, estimators of L and recordings."""
+    return _grouped(runs, (*keys, *STUDY_MAY_VARY, "name", "lipschitz", "record"))
+
+
+def _grouped(runs: Iterable[RunFolder], may_vary: Sequence[str]) -> list[list[RunFolder]]:
+    groups: dict[bytes, list[RunFolder]] = {}
+    for run in runs:
+        settings = run.experiment.settings(without=may_vary)
+        groups.setdefault(msgspec.json.encode(settings, order="sorted"), []).append(run)
+    return list(groups.values())
+
+
+# Settings that tables show in columns, or that do not change a training.
+SHOWN = (
+    *("name", "summary", "seed", "arms", "sweep", "attacks", "decides", "record", "data.name", "data.train_examples"),
+    "data.fingerprint",
+    *("model", "training.epochs", "training.batch_size", "training.objective", "training.schedule.rate"),
+)
+
+
+def apart(experiments: Sequence[Experiment], shown: Sequence[str] = SHOWN) -> list[str]:
+    """Return for each experiment the settings, other than `shown`, in which they differ: `training.momentum 0.9`."""
+    settings = [experiment.settings(without=(*shown, "lipschitz.wanted")) for experiment in experiments]
+    keys = dict.fromkeys(key for values in settings for key in values)
+    differing = [key for key in keys if any(values.get(key) != settings[0].get(key) for values in settings)]
+    return [
+        ", ".join(f"{key} {values[key]}" for key in differing if values.get(key) is not None) for values in settings
+    ]
+
+
+def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
+    """Return a title for each group: network and data, and the other settings in which the groups differ."""
+    experiments = [group[0].experiment for group in groups]
+    names = [f"{experiment.network}, {experiment.data_set}" for experiment in experiments]
+    return [f"{name}\n{words}" if words else name for name, words in zip(names, apart(experiments), strict=True)]
 
 
 class PublishedAccuracy(msgspec.Struct, frozen=True, array_like=True):
@@ -176,6 +226,9 @@ class PublishedRow(msgspec.Struct, frozen=True):
     def attack(self) -> str:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
 
+    def __str__(self) -> str:
+        return f"{self.constant:g}, ({self.n_maxima}, {self.n_points}), {self.epochs}, {self.batch_size}"
+
     def measured_by(self, attack: Mapping[str, Any]) -> bool:
         """Whether the row was measured by this attack, given by its options in an experiment."""
         wanted = PGD_20 if self.table == 1 else AUTOATTACK
@@ -205,124 +258,3 @@ def at_full_scale(name: str) -> str:
 
 def _subject(experiment: Experiment) -> tuple[str, str, str]:
     return experiment.data.name, experiment.model.name, experiment.objective
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over seeds with its standard deviation; for one seed, its 95% interval instead."""
-
-    mean: float
-    deviation: float | None
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, eq=False)
-class Summary:
-    """One arm of one experiment on one set of test images: its rows over seeds, and what follows from them."""
-
-    rows: tuple[Row, ...]
-    baseline: tuple[Row, ...]  # of the same experiment and images
-
-    @property
-    def first(self) -> Row:
-        return self.rows[0]
-
-    @property
-    def title(self) -> str:
-        return arm_title([row.arm for row in self.rows])
-
-    @property
-    def n_seeds(self) -> int:
-        """The runs of the experiment, including those in which this arm was not trained."""
-        return len(self.first.group.runs)
-
-    @property
-    def n_evaluated(self) -> int:
-        return sum(row.evaluation() is not None for row in self.rows)
-
-    @property
-    def n_diverged(self) -> int:
-        return sum(bool(row.arm.problem) for row in self.rows)
-
-    def accuracy(self, weights: Weights = "last") -> Mean | None:
-        """In %."""
-        accuracies = [accuracy for row in self.rows if (accuracy := row.accuracy(weights))]
-        if not accuracies:
-            return None
-        shares = [accuracy.value for accuracy in accuracies]
-        if len(shares) == 1:
-            low, high = accuracies[0].interval
-            return Mean(100 * shares[0], None, 100 * low, 100 * high)
-        return Mean(100 * statistics.mean(shares), 100 * statistics.stdev(shares), None, None)
-
-    def difference(self, weights: Weights = "last") -> PairedDifference | None:
-        """The accuracy minus the baseline's, paired by image and seed."""
-        paired = pairs(self.baseline, self.rows, weights)
-        if self.first.name == BASELINE or not paired:
-            return None
-        return paired_difference(list(paired.values()), self.first.images)
-
-    def doubted(self, weights: Weights = "last") -> bool:
-        """Whether a trust check warned about an attack on this arm."""
-        evaluations = [row.evaluation(weights) for row in self.rows]
-        return self.first.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
-
-    @property
-    def medians(self) -> list[MedianRadius]:
-        """Per seed, the radius at which half of the images are misclassified, if the attack ran at several."""
-        return [row.curve.median for row in self.rows if row.curve]
-
-    @property
-    def median_radius(self) -> Mean | None:
-        """None also where more than half of the images withstood the largest radius at some seed."""
-        radii = [median.value for median in self.medians]
-        if len(radii) == 1:
-            stored = self.medians[0].to_json()
-            return Mean(stored["eps"], None, *stored["interval"])
-        if not radii or math.isinf(max(radii)):
-            return None
-        return Mean(statistics.mean(radii), statistics.stdev(radii), None, None)
-
-    @property
-    def estimates(self) -> list[LipschitzEstimate]:
-        """The L of each run of the experiment that has one for this arm."""
-        runs = self.first.group.runs
-        return [estimate for run in runs if (estimate := run.estimate_of(self.first.name))]
-
-    @cached_property
-    def trusted(self) -> bool:
-        """Whether every L is identified or stated, and no training contradicts it."""
-        runs = self.first.group.runs
-        single = [trust_in(run, estimate).trusted for run in runs if (estimate := run.estimate_of(self.first.name))]
-        return all(single) and L_by(self.first.arm.arm.estimator or OWN) not in doubted_together(runs)
-
-    @property
-    def method(self) -> str:
-        """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
-        name, runs, estimates = self.first.arm.arm.estimator or OWN, self.first.group.runs, self.estimates
-        words = dict.fromkeys(
-            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
-            if "M" in estimate.details
-            else estimate.method
-            for estimate in estimates
-        )
-        asked = any(options_of_estimate(run, name).get("shared") for run in runs if name in run.estimates)
-        if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:
-            words["one for all seeds"] = None
-        return ", ".join(words)
-
-    @property
-    def published(self) -> PublishedRow | None:
-        """The row of the paper's tables that the experiment repeats."""
-        return published_row(self.first.group.experiment)
-
-    @property
-    def published_arm(self) -> PublishedArm | None:
-        return self.published.arms.get(self.first.name) if self.published else None
-
-
-def summarize(rows: Iterable[Row]) -> list[Summary]:
-    """One summary per experiment, arm and set of images."""
-    seeds = {key: tuple(same) for key, same in groupby(rows, key=lambda row: (row.group, row.name, row.images))}
-    return [Summary(same, seeds.get((group, BASELINE, images), ())) for (group, _, images), same in seeds.items()]

@@ -4,19 +4,24 @@ This module computes what templates/verdict.j2 puts into sentences.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
 from excite.evaluation import Evaluation
-from excite.evaluation.comparison import paired_difference
+from excite.evaluation.comparison import PairedDifference, paired_difference
+from excite.evaluation.result import MedianRadius
+from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import duration
-from excite.report.estimates import UNMET, doubted, doubted_together, used_estimates
+from excite.report.estimates import UNMET, L_by, doubted, doubted_together, trust_in, used_estimates
 from excite.report.formats import listed, percent, points, template
-from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select
-from excite.runs.arms import Arm, arm_named, in_order
+from excite.report.rows import BASELINE, CLEAN, Row, arm_title, by_arm, by_experiment, images_of
+from excite.runs.arms import OWN, Arm, arm_named, in_order
+from excite.runs.experiment import Experiment
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
 LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images, below which a training has not finished
@@ -47,114 +52,238 @@ WEAKER = {Effect.HELPED: Effect.MAYBE_HELPED, Effect.HURT: Effect.MAYBE_HURT}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One arm compared with the baseline on one set of images; accuracies are shares, not percentages."""
+class Mean:
+    """A mean over seeds with its standard deviation; for one seed, its 95% interval instead."""
 
-    name: str  # the arm's folder
-    arm: str  # its short title
-    effect: Effect
-    images: str
-    baseline: float = math.nan
-    value: float = math.nan
-    difference: float = math.nan
-    interval: tuple[float, float] = (math.nan, math.nan)  # 95%, of the difference
-    seeds: tuple[int, ...] = ()  # at which both were evaluated; all numbers here are means over these
-    failures: str = ""  # such as "2 of 5 seeds diverged"
-    unbeaten: tuple[str, ...] = ()  # controls that the arm is not clearly better than, if it helped
+    mean: float
+    deviation: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One arm of one experiment on one set of test images, over seeds, compared with the baseline or a control."""
+
+    arms: Mapping[str, Sequence[Row]]  # all rows of the experiment
+    name: str  # of the arm
+    images: str  # "clean", or the name of an attack
+    weights: Weights = "last"
+    other: str = BASELINE  # the arm to compare with
 
     @property
-    def compared(self) -> bool:
-        return math.isfinite(self.difference)
+    def rows(self) -> Sequence[Row]:
+        return self.arms[self.name]
+
+    @property
+    def others(self) -> Sequence[Row]:
+        """The rows of the arm to compare with; () if it was not trained."""
+        return self.arms.get(self.other, ())
+
+    def at(self, weights: Weights) -> "Result":
+        """The result with other weights of the same trainings."""
+        return replace(self, weights=weights)
+
+    @property
+    def runs(self) -> tuple[RunFolder, ...]:
+        """All runs of the experiment, including those in which this arm was not trained."""
+        return self.rows[0].runs
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.rows[0].experiment
+
+    @property
+    def arm(self) -> Arm:
+        return arm_named(self.name)
+
+    @property
+    def title(self) -> str:
+        return arm_title([row.arm for row in self.rows])
+
+    @property
+    def n_evaluated(self) -> int:
+        return sum(row.evaluation() is not None for row in self.rows)
+
+    @property
+    def n_diverged(self) -> int:
+        return _n_diverged(self.rows)
+
+    @property
+    def accuracy(self) -> Mean | None:
+        """In %."""
+        accuracies = [accuracy for row in self.rows if (accuracy := row.accuracy(self.images, self.weights))]
+        shares = [accuracy.value for accuracy in accuracies]
+        if len(shares) == 1:
+            low, high = accuracies[0].interval
+            return Mean(100 * shares[0], None, 100 * low, 100 * high)
+        return Mean(100 * statistics.mean(shares), 100 * statistics.stdev(shares), None, None) if shares else None
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a trust check warned about an attack on this arm."""
+        evaluations = [row.evaluation(self.weights) for row in self.rows]
+        return self.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
+
+    @property
+    def medians(self) -> list[MedianRadius]:
+        """Per seed, the radius at which half of the images are misclassified, if the attack ran at several."""
+        return [row.curves[self.images].median for row in self.rows if self.images in row.curves]
+
+    @property
+    def median_radius(self) -> Mean | None:
+        """None also where more than half of the images withstood the largest radius at some seed."""
+        radii = [median.value for median in self.medians]
+        if len(radii) == 1:
+            stored = self.medians[0].to_json()
+            return Mean(stored["eps"], None, *stored["interval"])
+        if not radii or math.isinf(max(radii)):
+            return None
+        return Mean(statistics.mean(radii), statistics.stdev(radii), None, None)
+
+    @cached_property
+    def pairs(self) -> dict[int, tuple[Evaluation, Evaluation]]:
+        """By seed, the evaluations of the other arm and of this one, where both have an accuracy on these images."""
+        others, evaluations = (
+            {
+                row.seed: evaluation
+                for row in rows
+                if (evaluation := row.evaluation(self.weights)) and row.accuracy(self.images, self.weights)
+            }
+            for rows in (self.others, self.rows)
+        )
+        return {seed: (others[seed], evaluations[seed]) for seed in evaluations if seed in others}
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """At which both arms were evaluated; all differences and means are over these."""
+        return tuple(self.pairs)
+
+    @cached_property
+    def difference(self) -> PairedDifference | None:
+        """The accuracy minus the other arm's, paired by image and seed; None for the baseline."""
+        is_baseline, pairs = self.name == BASELINE, list(self.pairs.values())
+        return None if is_baseline or not pairs else paired_difference(pairs, self.images)
+
+    @property
+    def gain(self) -> float:
+        return self.difference.difference if self.difference else math.nan
+
+    @property
+    def means(self) -> list[float]:
+        """The accuracies of the other arm and of this one as shares, over the seeds that have both."""
+        sides = zip(*self.pairs.values(), strict=True)
+        return [
+            fmean(each.clean.value if self.images == CLEAN else each.robust[self.images].value for each in side)
+            for side in sides
+        ]
+
+    @cached_property
+    def effect(self) -> Effect:
+        """What the arm did, compared with the other one."""
+        n, others_diverged = len(self.pairs), _n_diverged(self.others)
+        if not self.difference:
+            if self.n_diverged:
+                return Effect.DIVERGED
+            return Effect.BASELINE_DIVERGED if others_diverged and self.n_evaluated else Effect.NOT_EVALUATED
+        others_learned_nothing, learned_nothing = self._n_learned_nothing
+        if learned_nothing == n:
+            return Effect.BOTH_LEARNED_NOTHING if others_learned_nothing == n else Effect.LEARNED_NOTHING
+        if others_learned_nothing == n:
+            return Effect.BASELINE_LEARNED_NOTHING
+        low, high = self.difference.interval
+        effect = Effect.HELPED if low > 0 else Effect.HURT if high < 0 else Effect.UNCLEAR
+        weak = n == 1 or self.n_diverged or others_diverged  # the seeds that remain may be the lucky ones
+        return WEAKER.get(effect, effect) if weak else effect
+
+    @property
+    def _n_learned_nothing(self) -> list[int]:
+        """The number of trainings of the other arm and of this one."""
+        return [sum(each.learned_nothing for each in side) for side in zip(*self.pairs.values(), strict=True)]
+
+    @property
+    def failures(self) -> str:
+        """Such as "2 of 5 seeds diverged"; "" if there are none, or there is no comparison."""
+        if not self.difference:
+            return ""
+        others_diverged, (others_learned_nothing, learned_nothing) = _n_diverged(self.others), self._n_learned_nothing
+        n, of = len(self.pairs), f"of {len(self.runs)} seeds"
+        other = "the baseline" if self.other == BASELINE else arm_named(self.other).short_title
+        failures = {
+            f"{self.n_diverged} {of} diverged": self.n_diverged,
+            f"{learned_nothing} {of} learned nothing": 0 < learned_nothing < n,
+            f"{other} diverged at {others_diverged} {of}": others_diverged,
+            f"{other} learned nothing at {others_learned_nothing} {of}": 0 < others_learned_nothing < n,
+        }
+        return ", ".join(words for words, happened in failures.items() if happened)
+
+    @cached_property
+    def unbeaten(self) -> list[str]:
+        """If the arm helped, the controls that it is not clearly better than, or was compared with at too few seeds."""
+        if self.effect not in HELPFUL or self.arm.control:
+            return []
+        controls = [arm for name in self.arms if (arm := arm_named(name)).control]
+        differences = [(control, replace(self, other=control.name).difference) for control in controls]
+        return [
+            control.short_title
+            for control, difference in differences
+            if difference and (difference.interval[0] <= 0 or difference.seeds == 1 < len(self.pairs))
+        ]
 
     @property
     def conclusion(self) -> str:
         """The effect, and whether a control may explain it."""
         return f"{self.effect}, but not clearly more than {listed(self.unbeaten)}" if self.unbeaten else self.effect
 
+    @property
+    def estimates(self) -> list[LipschitzEstimate]:
+        """The L of each run of the experiment that has one for this arm."""
+        return [estimate for run in self.runs if (estimate := run.estimate_of(self.name))]
+
+    @cached_property
+    def trusted(self) -> bool:
+        """Whether every L is identified or stated, and no training contradicts it."""
+        alone = [trust_in(run, estimate).trusted for run in self.runs if (estimate := run.estimate_of(self.name))]
+        return all(alone) and L_by(self.arm.estimator or OWN) not in doubted_together(self.runs)
+
+    @property
+    def method(self) -> str:
+        """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
+        name, runs, estimates = self.arm.estimator or OWN, self.runs, self.estimates
+        words = dict.fromkeys(
+            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
+            if "M" in estimate.details
+            else estimate.method
+            for estimate in estimates
+        )
+        asked = any(run.options_of(name).get("shared") for run in runs if name in run.estimates)
+        if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:
+            words["one for all seeds"] = None
+        return ", ".join(words)
+
     def __str__(self) -> str:
-        low, high = map(points, self.interval)
-        details = f"{points(self.difference)} points, 95% interval {low} to {high}"
+        if not self.difference:
+            return self.effect
+        low, high = map(points, self.difference.interval)
+        details = f"{points(self.gain)} points, 95% interval {low} to {high}"
         failures = f"; {self.failures}" if self.failures else ""
-        return f"{percent(self.value)} for {self.arm} ({details}{failures})"
+        return f"{percent(self.means[1])} for {self.arm.short_title} ({details}{failures})"
 
 
-def compare_arms(rows: Sequence[Row], images: str | None = None) -> list[Finding]:
+def _n_diverged(rows: Iterable[Row]) -> int:
+    return sum(bool(row.arm.problem) for row in rows)
+
+
+def results(rows: Sequence[Row]) -> list[Result]:
+    """One per experiment, arm and set of images."""
+    images = images_of(rows)
+    return [Result(arms, name, on) for arms in map(by_arm, by_experiment(rows)) for name in arms for on in images]
+
+
+def compare_arms(rows: Sequence[Row], images: str | None = None) -> list[Result]:
     """Compare every arm of one experiment with the baseline; by default under the attack that decides."""
-    names = arm_names(rows)
-    if BASELINE not in names:
-        return []
-    images = images or rows[0].group.experiment.deciding
-    controls = [name for name in names if arm_named(name).control]
-    findings = [compare(rows, name, images) for name in names if name != BASELINE]
-    return [
-        replace(finding, unbeaten=_unbeaten(rows, finding, controls))
-        if finding.effect in HELPFUL and finding.name not in controls
-        else finding
-        for finding in findings
-    ]
-
-
-def _unbeaten(rows: Sequence[Row], helped: Finding, controls: Sequence[str]) -> tuple[str, ...]:
-    """The controls that the arm is not clearly better than, or was compared with at too few seeds."""
-    against = [(name, compare(rows, helped.name, helped.images, against=name)) for name in controls]
-    return tuple(
-        _title(rows, name)
-        for name, finding in against
-        if finding.compared and (finding.interval[0] <= 0 or len(finding.seeds) == 1 < len(helped.seeds))
-    )
-
-
-def compare(
-    rows: Sequence[Row], name: str, images: str, *, against: str = BASELINE, weights: Weights = "last"
-) -> Finding:
-    """Compare one arm of an experiment with another."""
-    title, n_seeds = _title(rows, name), len(rows[0].group.runs)
-    diverged, other_diverged = (sum(bool(row.arm.problem) for row in select(rows, arm)) for arm in (name, against))
-    paired = pairs(select(rows, against, images), select(rows, name, images), weights)
-    if not paired:
-        evaluated = any(row.evaluation() for row in select(rows, name))
-        no_baseline = Effect.BASELINE_DIVERGED if other_diverged and evaluated else Effect.NOT_EVALUATED
-        return Finding(name, title, Effect.DIVERGED if diverged else no_baseline, images)
-    evaluations = list(paired.values())
-    difference = paired_difference(evaluations, images)
-    low, high = difference.interval
-    effect = Effect.HELPED if low > 0 else Effect.HURT if high < 0 else Effect.UNCLEAR
-    if len(evaluations) == 1 or diverged or other_diverged:  # the seeds that remain may be the lucky ones
-        effect = WEAKER.get(effect, effect)
-    other_dead, dead = (
-        sum(evaluation.learned_nothing for evaluation in side) for side in zip(*evaluations, strict=True)
-    )
-    if dead == len(evaluations):
-        effect = Effect.BOTH_LEARNED_NOTHING if other_dead == dead else Effect.LEARNED_NOTHING
-    elif other_dead == len(evaluations):
-        effect = Effect.BASELINE_LEARNED_NOTHING
-    other = "the baseline" if against == BASELINE else _title(rows, against)
-    failures = {
-        f"{diverged} of {n_seeds} seeds diverged": diverged,
-        f"{dead} of {n_seeds} seeds learned nothing": 0 < dead < len(evaluations),
-        f"{other} diverged at {other_diverged} of {n_seeds} seeds": other_diverged,
-        f"{other} learned nothing at {other_dead} of {n_seeds} seeds": 0 < other_dead < len(evaluations),
-    }
-    return Finding(
-        name=name,
-        arm=title,
-        effect=effect,
-        images=images,
-        baseline=fmean(_share(first, images) for first, _ in evaluations),
-        value=fmean(_share(second, images) for _, second in evaluations),
-        difference=difference.difference,
-        interval=difference.interval,
-        seeds=tuple(paired),
-        failures=", ".join(words for words, happened in failures.items() if happened),
-    )
-
-
-def _title(rows: Sequence[Row], name: str) -> str:
-    return select(rows, name)[0].arm.short_title
-
-
-def _share(evaluation: Evaluation, images: str) -> float:
-    return evaluation.clean.value if images == CLEAN else evaluation.robust[images].value
+    arms, images = by_arm(rows), images or rows[0].experiment.deciding
+    return [Result(arms, name, images) for name in arms if name != BASELINE] if BASELINE in arms else []
 
 
 @dataclass(frozen=True)
@@ -175,41 +304,71 @@ def conclude(rows: Sequence[Row]) -> Verdict:
     experiments = by_experiment(rows)
     only = experiments[0] if len(experiments) == 1 else []
     by_setting = [compare_arms(experiment) for experiment in experiments]
-    findings = [finding for arms in by_setting for finding in arms]
-    compared = [finding for finding in findings if finding.compared]
+    every = [result for arms in by_setting for result in arms]
+    compared = [result for result in every if result.difference]
+    arms = [result for result in compared if not result.arm.control]
     runs = list(dict.fromkeys(row.run for row in rows))
     warnings = _warnings(rows) if compared else {}
     suspects = {arm.name for arm in warnings.values() if not arm.control}  # a weaker control only helps the arm
-    arms = [finding for finding in compared if not arm_named(finding.name).control]
-    fitted = _train_accuracy(only, BASELINE)
+    used = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
     facts = {
         "MANY": MANY,
         "runs": runs,
         "compared": compared,
-        "arms": arm_names(only),
-        "experiment": only[0].group.experiment if only else None,
         "n_settings": sum(map(bool, by_setting)),
-        "diverged": _diverged(only, findings),
-        "arms_by_conclusion": _grouped((finding.conclusion, finding.arm) for finding in findings),
-        "conclusions_by_arm": _grouped((finding.arm, finding.conclusion) for finding in findings),
+        "diverged": [],
+        "arms_by_conclusion": _grouped((result.conclusion, result.arm.short_title) for result in every),
+        "conclusions_by_arm": _grouped((result.arm.short_title, result.conclusion) for result in every),
         "warnings": warnings,
-        "suspects": [finding.arm for finding in findings if finding.name in suspects] if suspects else None,
+        "suspects": [each.arm.short_title for each in every if each.name in suspects] if suspects else None,
         "some_trusted": only and BASELINE not in suspects and any(arm.name not in suspects for arm in arms),
         "doubts": list(_doubts(experiments, runs)),
-        "baseline_fitted": fitted,
-        "better_fitted": [] if fitted is None else list(_better_fitted(only, findings, fitted)),
-        "unfinished": fitted is not None and fitted < FITTED and _learns_in_large_batches(only),
-        "overfitted": _overfitted(only),
-        "disagreements": _disagreements(only, findings),
-        "unidentified": _unidentified(runs),
+        "experiment": None,
+        "unidentified": list(dict.fromkeys(name for name, estimate in used if not estimate.reliable)),
         "unmet": list(_unmet(rows)),
+        **(_facts_of_one(only, every) if only else {}),
     }
     sentences: Any = template("verdict.j2", duration=duration).make_module(facts)
     headline, evidence = (" ".join(text.split()) for text in (sentences.headline, sentences.evidence))
     cautions = (" ".join(text.split()) for text in sentences.cautions.split("\n\n"))
-    unanimous = only or len({finding.conclusion for finding in compared}) == 1
+    unanimous = only or len({result.conclusion for result in compared}) == 1
     tone = "warning" if suspects else _tone(arms) if unanimous else "unclear"
     return Verdict(headline, evidence, tuple(filter(None, cautions)), tone)
+
+
+def _facts_of_one(rows: Sequence[Row], compared: Sequence[Result]) -> dict[str, Any]:
+    """What a verdict on a single experiment also says: who diverged, and what else may explain the differences."""
+    experiment, arms = rows[0].experiment, by_arm(rows)
+    baseline = arms.get(BASELINE, [])
+    fitted = {name: share for name, trained in arms.items() if (share := _train_accuracy(trained)) is not None}
+    baseline_fitted = fitted.get(BASELINE)
+    learned = not any(evaluation.learned_nothing for row in baseline if (evaluation := row.evaluation()))
+    large = experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
+    last_and_best = [
+        (last, best)
+        for row in baseline
+        if (last := row.evaluation()) and (best := row.evaluation("best"))
+        if row.accuracy(experiment.deciding) and row.accuracy(experiment.deciding, "best")
+    ]
+    lost = paired_difference(last_and_best, experiment.deciding).difference if last_and_best else 0.0
+    return {
+        "experiment": experiment,
+        "arms": arms,
+        "diverged": ["the baseline"] * bool(_n_diverged(baseline))
+        + [result.arm.short_title for result in compared if result.effect is Effect.DIVERGED],
+        "baseline_fitted": baseline_fitted,
+        # arms that helped and also fitted more training images than the baseline, which may be why they helped
+        "better_fitted": [
+            (result.arm.short_title, fitted[result.name])
+            for result in compared
+            if result.effect in HELPFUL and not result.arm.control and baseline_fitted is not None
+            if fitted.get(result.name, 0.0) > baseline_fitted + BETTER_FITTED
+        ],
+        "unfinished": baseline_fitted is not None and baseline_fitted < FITTED and learned and large,
+        # the accuracy that the baseline lost after its best epoch, in adversarial training
+        "overfitted": lost if lost >= OVERFITTED and not experiment.trains_plainly else None,
+        "disagreements": _disagreements(experiment, compared),
+    }
 
 
 def _grouped(words: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -219,22 +378,17 @@ def _grouped(words: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return groups
 
 
-def _tone(arms: Iterable[Finding]) -> str:
+def _tone(arms: Iterable[Result]) -> str:
     """The effect that all arms with a clear effect share."""
-    effects = {Effect.UNCLEAR if finding.unbeaten else finding.effect for finding in arms} - {Effect.UNCLEAR}
+    effects = {Effect.UNCLEAR if arm.unbeaten else arm.effect for arm in arms} - {Effect.UNCLEAR}
     return next((str(effect) for effect in (Effect.HELPED, Effect.HURT) if effects == {effect}), "unclear")
-
-
-def _diverged(only: Sequence[Row], findings: Sequence[Finding]) -> list[str]:
-    baseline = ["the baseline"] if any(row.arm.problem for row in select(only, BASELINE)) else []
-    return baseline + [finding.arm for finding in findings if only and finding.effect is Effect.DIVERGED]
 
 
 def _warnings(rows: Sequence[Row]) -> dict[str, Arm]:
     """The warnings of trust checks, each with its arm, whose true accuracy under attack may be lower."""
     return {
         f"“{flag.name}” ({row.arm.short_title})": row.arm.arm
-        for group in by_experiment(select(rows))
+        for group in by_experiment(rows)
         for row in sorted(group, key=lambda row: row.seed)
         if row.arm.evaluation
         for flag in row.arm.evaluation.flags
@@ -244,77 +398,38 @@ def _warnings(rows: Sequence[Row]) -> dict[str, Arm]:
 def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[tuple[str, int, str]]:
     """For each L that trainings contradict: its name, the number of runs that contradict it alone, and a reason."""
     single = [doubted(run) for run in runs]
-    together = {name: why for rows in experiments for name, why in doubted_together(rows[0].group.runs).items()}
+    together = {name: why for rows in experiments for name, why in doubted_together(rows[0].runs).items()}
     for name in dict.fromkeys([*(name for doubts in single for name in doubts), *together]):
         reasons = [doubts[name] for doubts in single if name in doubts]
         yield name, len(reasons), reasons[0] if reasons else together[name]
 
 
-def _train_accuracy(rows: Sequence[Row], name: str) -> float | None:
-    known = [share for row in select(rows, name) if (share := row.arm.outcome.train_accuracy) is not None]
+def _train_accuracy(rows: Iterable[Row]) -> float | None:
+    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
     return fmean(known) if known else None
 
 
-def _better_fitted(
-    only: Sequence[Row], findings: Sequence[Finding], baseline: float
-) -> Iterator[tuple[Finding, float]]:
-    """Arms that helped and also fitted more training images than the baseline, which may be why they helped."""
-    for finding in findings:
-        fitted = _train_accuracy(only, finding.name)
-        helped = finding.effect in HELPFUL and not arm_named(finding.name).control
-        if helped and fitted is not None and fitted > baseline + BETTER_FITTED:
-            yield finding, fitted
-
-
-def _learns_in_large_batches(only: Sequence[Row]) -> bool:
-    experiment = only[0].group.experiment
-    learned = not any(row.arm.evaluation and row.arm.evaluation.learned_nothing for row in select(only, BASELINE))
-    return learned and experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
-
-
-def _overfitted(only: Sequence[Row]) -> float | None:
-    """The accuracy that the baseline lost after its best epoch, in adversarial training."""
-    if not only or only[0].group.experiment.trains_plainly:
-        return None
-    deciding = only[0].group.experiment.deciding
-    last_and_best = [
-        (last, best)
-        for row in select(only, BASELINE, deciding)
-        if (last := row.evaluation()) and (best := row.evaluation("best"))
-        if row.accuracy() and row.accuracy("best")
-    ]
-    lost = paired_difference(last_and_best, deciding).difference if last_and_best else 0.0
-    return lost if lost >= OVERFITTED else None
-
-
-def _disagreements(only: Sequence[Row], findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+def _disagreements(experiment: Experiment, compared: Sequence[Result]) -> dict[str, list[Result]]:
     """Clear effects that are reversed under another attack, or with the best or the averaged weights."""
-    clear = {finding.name: finding.difference for finding in findings if only and finding.effect in CLEAR}
-    if not clear:
-        return {}
-    experiment = only[0].group.experiment
+    clear = [result for result in compared if result.effect in CLEAR]
     others = {
-        f"The attacks disagree: under {attack}": [compare(only, name, attack) for name in clear]
+        f"The attacks disagree: under {attack}": [replace(result, images=attack) for result in clear]
         for attack in experiment.attacks
         if attack != experiment.deciding
     }
     for weights in FURTHER:
         where = f"The {weights} and the last weights disagree: with the {weights} weights"
-        others[where] = [compare(only, name, experiment.deciding, weights=weights) for name in clear]
-    reverse = {
-        where: [other for other in compared if other.effect in CLEAR and other.difference * clear[other.name] < 0]
-        for where, compared in others.items()
-    }
-    return {where: compared for where, compared in reverse.items() if compared}
-
-
-def _unidentified(runs: Sequence[RunFolder]) -> list[str]:
-    estimates = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
-    return list(dict.fromkeys(name for name, estimate in estimates if not estimate.reliable))
+        others[where] = [result.at(weights) for result in clear]
+    opposite: dict[str, list[Result]] = {}
+    for where, changed in others.items():
+        pairs = zip(changed, clear, strict=True)
+        if reverse := [other for other, result in pairs if other.effect in CLEAR and other.gain * result.gain < 0]:
+            opposite[where] = reverse
+    return opposite
 
 
 def _unmet(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """The arms at a multiple of 1/L whose recorded slopes exceed 1/η, with the slopes of their first seed."""
-    unmet = {row.name: row.arm for row in reversed(select(rows)) if row.arm.arm.multiple and row.premise_met is False}
+    unmet = {row.name: row.arm for row in reversed(rows) if row.arm.arm.multiple and row.premise_met is False}
     for arm in (unmet[name] for name in in_order(set(unmet))):
         yield arm.short_title, UNMET.format(1 / arm.rate, arm.certified.largest_slope if arm.certified else None)

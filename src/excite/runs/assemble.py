@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -15,16 +16,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from excite import models
 from excite.attacks import Attack
 from excite.attacks.given import as_attacks
-from excite.data import Split
+from excite.data import Split, find
 from excite.data.augment import AUGMENTATIONS, Augmentation
 from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
-from excite.data.catalog import load_once
+from excite.data.catalog import is_own, load_once
 from excite.errors import InputError
 from excite.objectives import OBJECTIVES, NamedObjective
-from excite.precision import choose_kernels
-from excite.randomness import accelerator, derive_seed, device_of, drawing_from, drawn_from, step_generators
+from excite.precision import check_precision, choose_kernels
+from excite.randomness import derive_seed, device_of, drawing_from, drawn_from, step_generators, usable_device
 from excite.registry import build, kind_and_options, lookup
-from excite.runs.experiment import Data, Experiment, Record
+from excite.runs.experiment import Experiment
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, keep_freed_memory
@@ -76,11 +77,9 @@ class Parts(Named):
 
     def mixed(self, labelled: Split) -> TrainingData:
         """Return the labelled images, mixed with the pseudo-labelled ones if the experiment has any."""
-        return labelled if self._pseudo is None else Mixture(labelled, self._pseudo, self.experiment.data.epoch_samples)
-
-    @cached_property
-    def _pseudo(self) -> Split | None:
-        return None if self.pseudo_labelled is None else self.pseudo_labelled()
+        if self.pseudo_labelled is None:
+            return labelled
+        return Mixture(labelled, self.pseudo_labelled(), self.experiment.data.epoch_samples)
 
     @property
     def largest_batch(self) -> int | None:
@@ -108,18 +107,14 @@ class Parts(Named):
 
     def new_optimizer(self, model: nn.Module, rate: float) -> SGD:
         training = self.experiment.training
-        return SGD(
-            model.parameters(),
-            lr=rate,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            nesterov=training.nesterov,
-        )
+        options: dict[str, Any] = {"weight_decay": training.weight_decay, "nesterov": training.nesterov}
+        return SGD(model.parameters(), lr=rate, momentum=training.momentum, **options)
 
     @property
     def steps_per_epoch(self) -> int:
-        training = self.experiment.training
-        return steps_per_epoch(self.experiment.epoch_images(len(self.train)), training.batch_size, training.steps)
+        training, data = self.experiment.training, self.experiment.data
+        images = data.epoch_samples if self.experiment.mixes else len(self.train)
+        return steps_per_epoch(images, training.batch_size, training.steps)
 
     @property
     def whole_training(self) -> int:
@@ -209,13 +204,21 @@ class Parts(Named):
 def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     """Build everything that `experiment` names, on `device` or by default on an accelerator if there is one."""
     named = look_up(experiment)
-    dataset = load_once(experiment.data.name)
+    dataset, fingerprint = load_once(experiment.data.name), experiment.data.fingerprint
+    if fingerprint and dataset.fingerprint() != fingerprint:
+        raise InputError(
+            f"The images of {experiment.data.name} are not those that the run began with (data.fingerprint). Restore "
+            "them, or start a new run in another folder."
+        )
     train, held_out = _training_images(experiment, dataset.train)
-    test = _subset(dataset.test, experiment.data.test_examples, experiment.seed)
+    n_test = experiment.data.test_examples
+    test = dataset.test if n_test is None else dataset.test.subset(n_test, experiment.seed)
     place = usable_device(device)
     if experiment.training.threads is not None:
         torch.set_num_threads(experiment.training.threads)
     choose_kernels(experiment.training.kernels)
+    for precision in (experiment.training.precision, experiment.attack_precision):
+        check_precision(precision, place)
 
     def new_model(draw: int = 0) -> nn.Module:
         with drawing_from(derive_seed(seed_of(experiment, draw)), place):
@@ -240,19 +243,21 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
     )
 
 
+def with_fingerprint(experiment: Experiment) -> Experiment:
+    """Return the experiment with the hash of its images if they are a user's own: other images make another run."""
+    given = experiment.data
+    if given.fingerprint or not is_own(given.name):
+        return experiment
+    fingerprint = load_once(given.name).fingerprint()
+    return msgspec.structs.replace(experiment, data=msgspec.structs.replace(given, fingerprint=fingerprint))
+
+
 def check_settings(experiment: Experiment) -> None:
-    """Refuse settings that would have no effect, and accuracies under attack without an attack."""
+    """Refuse settings that contradict each other, before anything runs."""
     record, training = experiment.record, experiment.training
     images_at_once(training.batch_size, training.accumulate)
     if training.accumulate > 1 and experiment.mixes:
         raise InputError("training.accumulate cannot divide batches with pseudo-labelled images. Leave it out.")
-    if not record.best_every and record.held_out_examples != Record().held_out_examples:
-        raise InputError("record.held_out_examples has no effect without record.best_every. Set both or neither.")
-    if not experiment.mixes and experiment.data.epoch_samples != Data(name="").epoch_samples:
-        raise InputError(
-            "data.epoch_samples has no effect without pseudo-labelled images. Remove it; to train on fewer images or "
-            "steps, set data.train_examples or training.steps."
-        )
     if 0 < record.noise_examples < FEWEST_NOISE_EXAMPLES:
         raise InputError(
             f"record.noise_examples = {record.noise_examples} is too few for two batches. Set it to 512, or to 0."
@@ -262,32 +267,23 @@ def check_settings(experiment: Experiment) -> None:
             raise InputError(f"record.{name} needs an attack. Add one under [attacks], or set record.{name} to 0.")
 
 
+def epoch_images(experiment: Experiment) -> int:
+    """Return the number of images in an epoch; no data are read."""
+    data = experiment.data
+    return data.epoch_samples if experiment.mixes else data.train_examples or find(data.name).train_images
+
+
 def seed_of(experiment: Experiment, draw: int) -> int:
     """Return the seed of a short training: the experiment's seed for draw 0, unrelated seeds for other draws."""
     return derive_seed(experiment.seed, draw) if draw else experiment.seed
 
 
-def usable_device(name: str | None) -> torch.device:
-    """Return the device of this name, or by default an accelerator if there is one."""
-    if name is None:
-        return accelerator()
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f'Cannot use the device "{name}" ({error}). Leave out --device, or pass cpu.') from error
-    return torch.device(name)
-
-
-def _subset(split: Split, n_examples: int | None, seed: int) -> Split:
-    return split if n_examples is None else split.subset(n_examples, seed)
-
-
 def _training_images(experiment: Experiment, everything: Split) -> tuple[Split, Split | None]:
     """Return the images to train on and, if the best weights are kept, held-out images: unused ones if possible."""
-    train = _subset(everything, experiment.data.train_examples, experiment.seed)
+    asked, n_held_out = experiment.data.train_examples, experiment.record.held_out_examples
+    train = everything if asked is None else everything.subset(asked, experiment.seed)
     if not experiment.record.best_every:
         return train, None
-    n_held_out = experiment.record.held_out_examples
     drawn = everything.subset(min(len(everything), len(train) + n_held_out), experiment.seed)  # `train` comes first
     n_train = len(drawn) - n_held_out
     if n_train < 1:

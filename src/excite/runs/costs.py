@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
 
 from excite import data, models
 from excite.attacks import ATTACKS
@@ -30,8 +31,8 @@ from excite.objectives.protocol import TRAINING_PASSES
 from excite.quantities import duration
 from excite.randomness import drawing_from
 from excite.runs.arms import ARMS, arm_named
-from excite.runs.assemble import look_up
-from excite.runs.experiment import Experiment, Model, catalogue, estimator_of, load, needed_estimators, with_values
+from excite.runs.assemble import epoch_images, look_up
+from excite.runs.experiment import Experiment, Model, catalogue, load
 from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
 from excite.schedules import SCHEDULES
 from excite.training.accumulation import images_at_once
@@ -59,14 +60,10 @@ class Workload:
 def count_work(experiment: Experiment) -> Workload:
     """Count the work of one run with all its arms."""
     training, record, teacher = experiment.training, experiment.record, experiment.teacher
-    arms, named, dataset = (
-        [arm_named(arm) for arm in experiment.arms],
-        look_up(experiment),
-        data.find(experiment.data.name),
-    )
+    arms, named = [arm_named(arm) for arm in experiment.arms], look_up(experiment)
+    dataset, per_epoch = data.find(experiment.data.name), epoch_images(experiment)
     n_train = experiment.data.train_examples or dataset.train_images
     n_test = experiment.data.test_examples or dataset.test_images
-    per_epoch = experiment.epoch_images(n_train)
     batch = min(training.batch_size, per_epoch)
     steps = steps_per_epoch(per_epoch, training.batch_size, training.steps)
     images = steps * batch if experiment.mixes else min(per_epoch, steps * batch)  # trained on per epoch
@@ -86,9 +83,9 @@ def count_work(experiment: Experiment) -> Workload:
 
     n_weights = 1 + bool(record.best_every) + bool(record.average)  # the last, the best, averaged ones
     whole_training = training.epochs * steps
-    estimators = [estimator_of(experiment, name) for name in needed_estimators(experiment, experiment.arms)]
+    estimators = [experiment.estimator_of(name) for name in experiment.needed_estimators(experiment.arms)]
     estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
-    most_steps = estimator_of(experiment).most_steps(whole_training)
+    most_steps = experiment.estimator_of().most_steps(whole_training)
     one_search = (training.epochs * images + most_steps * batch) * passes
     one_trial = min(HELD_OUT * n_train, MOST_HELD_OUT) * (1 + first_attack)
     searches = sum(one_search + arm.rates * one_trial for arm in arms if arm.rates)
@@ -104,19 +101,11 @@ def count_work(experiment: Experiment) -> Workload:
 
 def flops(model: Model, input_shape: tuple[int, int, int]) -> int:
     """Count the FLOPs of one image's forward pass, in convolutions and linear layers. Nothing is computed."""
-    total = 0
-
-    def add(layer: nn.Module, _: object, output: Tensor) -> None:
-        nonlocal total
-        total += 2 * output.numel() * layer.get_parameter("weight")[0].numel()
-
     with torch.device("meta"), torch.no_grad():
         network = models.create(model.name, input_shape=input_shape, **model.options).eval()
-        for layer in network.modules():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.register_forward_hook(add)
-        network(torch.zeros(1, *input_shape))
-    return total
+        with FlopCounterMode(display=False) as counter:
+            network(torch.zeros(1, *input_shape))
+    return int(counter.get_total_flops())
 
 
 def kept_bytes(model: Model, input_shape: tuple[int, int, int]) -> tuple[int, int]:
@@ -139,11 +128,9 @@ def kept_bytes(model: Model, input_shape: tuple[int, int, int]) -> tuple[int, in
 
 def peak_memory(experiment: Experiment) -> int:
     """Return the bytes of a training step: what a part of a batch keeps, and weights, gradients and momentum."""
-    training = experiment.training
-    dataset, objective = data.find(experiment.data.name), look_up(experiment).objective
-    per_image, weights = kept_bytes(experiment.model, dataset.input_shape)
-    n_train = experiment.epoch_images(experiment.data.train_examples or dataset.train_images)
-    at_once = min(images_at_once(training.batch_size, training.accumulate), n_train)
+    training, objective = experiment.training, look_up(experiment).objective
+    per_image, weights = kept_bytes(experiment.model, data.find(experiment.data.name).input_shape)
+    at_once = min(images_at_once(training.batch_size, training.accumulate), epoch_images(experiment))
     return at_once * per_image * getattr(objective, "losses", 1) + 3 * weights
 
 
@@ -181,32 +168,31 @@ class Price:
 
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Price]:
     """Return what each experiment takes on `device`, whose speed is measured now."""
-    speed = measured_speed(device)
-    flops_of: dict[str, int] = {}
+    speed, flops_of = measured_speed(device), dict[str, int]()
 
-    def seconds(experiment: Experiment, passes: float, model: Model) -> float:
-        input_shape = data.find(experiment.data.name).input_shape
-        key = f"{model} {input_shape}"
-        if key not in flops_of:
-            flops_of[key] = flops(model, input_shape)
-        return passes * flops_of[key] / speed
-
-    def total(experiment: Experiment, work: Workload) -> float:
+    def seconds(experiment: Experiment) -> float:
         teacher = (experiment.teacher and experiment.teacher.model) or experiment.model
-        return seconds(experiment, work.passes, experiment.model) + seconds(experiment, work.teaching, teacher)
+        work, input_shape = count_work(experiment), data.find(experiment.data.name).input_shape
+        total = 0.0
+        for model, passes in ((experiment.model, work.passes), (teacher, work.teaching)):
+            key = f"{model} {input_shape}"
+            flops_of[key] = flops_of.get(key) or flops(model, input_shape)
+            total += passes * flops_of[key] / speed
+        return total
 
     prices = {}
     for name, experiment in experiments.items():
         combinations = itertools.product(*experiment.sweep.values()) if experiment.sweep else ()
-        runs = [with_values(experiment, dict(zip(experiment.sweep, values, strict=True))) for values in combinations]
-        work = count_work(experiment)
-        sweep_seconds = sum(total(run, count_work(run)) for run in runs)
-        prices[name] = Price(work, total(experiment, work), peak_memory(experiment), len(runs), sweep_seconds)
+        runs = [experiment.with_values(dict(zip(experiment.sweep, values, strict=True))) for values in combinations]
+        work, memory = count_work(experiment), peak_memory(experiment)
+        prices[name] = Price(work, seconds(experiment), memory, len(runs), sum(map(seconds, runs)))
     return prices
 
 
 @dataclass(frozen=True)
 class Listing:
+    """Every name, and every experiment with its price, on one machine."""
+
     names: dict[str, list[str]]
     experiments: dict[str, Experiment]
     costs: dict[str, Price]
@@ -214,16 +200,13 @@ class Listing:
 
     def text(self, width: int | None = None) -> str:
         """Return two lines per experiment and one per kind of name, wrapped to `width`."""
-        longest = max(map(len, self.experiments))
         what = "how long one run takes, the memory of a training step, and how long the whole sweep takes"
         lines = [f"experiments: {what}, on this machine ({self.machine})"]
         for name, experiment in self.experiments.items():
-            price = self.costs[name]
+            price, longest = self.costs[name], max(map(len, self.experiments))
             sweep = f"{price.sweep_runs} runs ≈ {duration(price.sweep_seconds)}" if price.sweep_runs else ""
-            lines.append(
-                f"{name:{longest}}  ≈ {duration(price.seconds):10}  {in_bytes(price.memory):7}  {sweep}".rstrip()
-            )
-            lines.append(f"    {experiment.summary}")
+            one_run = f"≈ {duration(price.seconds):10}  {in_bytes(price.memory):7}"
+            lines += [f"{name:{longest}}  {one_run}  {sweep}".rstrip(), f"    {experiment.summary}"]
         lines += ["", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())]
         if width is not None:
             lines = [textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
@@ -237,19 +220,20 @@ class Listing:
         return {"machine": self.machine, "experiments": experiments, **self.names}
 
 
-def list_everything(device: torch.device, *, figures: Iterable[str] = ()) -> Listing:
-    """Measure the speed of `device` and list everything; `figures` are names that this module does not know."""
+def list_everything(device: torch.device, **more: Iterable[str]) -> Listing:
+    """Measure the speed of `device` and list everything; `more` are names that this module does not know."""
     experiments = {name: load(name) for name in sorted(catalogue())}
-    names = {
-        "data": list(data.names()),
-        "augmentations": list(AUGMENTATIONS),
-        "models": list(models.MODELS),
-        "objectives": list(OBJECTIVES),
-        "schedules": list(SCHEDULES),
-        "attacks": list(ATTACKS),
-        "estimators": list(ESTIMATORS),
-        "arms": list(ARMS),
-        "figures": list(figures),
+    names: dict[str, Iterable[str]] = {
+        "data": data.names(),
+        "augmentations": AUGMENTATIONS,
+        "models": models.MODELS,
+        "objectives": OBJECTIVES,
+        "schedules": SCHEDULES,
+        "attacks": ATTACKS,
+        "estimators": ESTIMATORS,
+        "arms": ARMS,
+        **more,
     }
     machine = f"cpu × {torch.get_num_threads()}" if device.type == "cpu" else str(device)
-    return Listing(names, experiments, costs(experiments, device), machine)
+    lists = {kind: list(known) for kind, known in names.items()}
+    return Listing(lists, experiments, costs(experiments, device), machine)

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
 from excite.errors import InputError, unknown
 from excite.lipschitz import ESTIMATORS, Estimator, Recording, estimator
-from excite.registry import check_name
+from excite.registry import check_choice, check_name, lookup
 from excite.runs.arms import OWN, arm_named
 
 Count = Annotated[int, Meta(ge=1)]
@@ -21,8 +21,8 @@ Share = Annotated[float, Meta(ge=0, le=1e6)]  # excludes infinity
 Options = dict[str, Any]
 STANDARD = "standard"  # the objective without an attack
 GENERAL = ("method", "shared", "wanted")  # keys of [lipschitz] that are not options of the estimator
-PLAN: Options = {"summary": "", "arms": (), "sweep": {}, "estimators": {}, "allow_unidentified": False}
-NOT_TRAINED = (*PLAN, "name", "decides", "lipschitz.wanted")  # keys that change no training and no attack
+PLAN = ("summary", "arms", "sweep", "estimators", "allow_unidentified")  # keys that say which parts of it to run
+STUDY_MAY_VARY = (*PLAN, "seed", "lipschitz.wanted")  # a sweep sets lipschitz.wanted in one of its runs only
 RETIRED = frozenset({"runs", "ratio", "seeds", "statistic"})  # options of estimators in older run folders
 
 
@@ -31,42 +31,44 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Data(Section, frozen=True):
-    name: str  # data set: see `excite data list`
-    train_examples: Count | None = None  # number of training images, chosen by the seed; default: all
-    test_examples: Count | None = None  # number of test images; default: all
+    name: str  # one of `excite data list`, or [your own](own-data.md)
+    fingerprint: str | None = None  # SHA-256 of your images
+    train_examples: Count | None = None  # training images, chosen by the seed; default: all
+    test_examples: Count | None = None  # test images; default: all
     augment: str = "none"  # augmentation of training images
     unlabelled: str | None = None  # images for RST: a data set with hidden labels, or a file
     epoch_samples: Count = 50_000  # images per epoch, if there are pseudo-labelled ones
 
 
 class Model(Section, frozen=True):
-    name: str  # network, for instance `resnet20`
-    normalize: bool = False  # normalize by the training images' mean and deviation, inside the model
+    name: str  # network, such as `resnet20`, or `package.module:factory`
+    normalize: bool = False  # normalize by the training images' mean and deviation
     options: Options = {}  # the network's own options
 
 
 class Training(Section, frozen=True):
-    epochs: Count  # number of epochs
+    epochs: Count  # epochs
     batch_size: Count  # images per step
     schedule: Options  # the baseline's learning rates γᵏ: kind, rate and options
     objective: str | Options = STANDARD  # the loss: its kind, or kind and options
     momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # momentum of SGD
     weight_decay: Share = 0.0  # weight decay of SGD
-    nesterov: bool = False  # use Nesterov's momentum
+    nesterov: bool = False  # Nesterov
     steps: Count | None = None  # steps per epoch; default: all batches
-    precision: Literal["float32", "bf16"] = "float32"  # of the layers; weights stay in float32
+    precision: Literal["float32", "tf32", "bf16"] = "float32"  # of layers
     accumulate: Count = 1  # parts of a batch; one is in memory at a time
-    kernels: Literal["default", "deterministic", "fastest"] = "default"  # on GPUs; `deterministic` repeats to the bit
-    threads: Count | None = None  # CPU threads; they change the last digits. Default: torch's
+    compile: bool = False  # use torch.compile
+    kernels: Literal["default", "deterministic", "fastest"] = "default"  # on GPUs; `deterministic` repeats exactly
+    threads: Count | None = None  # CPU threads; default: torch's
 
 
 class Teacher(Section, frozen=True):
     """Learns from the labelled images and labels the others."""
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
-    training: Training | None = None  # keys as in [training]; default: the arms' training, standard objective
+    training: Training | None = None  # as [training], default precision: the arms'; default: theirs, standard objective
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # minimum confidence of a label
-    balance: bool = False  # keep the same number of labels per class
+    balance: bool = False  # keep equally many labels per class
 
 
 class Record(Section, frozen=True):
@@ -81,7 +83,7 @@ class Record(Section, frozen=True):
     test_examples: Count = 1000  # test images classified after every epoch
     attacked_examples: Natural = 0  # test images attacked after every epoch (first attack)
     best_every: Natural = 0  # epochs between searches for the best weights (first attack); 0: never
-    held_out_examples: Count = 500  # training images held out to choose the best weights
+    held_out_examples: Count = 500  # training images that choose the best weights
     average: Annotated[float, Meta(ge=0, lt=1)] = 0.0  # final part of training with averaged weights; 0: none
 
 
@@ -92,22 +94,22 @@ class Experiment(Section, frozen=True):
     training: Training
     attacks: dict[str, Options]  # attacks by the name that tables show: kind and options
     decides: str = ""  # attack that the verdict uses; default: the first
-    summary: str = ""  # one sentence for `excite list`
+    summary: str = ""  # a sentence for `excite list`
     attack_batch: Count = 128  # images attacked together
+    attack_precision: Literal["float32", "tf32", "bf16"] = "float32"  # of searches; float32 decides
     seed: int = 0  # random seed of initial weights, data order and subsets
     teacher: Teacher | None = None
     record: Record = Record()
-    lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # how to find L: method and options
-    estimators: dict[str, Options] = {}  # more ways to find L, by name: `--estimator NAME`, arms such as `poe@NAME`
+    lipschitz: Options = msgspec.field(default_factory=lambda: {"method": "edge"})  # method of finding L, and options
+    estimators: dict[str, Options] = {}  # more methods by name: `--estimator NAME`, arms such as `poe@NAME`
     allow_unidentified: bool = False  # train at 1/L and 2/L even if L is not identified
     arms: tuple[str, ...] = ("baseline", "poe", "largest")  # arms to train
     sweep: dict[str, list[Any]] = {}  # values that `excite sweep` combines, by dotted key
 
     @property
     def network(self) -> str:
-        """The model's name and options: `lenet5 tanh`."""
-        options = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.model.options.items())
-        return " ".join([self.model.name, *options])
+        """The model's name and options: `lenet5 tanh`, `resnet8 without batch norm`."""
+        return " ".join([self.model.name, *(_in_words(*option) for option in self.model.options.items())])
 
     @property
     def data_set(self) -> str:
@@ -131,17 +133,88 @@ class Experiment(Section, frozen=True):
         """The attack under which arms are compared, or "clean"."""
         return self.decides or next(iter(self.attacks), "clean")
 
+    def attack_title(self, name: str) -> str:
+        """The name of an attack with its radius ε, the largest of several; other names stay as they are."""
+        options = self.attacks.get(name, {})
+        radius, norm = options.get("eps"), options.get("norm", "linf")
+        if radius is None or "ε" in name:
+            return name
+        largest = radius[-1] if isinstance(radius, list) else radius
+        return f"{name}, {'' if norm == 'linf' else f'{norm.upper()} '}ε = {largest}"
+
     @property
     def mixes(self) -> bool:
         """Whether it also trains on pseudo-labelled images."""
         return self.data.unlabelled is not None or self.teacher is not None
 
-    def epoch_images(self, n_labelled: int) -> int:
-        """Return the number of images per epoch."""
-        return self.data.epoch_samples if self.mixes else n_labelled
-
     def to_json(self) -> dict[str, Any]:
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+    def with_values(self, changes: Mapping[str, Any]) -> "Experiment":
+        """Return the experiment with other values for some dotted keys, checked again."""
+        values = self.to_json()
+        for key, value in changes.items():
+            _place(values, key, value)
+        return from_values(values)
+
+    def settings(self, *, without: Iterable[str] = PLAN) -> dict[str, Any]:
+        """Return its values by dotted key, without some keys and the tables of these names."""
+        values = flattened(self.to_json())
+        return {key: value for key, value in values.items() if not any(f"{key}.".startswith(f"{a}.") for a in without)}
+
+    def options_of(self, name: str = OWN) -> Mapping[str, Any]:
+        """Return the options of the own estimator, of a preset, or of the estimator `name` with its defaults."""
+        if name == OWN:
+            return self.lipschitz
+        if name in self.estimators:
+            return self.estimators[name]
+        if name in ESTIMATORS:
+            return {"method": name}
+        raise unknown("estimator", name, [*self.estimators, *ESTIMATORS])
+
+    @property
+    def own_name(self) -> str:
+        """Return the name of the experiment's own estimator: of its preset if it is one, or else of its method."""
+        same = (
+            name for name, options in self.estimators.items() if without_wish(options) == without_wish(self.lipschitz)
+        )
+        return next(same, str(self.lipschitz["method"]))
+
+    def every_estimator(self) -> dict[str, str]:
+        """Return the own estimator (OWN), the presets and all estimators that measure, by name, with their titles."""
+        measuring = (name for name, kind in ESTIMATORS.items() if kind.needs != "nothing")
+        return {OWN: self.own_name} | {name: name for name in (*self.estimators, *measuring) if name != self.own_name}
+
+    def estimator_of(self, name: str = OWN) -> Estimator[Any]:
+        """Build the experiment's own estimator, described under [lipschitz], or another one by name."""
+        options = self.options_of(name)
+        if not isinstance(options.get("method"), str):
+            raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
+        given = {key: value for key, value in options.items() if key not in GENERAL and value is not None}
+        return estimator(options["method"], **given)
+
+    def wanted_estimators(self) -> list[str]:
+        """Return the estimators whose L is wanted even if no arm needs it, as for Figure 2, or beside a published L."""
+        wanted = [name for name in (OWN, *self.estimators) if self.options_of(name).get("wanted")]
+        return list(dict.fromkeys(OWN if name == self.own_name else name for name in wanted))
+
+    def needed_estimators(self, arms: Iterable[str]) -> set[str]:
+        """Return the names of the estimators whose L the arms need, and of those whose L is wanted."""
+        names = (arm_named(arm).estimator for arm in arms)
+        return {name for name in names if name is not None}.union(self.wanted_estimators())
+
+    def check_estimators(self, arms: Iterable[str]) -> None:
+        """Refuse estimators that need more than this experiment records, before anything trains."""
+        record, epochs = self.record, self.training.epochs
+        recording = Recording(
+            moments=epochs,
+            input_gradients=record.input_gradients,
+            slopes=epochs * record.slopes_per_epoch,
+            curvatures=epochs // record.curvature_every if record.curvature_every else 0,
+        )
+        self.estimator_of()  # its options are checked even if no arm needs it
+        for name in self.needed_estimators(arms):
+            self.estimator_of(name).check(recording)
 
 
 def catalogue() -> dict[str, Traversable]:
@@ -163,7 +236,7 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
         except (UnicodeDecodeError, OSError) as error:
             raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
     elif path.suffix == ".toml":
-        raise InputError(f"There is no file {path}. Name a TOML file, or one of: {', '.join(shipped)}.")
+        raise InputError(f"There is no file {path}. Name a TOML file, or an experiment of `excite list`.")
     else:
         raise unknown("experiment", name_or_path, shipped)
     try:
@@ -187,6 +260,10 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         values = {**values, "sweep": flattened(values["sweep"])}
     if isinstance(values.get("lipschitz"), Mapping):
         values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
+    training, teacher = values.get("training"), values.get("teacher")
+    if isinstance(training, Mapping) and isinstance(teacher, Mapping) and isinstance(teacher.get("training"), Mapping):
+        usual = {key: value for key, value in training.items() if key == "precision"}
+        values = {**values, "teacher": {**teacher, "training": usual | teacher["training"]}}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
@@ -221,39 +298,26 @@ def renamed(options: Mapping[str, Any]) -> Options:
     return kept
 
 
-def with_values(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with other values for some dotted keys, checked again."""
-    values = experiment.to_json()
-    for key, value in changes.items():
-        _place(values, key, value)
-    return from_values(values)
-
-
-def value_of(experiment: Experiment, key: str) -> Any:
-    """Return the value of a dotted key, None if it is not set."""
-    value: Any = experiment.to_json()
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def without_plan(experiment: Experiment) -> Experiment:
-    """Return what identifies the experiment of a run folder: all but its summary and which parts of it to run."""
-    return msgspec.structs.replace(experiment, **PLAN)
-
-
-def differences(first: Experiment, second: Experiment) -> list[str]:
-    """Return the keys in which two experiments differ, as `training.epochs: 20 → 3`."""
-    before, after = flattened(first.to_json()), flattened(second.to_json())
+def differences(first: Experiment, second: Experiment, *, without: Iterable[str] = PLAN) -> list[str]:
+    """Return the settings in which two experiments differ, as `training.epochs: 20 → 3`."""
+    before, after = first.settings(without=without), second.settings(without=without)
     keys = sorted(before.keys() | after.keys())
-    return [f"{key}: {before.get(key)} → {after.get(key)}" for key in keys if before.get(key) != after.get(key)]
+    pairs = {key: (before.get(key), after.get(key)) for key in keys}
+    changes = {
+        key: " → ".join("not set" if value is None else str(value) for value in pair)
+        for key, pair in pairs.items()
+        if pair[0] != pair[1]
+    }
+    if "data.fingerprint" in changes:
+        changes["data.fingerprint"] = "these are other images"  # says more than two hashes
+    return [f"{key}: {change}" for key, change in changes.items()]
 
 
 def choose_estimator(values: dict[str, Any]) -> None:
     """If `lipschitz` is a name, replace it by the preset of that name, or else by the estimator with its defaults."""
     name, presets = values.get("lipschitz"), values.get("estimators", {})
     if isinstance(name, str):
-        values["lipschitz"] = dict(presets.get(name, {"method": name}))
+        values["lipschitz"] = dict(lookup("estimator", {key: {"method": key} for key in ESTIMATORS} | presets, name))
 
 
 def _override(values: dict[str, Any], override: str) -> None:
@@ -285,9 +349,22 @@ def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) ->
     for key, value in values.items():
         if key not in fields:
             raise unknown("key of an experiment", f"{path}{key}", [f"{path}{field}" for field in fields])
+        if get_origin(fields[key]) is Literal and isinstance(value, str):
+            check_choice(f"{path}{key}", fields[key], value)
         for kind in (fields[key], *get_args(fields[key])):  # for optional sections
             if isinstance(kind, type) and issubclass(kind, Section) and isinstance(value, Mapping):
                 _check_keys(value, kind, f"{path}{key}.")
+
+
+def _in_words(key: str, value: Any) -> str:
+    """An option of the model, as a title shows it."""
+    words = key.replace("_", " ")
+    match value:
+        case str():
+            return value
+        case bool():
+            return words if value else f"without {words}"
+    return f"{words} {value}"
 
 
 def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -297,76 +374,6 @@ def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     return flat
 
 
-def options_of(experiment: Experiment, name: str = OWN) -> Mapping[str, Any]:
-    """Return the options of the experiment's own estimator, of a preset, or of the estimator `name` with defaults."""
-    if name == OWN:
-        return experiment.lipschitz
-    if name in experiment.estimators:
-        return experiment.estimators[name]
-    if name in ESTIMATORS:
-        return {"method": name}
-    raise unknown("estimator", name, [*experiment.estimators, *ESTIMATORS])
-
-
-def own_name(experiment: Experiment) -> str:
-    """Return the name of the experiment's own estimator: of its preset if it is one, or else of its method."""
-    own = without_wish(experiment.lipschitz)
-    presets = (name for name, options in experiment.estimators.items() if without_wish(options) == own)
-    return next(presets, str(experiment.lipschitz["method"]))
-
-
 def without_wish(options: Mapping[str, Any]) -> Options:
     """Return an estimator's options but `wanted`, which changes no L."""
     return {key: value for key, value in options.items() if key != "wanted"}
-
-
-def every_name(experiment: Experiment) -> list[str]:
-    """Return every estimator: the experiment's own, its presets, and all estimators that measure something."""
-    measuring = (name for name, kind in ESTIMATORS.items() if kind.needs != "nothing")
-    return list(dict.fromkeys([own_name(experiment), *experiment.estimators, *measuring]))
-
-
-def estimator_of(experiment: Experiment, name: str = OWN) -> Estimator[Any]:
-    """Build the experiment's own estimator, described under [lipschitz], or another one by name."""
-    options = options_of(experiment, name)
-    if not isinstance(options.get("method"), str):
-        raise InputError(f'The preset "{name}" needs a method: one of {", ".join(ESTIMATORS)}.')
-    given = {key: value for key, value in options.items() if key not in GENERAL and value is not None}
-    return estimator(options["method"], **given)
-
-
-def is_shared(experiment: Experiment, name: str = OWN) -> bool:
-    """Whether all seeds of a study use the same L."""
-    return bool(options_of(experiment, name).get("shared", False))
-
-
-def is_wanted(experiment: Experiment, name: str = OWN) -> bool:
-    """Whether L is estimated even if no arm needs it, as for Figure 2, or beside a published L."""
-    return bool(options_of(experiment, name).get("wanted", False))
-
-
-def wanted_estimators(experiment: Experiment) -> list[str]:
-    """Return the estimators whose L is wanted even if no arm needs it."""
-    own = own_name(experiment)
-    wanted = [name for name in (OWN, *experiment.estimators) if is_wanted(experiment, name)]
-    return list(dict.fromkeys(OWN if name == own else name for name in wanted))
-
-
-def needed_estimators(experiment: Experiment, arms: Iterable[str]) -> set[str]:
-    """Return the names of the estimators whose L the arms need, and of those whose L is wanted."""
-    names = (arm_named(arm).estimator for arm in arms)
-    return {name for name in names if name is not None}.union(wanted_estimators(experiment))
-
-
-def check_estimators(experiment: Experiment, arms: Iterable[str]) -> None:
-    """Refuse estimators that need more than this experiment records, before anything trains."""
-    record, epochs = experiment.record, experiment.training.epochs
-    recording = Recording(
-        moments=epochs,
-        input_gradients=record.input_gradients,
-        slopes=epochs * record.slopes_per_epoch,
-        curvatures=epochs // record.curvature_every if record.curvature_every else 0,
-    )
-    estimator_of(experiment)  # its options are checked even if no arm needs it
-    for name in needed_estimators(experiment, arms):
-        estimator_of(experiment, name).check(recording)

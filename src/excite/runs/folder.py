@@ -1,19 +1,20 @@
-"""A run folder and its arms: the one place that knows the names of a run's files, and how to read them."""
+"""Run folders, their arms, and studies of several runs: the names of all files, and how to read them."""
 
+import logging
 import math
 import shlex
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from excite.errors import CorruptFileError, DivergedError, InputError
-from excite.files import expected, read_json
+from excite.errors import CorruptFileError, DivergedError, ExciteError, InputError
+from excite.files import expected, locked, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.experiment import Experiment, Record, every_name, from_recorded, own_name
+from excite.runs.experiment import Experiment, Record, from_recorded
 from excite.runs.records import (
     Certified,
     GridSearch,
@@ -37,6 +38,9 @@ ESTIMATES = "estimates"
 STUDY = "excite-study.json"  # in the folder that holds the runs of a study
 Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
 FURTHER: tuple[Weights, ...] = ("best", "averaged")
+
+
+logger = logging.getLogger(__name__)
 
 
 def _inside(name: str) -> "cached_property[Path]":
@@ -101,13 +105,18 @@ class ArmFolder:
         """Why it diverged; None if it did not."""
         return self.outcome.problem
 
+    @property
+    def failed(self) -> bool:
+        """Whether the training diverged or learned nothing."""
+        return bool(self.problem or (self.evaluation and self.evaluation.learned_nothing))
+
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
         epochs = tuple(read_metrics(self.path))
         if self.trained and (n_epochs := self.outcome.epochs) is not None:
             if n_epochs and not self.metrics_file.exists():
-                again = f"`excite train {RunFolder(self.path.parent).quoted} --arm {self.name}` trains the arm again."
-                raise CorruptFileError(f"{self.metrics_file} is missing. Put it back, or {again}")
+                cure = RunFolder(self.path.parent).cure(self.name)
+                raise CorruptFileError(f"{self.metrics_file} is missing. Put it back, or train again: {cure}")
             with expected(self.metrics_file):
                 if len(epochs) != n_epochs:
                     raise ValueError(f"it has {len(epochs)} epochs, {OUTCOME} says {n_epochs}")
@@ -140,11 +149,12 @@ class ArmFolder:
 
     def of(self, weights: Weights) -> "ArmFolder":
         """The folder of these weights and their evaluation; it exists if the experiment keeps them."""
-        return self if weights == "last" else self._further[weights]
+        return self if weights == "last" else self.further[FURTHER.index(weights)]
 
     @cached_property
-    def _further(self) -> "dict[Weights, ArmFolder]":
-        return {weights: ArmFolder(self.path / weights) for weights in FURTHER}
+    def further(self) -> "tuple[ArmFolder, ...]":
+        """The folders of the best and of the averaged weights."""
+        return tuple(ArmFolder(self.path / weights) for weights in FURTHER)
 
     @property
     def best_epoch(self) -> int | None:
@@ -184,7 +194,7 @@ class ArmFolder:
     def forget_training(self) -> None:
         """Remove the files that its training has left; evaluations stay."""
         shutil.rmtree(self.moments, ignore_errors=True)
-        for folder in (self, *self._further.values()):
+        for folder in (self, *self.further):
             of_training = (folder.outcome_file, folder.metrics_file, folder.trace_file, folder.checkpoint_file)
             for file in (*of_training, *folder.path.glob(WEIGHTS)):
                 file.unlink(missing_ok=True)
@@ -209,9 +219,9 @@ class ArmFolder:
             "steps": self.outcome.steps,
             "train_accuracy": self.outcome.train_accuracy,
             "best_epoch": self.best_epoch,
-            **{f"{weights}_evaluation": _json(self.of(weights).evaluation) for weights in FURTHER},
+            **{f"{name}_evaluation": (further := self.of(name).evaluation) and further.to_json() for name in FURTHER},
             "epochs": [asdict(epoch) for epoch in self.epochs],
-            "evaluation": _json(self.evaluation),
+            "evaluation": self.evaluation and self.evaluation.to_json(),
         }
 
     def __str__(self) -> str:
@@ -219,13 +229,11 @@ class ArmFolder:
         return f"{self.title}: {self.problem or last}; {self.outcome.seconds:.1f} s in all"
 
 
-def _json(evaluation: "Evaluation | None") -> dict[str, Any] | None:
-    return evaluation.to_json() if evaluation else None
-
-
-def arm_title(arms: Sequence[ArmFolder]) -> str:
-    """The title of one arm over several seeds: if a 2/L training diverged, it is not called "largest convergent"."""
-    return arms[0].short_title if any(arm.problem for arm in arms) else arms[0].title
+def arm_at(path: Path, arm: str) -> tuple[Path, str]:
+    """The run folder and the arm that a path names: the folder of an arm, or a run folder, of which `arm` is meant."""
+    if (path.parent / EXPERIMENT).exists() and not (path / EXPERIMENT).exists():
+        return path.parent, path.name
+    return path, arm_named(arm).name
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,6 +276,10 @@ class RunFolder:
         files = {OWN: self.estimate_file(), **others}
         return {name: StoredEstimate.load(path) for name, path in files.items() if path.exists()}
 
+    def options_of(self, estimator: str) -> Mapping[str, Any]:
+        """The options with which an estimate was made; the experiment may have got this preset later."""
+        return self.estimates[estimator].options or self.experiment.options_of(estimator)
+
     @property
     def estimate(self) -> LipschitzEstimate | None:
         """L by the experiment's own estimator."""
@@ -277,10 +289,6 @@ class RunFolder:
         """The L that the arm uses; the experiment's own L for arms that need none."""
         stored = self.estimates.get(arm_named(arm).estimator or OWN)
         return stored.estimate if stored else None
-
-    @property
-    def estimate_seconds(self) -> float:
-        return self.estimates[OWN].seconds if OWN in self.estimates else 0.0
 
     @cached_property
     def illustration(self) -> Illustration | None:
@@ -297,8 +305,8 @@ class RunFolder:
         recorded = {stage.file for stage in self.stages}
         if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
             return sum(stage.seconds for stage in self.stages)
-        evaluations = [arm.of(weights).evaluation for arm in self.arms for weights in ("last", *FURTHER)]
-        attacks = sum(evaluation.cost.seconds for evaluation in evaluations if evaluation)
+        folders = [folder for arm in self.arms for folder in (arm, *arm.further)]
+        attacks = sum(folder.evaluation.cost.seconds for folder in folders if folder.evaluation)
         estimates = sum(stored.seconds for stored in self.estimates.values())
         return estimates + attacks + sum(arm.outcome.seconds for arm in self.arms)
 
@@ -320,6 +328,64 @@ class RunFolder:
         needed += [] if self.experiment.teacher is None else [self.pseudo_labels_file]
         return [file for file in needed if not file.exists()] or files.lost(self.experiment.record)
 
+    def needed_arm(self, arm: str) -> ArmFolder:
+        """Return a trained arm; raise an error if it is not trained or diverged."""
+        if not self.arm(arm).trained:
+            trained = ", ".join(folder.name for folder in self.arms) or "none"
+            raise InputError(f"{self.path} has no trained arm {arm} (trained: {trained}). {self.cure(arm)}")
+        if problem := self.arm(arm).problem:
+            raise DivergedError(problem)
+        return self.arm(arm)
+
+    def needed_model(self, arm: str) -> ArmFolder:
+        """Return a trained arm with weights."""
+        if not self.needed_arm(arm).has_checkpoint:
+            raise InputError(f"{self.path / arm} has lost its weights. {self.cure(arm)}")
+        return self.arm(arm)
+
+    def needed_trace(self, arm: str) -> "Trace":
+        if arm_named(arm).finds_its_rate:
+            raise InputError(
+                f"The arm {arm} records no trace, because it rolls steps back. Name another arm, such as poe."
+            )
+        if (trace := self.needed_arm(arm).trace()) is None:
+            raise InputError(f"{self.path / arm} has lost its trace. {self.cure(arm)}")
+        return trace
+
+    def cure(self, arm: str) -> str:
+        return f"`excite train {self.quoted} --arm {arm}` trains it."
+
+    def needed_estimate(self, name: str = OWN) -> LipschitzEstimate:
+        """Return L by the run's own estimator, or by the estimator `name`."""
+        stored = self.estimates.get(name)
+        if stored is None or stored.estimate is None:
+            method, flags = name or self.experiment.lipschitz["method"], "--compare --train" if name else "--train"
+            raise InputError(
+                f"{self.path} has no estimate of L. `excite estimate {self.quoted} {flags}` makes one by {method}, "
+                "with the trainings that it needs."
+            )
+        return stored.estimate
+
+    def stored_estimates(self) -> dict[str, LipschitzEstimate | str]:
+        """Return L by every estimator; where it is missing, the reason, or the command that makes it."""
+        stored = {name: answer.estimate or answer.problem for name, answer in self.estimates.items()}
+        missing = f"not estimated in this run; `excite estimate {self.quoted} --compare --train` does it"
+        return {title: stored.get(name, missing) for name, title in self.experiment.every_estimator().items()}
+
+    def first_rate(self, arm: Arm, baseline: float) -> float:
+        """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
+        if arm.rates is not None:
+            return GridSearch.load(self.arm(arm.name).search_file).winner
+        if arm.multiple is not None:
+            return self.needed_estimate(arm.estimator or OWN).learning_rate(arm.multiple)
+        return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
+
+    def batch_size(self, arm: Arm, baseline: float, default: int) -> int:
+        """Return the images per step of an arm, from the experiment's number and the baseline's rate."""
+        if arm.same_ratio:
+            return max(1, round(default * baseline / self.needed_estimate().learning_rate(1.0)))
+        return arm.size or default
+
     def files(self) -> list[Path]:
         """Every file that stages read; pseudo-labels are left out, since they are checked whenever they are read."""
         further = (f"*/{weights}/[!.]*" for weights in FURTHER)
@@ -338,7 +404,7 @@ class RunFolder:
         return {
             "experiment": self.experiment.to_json(),
             "estimate": self.estimate.to_json() if self.estimate else None,
-            "estimate_seconds": self.estimate_seconds,
+            "estimate_seconds": self.estimates[OWN].seconds if OWN in self.estimates else 0.0,
             "arms": [arm.to_json() for arm in self.arms],
             "stages": [stage.to_json() for stage in self.stages],
         }
@@ -350,81 +416,6 @@ def _refuse_links(paths: Iterable[Path]) -> None:
             raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
 
 
-def needed_arm(run: RunFolder, arm: str) -> ArmFolder:
-    """Return a trained arm; raise an error if it is not trained or diverged."""
-    trained = [folder.name for folder in run.arms]
-    if arm not in trained:
-        raise InputError(
-            f"{run.path} has no trained arm {arm} (trained: {', '.join(trained) or 'none'}). "
-            f"`excite train {run.quoted} --arm {arm}` trains it."
-        )
-    if problem := run.arm(arm).problem:
-        raise DivergedError(problem)
-    return run.arm(arm)
-
-
-def needed_model(run: RunFolder, arm: str) -> ArmFolder:
-    """Return a trained arm with weights."""
-    if not needed_arm(run, arm).has_checkpoint:
-        raise _stored_without("weights", run, arm)
-    return run.arm(arm)
-
-
-def needed_trace(run: RunFolder, arm: str) -> "Trace":
-    if arm_named(arm).finds_its_rate:
-        raise InputError(f"The arm {arm} records no trace, because it rolls steps back. Name another arm, such as poe.")
-    if (trace := needed_arm(run, arm).trace()) is None:
-        raise _stored_without("trace", run, arm)
-    return trace
-
-
-def _stored_without(what: str, run: RunFolder, arm: str) -> InputError:
-    return InputError(f"{run.path / arm} has lost its {what}. `excite train {run.quoted} --arm {arm}` trains it again.")
-
-
-def needed_estimate(run: RunFolder, name: str = OWN) -> LipschitzEstimate:
-    """Return L by the run's own estimator, or by the estimator `name`."""
-    stored = run.estimates.get(name)
-    if stored is None or stored.estimate is None:
-        method, flags = name or run.experiment.lipschitz["method"], "--compare --train" if name else "--train"
-        raise InputError(
-            f"{run.path} has no estimate of L. `excite estimate {run.quoted} {flags}` makes one by {method}, "
-            "with the trainings that it needs."
-        )
-    return stored.estimate
-
-
-def stored_estimates(run: RunFolder) -> dict[str, LipschitzEstimate | str]:
-    """Return L by every estimator; where it is missing, the reason, or the command that makes it."""
-    own = own_name(run.experiment)
-    stored = {name or own: answer.estimate or answer.problem for name, answer in run.estimates.items()}
-    missing = f"not estimated in this run; `excite estimate {run.quoted} --compare --train` does it"
-    return {name: stored.get(name, missing) for name in every_name(run.experiment)}
-
-
-def first_rate(run: RunFolder, arm: Arm, baseline: float) -> float:
-    """Return η¹ of an arm, from the baseline's rate and what earlier stages have found."""
-    if arm.rates is not None:
-        return GridSearch.load(run.arm(arm.name).search_file).winner
-    if arm.multiple is not None:
-        return needed_estimate(run, arm.estimator or OWN).learning_rate(arm.multiple)
-    return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
-
-
-def batch_size(run: RunFolder, arm: Arm, baseline: float, default: int) -> int:
-    """Return the images per step of an arm; `default` is the experiment's number, `baseline` the baseline's rate."""
-    if arm.same_ratio:
-        return max(1, round(default * baseline / needed_estimate(run).learning_rate(1.0)))
-    return arm.size or default
-
-
-def arm_titles(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """Return the title of every arm of the runs, by its name."""
-    arms = [arm for run in runs for arm in run.arms]
-    names = dict.fromkeys(arm.name for arm in arms)
-    return {name: arm_title([arm for arm in arms if arm.name == name]) for name in names}
-
-
 def run_folders_in(folder: Path) -> list[RunFolder]:
     """Return all runs in `folder`, at any depth."""
     return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file()]
@@ -434,3 +425,65 @@ def study_in(folder: Path) -> tuple[RunFolder, ...]:
     """Return the runs of the study in `folder`, in the order in which they were begun; () if there is no study."""
     file = folder / STUDY
     return tuple(RunFolder(folder / name) for name in Study.load(file).runs) if file.is_file() else ()
+
+
+def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
+    """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
+    if seeds is None:
+        if not RunFolder(folder).exists and any(map(_counts, run_folders_in(folder))):
+            raise InputError(
+                f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
+            )
+        return {folder: experiment}
+    check_not_a_run(folder)
+    return {folder / f"seed-{seed}": experiment.with_values({"seed": seed}) for seed in range(seeds)}
+
+
+def check_not_a_run(folder: Path) -> None:
+    """Refuse to put several runs into the folder of a single run: a seed could be counted twice."""
+    if RunFolder(folder).exists:
+        raise InputError(
+            f"{folder} holds a single run. Name a new folder with --out for several runs, or delete this one."
+        )
+
+
+def begin_study(folder: Path, runs: Iterable[Path]) -> None:
+    """Record that the runs in `folder` form a study, or join it: only they share its L, not what else lies there."""
+    file = folder / STUDY
+    with locked(file):
+        known = Study.load(file).runs if file.exists() else ()
+        names = tuple(dict.fromkeys([*known, *(run.name for run in runs)]))
+        if names != known:
+            Study(names).save(file)
+
+
+def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
+    """Return every run in `folders`, at any depth; copies inside a study, and files of other tools, are left out."""
+    collected: dict[Path, RunFolder] = {}
+    for folder in folders:
+        runs = [run for run in run_folders_in(folder) if run.path == folder or _counts(run)]
+        if not runs:
+            raise InputError(
+                f"{folder} holds no run. Start one with `excite run EXPERIMENT --out {RunFolder(folder).quoted}`."
+            )
+        for run in runs:
+            collected.setdefault(run.path.resolve(), run)
+    return tuple(collected.values())
+
+
+def _counts(run: RunFolder) -> bool:
+    """Whether a run counts that nobody named; what stands in the way of a study is left out with a warning."""
+    study = study_in(run.path.parent)
+    if run.path.name in (member.path.name for member in study):
+        return True
+    try:
+        settings = run.experiment.settings()
+    except (ExciteError, OSError) as error:
+        is_run = any(run.path.glob(f"*/{OUTCOME}"))
+        if is_run and study:
+            logger.warning("%s is left out, because it is not of the study and cannot be read: %s", run.path, error)
+        return is_run and not study
+    copied = next((member for member in study if member.experiment.settings() == settings), None)
+    if copied:
+        logger.warning("%s is left out, because it is a copy of %s, a run of the study.", run.path, copied.path.name)
+    return not copied

@@ -13,23 +13,11 @@ from excite.evaluation import Evaluation, Shards
 from excite.execution import UNSHARED
 from excite.files import clear_away, locked, once, write_json
 from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.randomness import usable_device
 from excite.runs.arms import OWN, Arm, arm_named
-from excite.runs.assemble import Parts, assemble, check_settings, usable_device
-from excite.runs.experiment import (
-    Experiment,
-    check_estimators,
-    differences,
-    estimator_of,
-    every_name,
-    is_shared,
-    options_of,
-    own_name,
-    renamed,
-    wanted_estimators,
-    without_plan,
-    without_wish,
-)
-from excite.runs.folder import FURTHER, RunFolder, batch_size, first_rate, needed_model
+from excite.runs.assemble import Parts, assemble, check_settings, with_fingerprint
+from excite.runs.experiment import Experiment, differences, renamed, without_wish
+from excite.runs.folder import RunFolder, begin_study, run_folders
 from excite.runs.records import StoredEstimate, recorded_stage
 from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
@@ -55,16 +43,21 @@ class Run:
         device: str | None = None,
         arms: Sequence[str] = (),
     ) -> None:
-        self.folder, self.experiment, self.console, self.device = folder, experiment, console, device
+        self.folder, self.console, self.device = folder, console, device
         self._plan: list[Path] = []  # the files of the planned stages, in order
         self.files.refuse_links()
+        if not self.files.exists or self.files.experiment.data.fingerprint:
+            experiment = with_fingerprint(experiment)
+        self.experiment = experiment
         if not self.files.exists:
             _ = self.parts  # an experiment that cannot run leaves no folder
             check_settings(experiment)
             self._check(arms or experiment.arms)
             once(self.files.experiment_file, self._write_experiment)
-        clear_away(folder.rglob(".*.part*"))
-        if changes := differences(without_plan(self.files.experiment), without_plan(experiment)):
+        if parts := list(folder.rglob(".*.part*")):  # of killed processes
+            with locked(self.files.experiment_file):
+                clear_away(parts)
+        if changes := differences(self.files.experiment, experiment):
             _ = self.parts  # an experiment that cannot run is the first thing to report
             raise InputError(
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
@@ -112,7 +105,7 @@ class Run:
                     raise  # the other processes have ended
                 self.console.say(f"{name} is not trained: {error}")
                 left_out.append(name)
-        ranks.from_first(self._estimate_wanted)
+        ranks.from_first(lambda: [self._estimate(name) for name in self.experiment.wanted_estimators()])
         ranks.from_first(self.show)
         if left_out:
             raise UnidentifiedError(
@@ -121,15 +114,10 @@ class Run:
             )
         return self.files
 
-    def _estimate_wanted(self) -> None:
-        for name in wanted_estimators(self.experiment):
-            self._estimate(name)
-
     def _check(self, arms: Iterable[str]) -> None:
         """Refuse arms that cannot run, before anything runs. Trained arms are accepted."""
-        chosen = [arm_named(arm) for arm in arms]
-        check_estimators(self.experiment, tuple(arm.name for arm in chosen))
-        for arm in chosen:
+        self.experiment.check_estimators(arms := tuple(arms))
+        for arm in map(arm_named, arms):
             if self.files.arm(arm.name).trained:
                 continue
             if arm.rates is not None:
@@ -138,6 +126,7 @@ class Run:
                 self.parts.in_batches_of(arm.size)
 
     def _planned(self, arms: Iterable[str]) -> list[Path]:
+        """The files of the stages to come, in order."""
         plan: list[Path] = []
         for arm in arms:
             estimator, files = arm_named(arm).estimator, self.files.arm(arm)
@@ -151,8 +140,13 @@ class Run:
             return self.files.arm(arm).problem
         if shards != UNSHARED:
             shards.check(len(self.parts.test))  # before the training rather than after it
+
+        def attack() -> None:
+            self.attack(arm, shards)
+
         try:
             self.train(arm, ranks)
+            ranks.from_first(attack)
         except DivergedError as error:
             if not self.files.arm(arm).trained:
                 raise  # the grid search found no rate, or the baseline diverged
@@ -160,55 +154,41 @@ class Run:
         finally:
             if ranks.first:
                 self.files.arm(arm).tidy()
-        ranks.from_first(partial(self._attack_all, arm, shards))
         return None
 
-    def _attack_all(self, arm: str, shards: Shards) -> None:
-        self.attack(arm, shards)
-        self.attack_further(arm, shards)
-        self.files.arm(arm).tidy()
-
-    def train(self, arm: str, ranks: Ranks = ALONE) -> None:
-        """Train one arm, after the stages that give it its rate.
+    def train(self, name: str, ranks: Ranks = ALONE) -> None:
+        """Train one arm and write its certificate, after the stages that give it its rate.
 
         A diverged training is recorded as a result, and every call raises DivergedError.
         `ranks` are the processes that train together. The first of them does the earlier stages.
         """
-        chosen = arm_named(arm)
-        if ranks.from_first(lambda: self.files.missing(chosen.name)):
-            ranks.from_first(self.parts.prepare)
-            if chosen.estimator is not None:
-                if ranks.from_first(partial(self._lacks_trace, chosen.estimator)):
-                    self._train(arm_named("baseline"), ranks)
-                ranks.from_first(partial(self._reliable_estimate, chosen))
-            if (n_rates := chosen.rates) is not None:
-                files = self.files.arm(arm)
-                stage = partial(search, self.parts, files, n_rates, self.console)
-                ranks.from_first(partial(self._once, files.search_file, stage))
-        ranks.from_first(partial(self._check_rate, chosen))
-        self._train(chosen, ranks)
-
-    def _train(self, arm: Arm, ranks: Ranks = ALONE) -> None:
-        """Do the training stage of one arm, and its certificate."""
+        arm = arm_named(name)
         files = self.files.arm(arm.name)
-
-        def train_now() -> None:
-            baseline, default = self.parts.schedule(0), self.parts.batch_size
-            rate = ranks.from_first(lambda: first_rate(self.files, arm, baseline))
-            size = ranks.from_first(lambda: batch_size(self.files, arm, baseline, default))
-            train_arm(self.parts.in_batches_of(size), files, rate, self._placed(files.outcome_file), ranks)
-
+        if ranks.from_first(lambda: self.files.missing(arm.name)):
+            ranks.from_first(self.parts.prepare)
+            if arm.estimator is not None and ranks.from_first(partial(self._lacks_trace, arm.estimator)):
+                self.train("baseline", ranks)
+            ranks.from_first(partial(self._find_rate, arm))
+        ranks.from_first(partial(self._check_rate, arm))
         ranks.from_first(partial(self._start_over, arm))
-        ranks.together(partial(self._once, files.outcome_file), train_now)
+        ranks.together(partial(self._once, files.outcome_file), partial(train_arm, self, arm, ranks))
         ranks.from_first(lambda: once(files.certificate_file, lambda: certify(files)))
-        if files.problem:
-            raise DivergedError(files.problem)
+        if problem := self.files.arm(arm.name).problem:
+            raise DivergedError(problem)
+
+    def _find_rate(self, arm: Arm) -> None:
+        """Estimate the L of the arm, which must be reliable, or search its grid of rates."""
+        files = self.files.arm(arm.name)
+        if arm.estimator is not None:
+            self._reliable_estimate(arm)
+        if (n_rates := arm.rates) is not None:
+            self._once(files.search_file, lambda: search(self.parts, files, n_rates, self.console))
 
     def _check_rate(self, arm: Arm) -> None:
         """Refuse an L or a grid search that was done again with another result than the one the arm was trained at."""
         files = self.files.arm(arm.name)
         if files.trained and (arm.multiple is not None or arm.rates is not None):
-            rate = first_rate(self.files, arm, baseline=math.nan)
+            rate = self.files.first_rate(arm, baseline=math.nan)
             if not math.isclose(rate, files.rate):
                 raise CorruptFileError(
                     f"{files.path} was trained at the rate {files.rate:.6g}, but by the L or the search in "
@@ -217,15 +197,12 @@ class Run:
 
     def _start_over(self, arm: Arm) -> None:
         """If a file of a finished training is gone, remove the others, so that it is done again from the start."""
-
-        def lost() -> list[Path]:
-            return self.files.arm(arm.name).lost(self.experiment.record)
-
-        if lost():
-            with locked(self.files.arm(arm.name).outcome_file, say=self.console.say):
-                if gone := lost():  # another process may have trained it by now
-                    self.console.say(f"{arm.name}: {gone[0].name} is missing; training it again from the start")
-                    self.files.arm(arm.name).forget_training()
+        record, files = self.experiment.record, self.files.arm(arm.name)
+        if files.lost(record):
+            with locked(files.outcome_file, say=self.console.say):
+                if lost := self.files.arm(arm.name).lost(record):  # another process may have trained it by now
+                    self.console.say(f"{arm.name}: {lost[0].name} is missing; training it again from the start")
+                    files.forget_training()
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
@@ -249,47 +226,43 @@ class Run:
     def _estimate(self, name: str) -> StoredEstimate:
         file = self.files.estimate_file(name)
         if not file.exists():
-            if leader := self._leader(name):
+            if leader := leader_of(self.files, self.experiment, name):
                 experiment = msgspec.structs.replace(leader.experiment, estimators=self.experiment.estimators)
                 Run(leader.path, experiment, console=self.console, device=self.device)._estimate(name)
                 self._once(file, lambda: share(leader, self.files, name))
             else:
                 if self._lacks_trace(name):
-                    self._train(arm_named("baseline"))
-                self._once(file, lambda: estimate(self.parts, self.files, self._placed(file), name))
+                    self.train("baseline")
+                self._once(file, lambda: estimate(self.parts, self.files, self.placed(file), name))
         stored = StoredEstimate.load(file)
-        if name and without_wish(renamed(stored.options)) != without_wish(options_of(self.experiment, name)):
+        if name and without_wish(renamed(stored.options)) != without_wish(self.experiment.options_of(name)):
             raise InputError(
                 f"{file} was estimated with other options ({stored.options}). Delete it, or use another name."
             )
         return stored
 
-    def _lacks_trace(self, estimator: str) -> bool:
+    def _lacks_trace(self, name: str) -> bool:
         """Whether L comes from the trace of this run's baseline, which is not there yet."""
-        if self._leader(estimator) is not None or estimator_of(self.experiment, estimator).needs != "trace":
+        if leader_of(self.files, self.experiment, name) or self.experiment.estimator_of(name).needs != "trace":
             return False
-        return not self.files.estimate_file(estimator).exists() and self.files.arm("baseline").trace() is None
-
-    def _leader(self, estimator: str) -> RunFolder | None:
-        """The run that estimates L for this one, if the study shares L."""
-        return leader_of(self.files) if is_shared(self.experiment, estimator) else None
+        return not self.files.estimate_file(name).exists() and self.files.arm("baseline").trace() is None
 
     def estimates(self) -> None:
         """Estimate L by every estimator; those that have no estimate store the reason."""
-        for name in every_name(self.experiment):
-            self._estimate(OWN if name == own_name(self.experiment) else name)
+        for name in self.experiment.every_estimator():
+            self._estimate(name)
 
     def estimates_from_trace(self) -> None:
         """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
         if self.files.arm("baseline").trace() is None:
             return
-        for name in every_name(self.experiment):
-            if ESTIMATORS[options_of(self.experiment, name)["method"]].needs != "trace":
+        for name, title in self.experiment.every_estimator().items():
+            if ESTIMATORS[self.experiment.options_of(name)["method"]].needs != "trace":
                 continue
             try:
-                self._estimate(OWN if name == own_name(self.experiment) else name)
+                self._estimate(name)
             except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
-                self.console.say(f"There will be no L by {name}: {error}")
+                self.console.say(f"No L by {title}: {error}")
 
     def show(self) -> None:
         """Store what a report shows besides the arms: L by every estimator that reads the trace, and a few images."""
@@ -314,20 +287,16 @@ class Run:
         return Trace.load(self.files.arm(arm).trace_file)
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
-        """Evaluate a trained arm on the test images, clean and under attack."""
+        """Evaluate a trained arm on the test images, clean and under attack; also its best and averaged weights."""
         files = self.files.arm(arm)
         if not files.evaluation_file.exists():
-            needed_model(self.files, arm)
-        console = self._placed(files.evaluation_file)
-        self._once(files.evaluation_file, lambda: attack_arm(self.parts, files, console, shards))
+            self.files.needed_model(arm)
+        for folder in (files, *(weights for weights in files.further if weights.has_checkpoint)):
+            if not folder.evaluation_file.exists():
+                console = self.placed(folder.evaluation_file)
+                self._once(folder.evaluation_file, partial(attack_arm, self.parts, folder, console, shards))
+            folder.tidy()
         return Evaluation.load(files.evaluation_file)
-
-    def attack_further(self, arm: str, shards: Shards = UNSHARED) -> None:
-        """Evaluate the best and the averaged weights, if the experiment keeps them."""
-        for weights in map(self.files.arm(arm).of, FURTHER):
-            if weights.has_checkpoint:
-                self._once(weights.evaluation_file, partial(attack_arm, self.parts, weights, self.console, shards))
-                weights.tidy()
 
     def _once(self, file: Path, stage: Callable[[], object]) -> None:
         """Do the stage that writes `file`, unless the file exists, and record when and where it ran."""
@@ -338,8 +307,40 @@ class Run:
 
         once(file, recorded, say=self.console.say)
 
-    def _placed(self, file: Path) -> Speaker:
+    def placed(self, file: Path) -> Speaker:
         """The console; for a planned stage, it also says which of all stages it is."""
         if file not in self._plan:
             return self.console
         return Placed(self.console, f"stage {self._plan.index(file) + 1} of {len(self._plan)}")
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    console: Speaker,
+    arms: Sequence[str] = (),
+    seeds: int | None = None,
+    device: str | None = None,
+    shards: Shards = UNSHARED,
+    ranks: Ranks = ALONE,
+) -> None:
+    """Run the whole procedure in `folder`, or for the seeds 0, 1, … in folders inside it, which form a study.
+
+    An L that is not identified at one seed is an error after all others, or at once if several processes train.
+    """
+    errors = []
+    folders = run_folders(experiment, folder, seeds)
+    for count, (path, seeded) in enumerate(folders.items(), 1):
+        placed = Placed(console, f"seed {count} of {seeds}") if seeds else console
+        run = ranks.each(partial(Run, path, seeded, console=placed, device=device, arms=arms))
+        if seeds:
+            ranks.from_first(partial(begin_study, folder, folders))
+        try:
+            run.all(arms, shards, ranks)
+        except UnidentifiedError as error:
+            if ranks.world > 1:
+                raise
+            errors.append(error)
+    if errors:
+        raise errors[0]

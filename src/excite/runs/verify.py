@@ -5,14 +5,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.files import expected, parse_json, parse_lines, read_json, read_lines, sealed, write_text
-from excite.lipschitz.protocol import LipschitzEstimate
-from excite.runs.collection import collect
-from excite.runs.folder import FURTHER, ArmFolder, RunFolder, batch_size, first_rate
+from excite.runs.folder import ArmFolder, RunFolder, collect
 from excite.training import WEIGHTS
+
+if TYPE_CHECKING:
+    from excite.schedules import Schedule
 
 ROUNDING = 1e-6  # other processors and versions give other last digits
 
@@ -93,50 +94,44 @@ def _resealed(value: Any) -> Any:
     return sealed({key: entry for key, entry in value.items() if key != "sha256"})
 
 
-def _contradictions(run: RunFolder) -> Iterator[str]:
+def _contradictions(run: RunFolder) -> list[str]:
     """Find files that contradict the experiment or each other."""
     from excite.runs.assemble import look_up
-    from excite.schedules import rescale
 
     try:
-        run.to_json()
-        baseline, epochs = look_up(run.experiment).schedule, run.experiment.training.epochs
+        run.to_json()  # reads every result
         with expected(run.path):
-            recomputed = [*_not_as_recomputed(run)]
+            schedule = look_up(run.experiment).schedule
+            of_arms = (problem for arm in run.arms for problem in _not_as_planned(run, arm, schedule))
+            return [*_not_as_recomputed(run), *of_arms]
     except ExciteError as error:
-        yield str(error)
+        return [str(error)]
+
+
+def _not_as_planned(run: RunFolder, arm: ArmFolder, baseline: "Schedule") -> Iterator[str]:
+    """Compare the rates, epochs, images and batch size of an arm with what the experiment and earlier stages say."""
+    from excite.schedules import rescale
+
+    epochs, usual_size = run.experiment.training.epochs, run.experiment.training.batch_size
+    schedule = rescale(baseline, arm.rate, horizon=epochs)
+    scheduled = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
+    wrong = [epoch.epoch for epoch in scheduled if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
+    if wrong:
+        yield f"{arm.metrics_file}: the rate of epoch {wrong[0]} differs from the schedule's."
+    if not arm.problem and len(arm.epochs) != epochs:
+        yield f"{arm.metrics_file} has {len(arm.epochs)} of {epochs} epochs."
+    n_test = run.experiment.data.test_examples
+    if arm.evaluation and n_test and len(arm.evaluation.correct) != n_test:
+        yield f"{arm.evaluation_file} does not have the {n_test} test images of the experiment."
+    try:
+        rate = run.first_rate(arm.arm, baseline(0))
+        size = run.batch_size(arm.arm, baseline(0), min(usual_size, arm.outcome.largest_batch or usual_size))
+    except (FileNotFoundError, InputError):  # the folder was stored without the files of earlier stages
         return
-    yield from recomputed
-    n_test, usual_size = run.experiment.data.test_examples, run.experiment.training.batch_size
-    for arm in run.arms:
-        schedule = rescale(baseline, arm.rate, horizon=epochs)
-        scheduled = arm.epochs[-1:] if arm.arm.finds_its_rate else arm.epochs
-        wrong = [epoch.epoch for epoch in scheduled if not math.isclose(epoch.rate, schedule(epoch.epoch - 1))]
-        if wrong:
-            yield f"{arm.metrics_file}: the rate of epoch {wrong[0]} differs from the schedule's."
-        if not arm.problem and len(arm.epochs) != epochs:
-            yield f"{arm.metrics_file} has {len(arm.epochs)} of {epochs} epochs."
-        if arm.evaluation and n_test and len(arm.evaluation.correct) != n_test:
-            yield f"{arm.evaluation_file} does not have the {n_test} test images of the experiment."
-        try:
-            rate = first_rate(run, arm.arm, baseline(0))
-            size = batch_size(run, arm.arm, baseline(0), min(usual_size, arm.outcome.largest_batch or usual_size))
-        except (FileNotFoundError, InputError):  # the folder was stored without the files of earlier stages
-            continue
-        if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
-            yield f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}."
-        if (arm.outcome.batch_size or size) != size:
-            yield f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {size}."
-
-
-def _inconsistency(estimate: LipschitzEstimate) -> str | None:
-    """Say in what an estimate contradicts itself."""
-    low, high = estimate.interval
-    if not low * (1 - ROUNDING) <= estimate.constant <= high * (1 + ROUNDING):
-        return f"L = {estimate.constant} is outside its interval, {low} to {high}."
-    if estimate.identified and not _can_be_identified(estimate.method, estimate.details):
-        return "it says that L is identified, but its details say otherwise."
-    return None
+    if not arm.arm.finds_its_rate and not math.isclose(arm.rate, rate):
+        yield f"{arm.outcome_file}: the rate is {arm.rate}, not {rate}."
+    if (arm.outcome.batch_size or size) != size:
+        yield f"{arm.outcome_file}: the batch size is {arm.outcome.batch_size}, not {size}."
 
 
 def _can_be_identified(method: str, details: Mapping[str, Any]) -> bool:
@@ -159,17 +154,19 @@ def _not_as_recomputed(run: RunFolder) -> Iterator[str]:
     from excite.runs.stages.attack import certificate_of
 
     for name, stored in run.estimates.items():
-        if stored.estimate and (problem := _inconsistency(stored.estimate)):
-            yield f"{run.estimate_file(name)}: {problem}"
+        if estimate := stored.estimate:
+            low, high = estimate.interval
+            if not low * (1 - ROUNDING) <= estimate.constant <= high * (1 + ROUNDING):
+                yield f"{run.estimate_file(name)}: L = {estimate.constant} is outside its interval, {low} to {high}."
+            elif estimate.identified and not _can_be_identified(estimate.method, estimate.details):
+                yield f"{run.estimate_file(name)}: it says that L is identified, but its details say otherwise."
     for arm in run.arms:
-        for weights in ("last", *FURTHER):
-            folder = arm.of(weights)
+        for folder in (arm, *arm.further):
             if folder.evaluation and not _agree(read_json(folder.evaluation_file), folder.evaluation.to_json()):
                 yield f"{folder.evaluation_file}: its intervals do not follow from its outcomes."
-        again = certificate_of(arm) if arm.certified else None
-        if arm.certified and again:
-            kept, computed = ({**each.to_json(), "conclusion": ""} for each in (arm.certified, again))
-            if not _agree(kept, computed):
+        if arm.certified and (again := certificate_of(arm)):
+            facts = {key: value for key, value in again.to_json().items() if key != "conclusion"}  # which is text
+            if not _agree(read_json(arm.certificate_file), facts):
                 yield f"{arm.certificate_file}: it does not follow from the trace."
 
 

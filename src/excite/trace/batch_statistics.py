@@ -6,6 +6,7 @@ variance s² = Σ‖g − ḡ‖²/(n − 1) estimates tr(Σ)/b without bias, an
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +15,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from excite.errors import InputError
-from excite.objectives.protocol import Objective
 from excite.randomness import derive_seed, device_of, seed_all, undisturbed
 from excite.trace.moments import Projection, Vectors, inner_product, project, project_gradient
-from excite.trace.probe import Loss, Probe
+from excite.trace.probe import Probe
 
 Draw = Callable[[int], tuple[Tensor, Tensor]]  # moment -> (x, y), training examples that are drawn anew
 
@@ -37,29 +37,25 @@ class BatchStatistics(NamedTuple):
     carry_ahead: float = 0.0  # ⟨c, θ − θ*⟩
 
 
+@dataclass(eq=False)
 class BatchNoise:
     """Measures `BatchStatistics` at moments; keeps a vector per moment until θ* is known, with momentum two."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: list[Tensor],
-        projection: Projection,
-        optimizer: Optimizer | None,
-        draw: Draw,
-        *,
-        batch_size: int,
-        loss: Loss,
-        objective: Objective | None,
-        seed: int,
-        folder: Path | None,
-    ) -> None:
-        self._model, self._parameters, self._projection, self._draw = model, parameters, projection, draw
-        self._batch_size, self._loss, self._objective, self._seed = batch_size, loss, objective, seed
-        self._optimizer = _plain_sgd(optimizer)
+    model: nn.Module
+    parameters: list[Tensor]
+    projection: Projection
+    optimizer: Optimizer | None
+    draw: Draw
+    make_probe: Callable[[Tensor, Tensor, int], Probe]  # (x, y, batch size)
+    batch_size: int
+    seed: int
+    folder: Path | None
+
+    def __post_init__(self) -> None:
+        self._optimizer = _plain_sgd(self.optimizer)
         self._measured: list[BatchStatistics] = []
-        self._gradients = Vectors("mean_gradients", folder=folder)
-        self._carries = Vectors("carries", folder=folder)
+        self._gradients = Vectors("mean_gradients", folder=self.folder)
+        self._carries = Vectors("carries", folder=self.folder)
 
     @property
     def facts(self) -> dict[str, float | bool]:
@@ -69,17 +65,17 @@ class BatchNoise:
     def measure(self, moment: int) -> None:
         """Measure at the present parameters, which the recorder keeps as moment number `moment`."""
         batches = self._batches(moment)
-        decay = project(self._projection, self._per_parameter(lambda p, group: group["weight_decay"] * p.detach()))
-        total, squares, count = self._projection.zeros(), 0.0, len(batches.batches)
-        for _, share_of_loss in batches.evaluations(self._model):
-            gradient = project_gradient(self._projection, self._parameters, share_of_loss).mul_(count).add_(decay)
+        decay = project(self.projection, self._per_parameter(lambda p, group: group["weight_decay"] * p.detach()))
+        total, squares, count = self.projection.zeros(), 0.0, len(batches.batches)
+        for _, share_of_loss in batches.evaluations(self.model):
+            gradient = project_gradient(self.projection, self.parameters, share_of_loss).mul_(count).add_(decay)
             squares += _dot(gradient, gradient)
             total += gradient
         mean = total / count
         self._gradients.append(mean)
         squared = _dot(mean, mean)
         variance = max(squares - count * squared, 0.0) / (count - 1)
-        carry = project(self._projection, self._per_parameter(self._carry))
+        carry = project(self.projection, self._per_parameter(self._carry))
         if self.facts["momentum"]:
             self._carries.append(carry)
         self._measured.append(
@@ -113,21 +109,19 @@ class BatchNoise:
         self._measured = [BatchStatistics(*row) for row in tensors["batch_statistics"].tolist()]
 
     def _batches(self, moment: int) -> Probe:
-        seed, device = derive_seed(self._seed, moment) % 2**32, device_of(self._model)
-        with undisturbed(self._model, device):
+        seed, device = derive_seed(self.seed, moment) % 2**32, device_of(self.model)
+        with undisturbed(self.model, device):
             seed_all(seed, device)
-            x, y = self._draw(moment)
+            x, y = self.draw(moment)
         if len(x) < 2:
-            raise InputError(
-                f"The noise of a batch needs at least 2 examples, not {len(x)}. Draw more at every moment."
-            )
-        count = max(2, len(x) // self._batch_size)
+            raise InputError(f"`draw` gave {len(x)} examples; the noise of a batch needs at least 2.")
+        count = max(2, len(x) // self.batch_size)
         used = len(x) // count * count  # batches of one size
-        return Probe(x[:used], y[:used], used // count, self._loss, self._objective, seed)
+        return replace(self.make_probe(x[:used], y[:used], used // count), seed=seed)
 
     def _per_parameter(self, value: Callable[[Tensor, dict[str, Any]], Tensor | None]) -> list[Tensor | None]:
         groups = {id(p): group for group in self._optimizer.param_groups for p in group["params"]}
-        moving = [parameter if parameter.requires_grad else None for parameter in self._parameters]
+        moving = [parameter if parameter.requires_grad else None for parameter in self.parameters]
         return [None if parameter is None else value(parameter, groups[id(parameter)]) for parameter in moving]
 
     def _carry(self, parameter: Tensor, group: dict[str, Any]) -> Tensor | None:
@@ -146,7 +140,7 @@ def _plain_sgd(optimizer: Optimizer | None) -> SGD:
     settings = {(group["lr"], group["momentum"], group["nesterov"]) for group in optimizer.param_groups}
     if len(settings) > 1 or any(group["dampening"] or group["maximize"] for group in optimizer.param_groups):
         raise InputError(
-            "The noise of batches is measured for SGD with one learning rate and one momentum for all parameters, "
-            "without dampening or maximize. Use such an optimizer, or leave `draw` out."
+            "The noise of batches is measured for SGD with one learning rate and momentum for all parameters, without "
+            "dampening or maximize. Use such an optimizer, or leave `draw` out."
         )
     return optimizer

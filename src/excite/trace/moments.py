@@ -10,6 +10,7 @@ half of the digits when two moments nearly coincide.
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from excite.errors import CorruptFileError, InputError
 from excite.files import atomic, sha256
+from excite.precision import widest
 
 Storage = Literal["auto", "exact", "sketch"]
 Floats = NDArray[np.float64]
@@ -28,7 +30,7 @@ Floats = NDArray[np.float64]
 SKETCH_ENTRIES = 8192
 EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
 _CHUNK = 2**20
-_BLOCKS = 128  # of a sketch that are added at once
+_BLOCKS = 128  # number of blocks of a sketch that are added at once
 
 
 class Whole:
@@ -66,7 +68,7 @@ class CountSketch:
         self.entries = entries
         self.cosine_error = 1 / math.sqrt(entries)  # standard error of a cosine near 0
         self._device = shapes[0].device
-        self._dtype = torch.float32 if self._device.type == "mps" else torch.float64
+        self._dtype = widest(self._device)
         self._signs: list[Tensor] = []
         self._shifts: list[Tensor] = []
         self._columns = torch.arange(entries, device=self._device)
@@ -103,19 +105,19 @@ def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> 
     return Whole(parameters)
 
 
-def dense(tensor: Tensor) -> Tensor:
+def _dense(tensor: Tensor) -> Tensor:
     """Embeddings may have sparse gradients; this adds their zeros."""
     return tensor.to_dense() if tensor.is_sparse else tensor
 
 
-def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
-    """The vector of `tensors`; None counts as zeros."""
-    vector = projection.zeros()
-    with torch.no_grad():
-        for index, tensor in enumerate(tensors):
-            if tensor is not None:
-                projection.add(vector, index, dense(tensor.detach()))
-    return vector
+@torch.no_grad()
+def project(projection: Projection, tensors: Sequence[Tensor | None], vector: Tensor | None = None) -> Tensor:
+    """Add `tensors`, one per parameter, to `vector`, which begins with zeros; None counts as zeros."""
+    total = projection.zeros() if vector is None else vector
+    for index, tensor in enumerate(tensors):
+        if tensor is not None:
+            projection.add(total, index, _dense(tensor))
+    return total
 
 
 def project_gradient(
@@ -129,21 +131,15 @@ def project_gradient(
 
     def add(index: int, gradient: Tensor) -> Tensor:
         with torch.no_grad():
-            projection.add(total, index, dense(gradient))
+            projection.add(total, index, _dense(gradient))
         return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
 
     trained = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
-    handles = [
-        parameter.register_hook(partial(add, index))  # type: ignore[no-untyped-call]
-        for index, parameter in trained.items()
-    ]
-    try:
-        with torch.enable_grad():
-            value = loss()
-            check_visible(value, torch.autograd.grad(value, list(trained.values()), allow_unused=True))
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.enable_grad():
+        for index, parameter in trained.items():
+            hooks.enter_context(parameter.register_hook(partial(add, index)))  # type: ignore[no-untyped-call]
+        value = loss()
+        check_visible(value, torch.autograd.grad(value, list(trained.values()), allow_unused=True))
     return total
 
 
@@ -247,26 +243,20 @@ class Moments(Vectors):
 
 
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
-    """‖a − b‖² in float64, computed in chunks; None counts as zero."""
-    total = 0.0
-    for start in range(0, len(a), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        difference = a[part].astype(np.float64)
-        if b is not None:
-            difference -= b[part]
-        total += float(np.square(difference, out=difference).sum())
-    return total
+    """‖a − b‖²; None counts as zero."""
+    return _in_chunks(lambda a, b: np.square(a - b).sum(), a, b)
 
 
 def inner_product(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None = None) -> float:
-    """⟨a, b − c⟩ in float64, computed in chunks; None counts as zero."""
+    """⟨a, b − c⟩; None counts as zero."""
+    return _in_chunks(lambda a, b, c: a @ (b - c), a, b, c)
+
+
+def _in_chunks(term: Callable[..., float], *vectors: NDArray[Any] | None) -> float:
+    """The sum of `term` over the chunks of the vectors, in float64."""
     total = 0.0
-    for start in range(0, len(a), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        difference = b[part].astype(np.float64)
-        if c is not None:
-            difference -= c[part]
-        total += float(a[part].astype(np.float64) @ difference)
+    for start in range(0, max(len(vector) for vector in vectors if vector is not None), _CHUNK):
+        total += float(term(*(0.0 if v is None else v[start : start + _CHUNK].astype(np.float64) for v in vectors)))
     return total
 
 

@@ -42,11 +42,8 @@ class Probe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if len(self.x) == 0 or len(self.x) != len(self.y) or self.batch_size < 1:
-            raise InputError(
-                f"A probe needs one target per example and a positive batch size; got {len(self.x)} examples, "
-                f"{len(self.y)} targets and batch_size={self.batch_size}."
-            )
+        if len(self.x) == 0 or len(self.x) != len(self.y):
+            raise InputError(f"A probe needs examples with one target each, not {len(self.x)} with {len(self.y)}.")
 
     @property
     def batches(self) -> list[tuple[Tensor, Tensor]]:
@@ -137,7 +134,9 @@ def largest_curvature(
         if not (math.isfinite(alpha) and math.isfinite(beta)):
             return Curvature(math.nan, math.nan, iteration)
         diagonal.append(alpha)
-        result = _ritz(diagonal, off_diagonal, beta, iteration)
+        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
+        best = int(np.abs(values).argmax())
+        result = Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])), iteration)
         exhausted = beta <= 1e-7 * (abs(alpha) + sum(off_diagonal[-1:]))
         if exhausted or (iteration >= MIN_ITERATIONS and result.residual <= tolerance * result.value):
             break
@@ -172,10 +171,3 @@ def hessian_vector_product(
                 if image is not None:
                     target.add_(image.reshape(-1))
     return product
-
-
-def _ritz(diagonal: list[float], off_diagonal: list[float], beta: float, iteration: int) -> Curvature:
-    tridiagonal = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
-    values, vectors = np.linalg.eigh(tridiagonal)
-    best = int(np.abs(values).argmax())
-    return Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])), iteration)

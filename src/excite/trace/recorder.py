@@ -1,13 +1,15 @@
 """Watch any training loop and keep what the estimators of L need, without changing the run."""
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import LBFGS, SGD, Optimizer
@@ -19,9 +21,9 @@ from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace import Trace
 from excite.trace.batch_statistics import BatchNoise, Draw
-from excite.trace.moments import Moments, Storage, dense, project, project_gradient, projection_of
+from excite.trace.moments import Moments, Storage, project, project_gradient, projection_of
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
-from excite.trace.slopes import LocalSlopes, UsedGradients
+from excite.trace.slopes import LocalSlopes, Log
 
 Gradient = Literal["epoch_mean", "probe"]
 
@@ -55,6 +57,7 @@ class Recorder:
         seed: for sampled steps, sketches and random parts of the loss.
         folder: store vectors in files there instead of in memory, which also keeps checkpoints small.
 
+    >>> import torch
     >>> model, loader = nn.Linear(2, 2), [(torch.eye(2), torch.tensor([0, 1]))] * 4
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     >>> recorder = Recorder(model, optimizer)
@@ -100,68 +103,57 @@ class Recorder:
             ("seed", seed, 0),
         ):
             check_whole(name, count, least=least)
-        self._model = model
-        self._parameters = trainable(model)
-        if optimizer is not None:
-            self._parameters = held_by(optimizer, self._parameters)
-            if isinstance(optimizer, LBFGS) and (slopes_per_epoch or gradient == "epoch_mean"):
-                raise InputError(
-                    "LBFGS evaluates several points per step, so no single gradient belongs to a step. Record with "
-                    'gradient="probe" and slopes_per_epoch=0, or train with SGD.'
-                )
-        elif gradient == "epoch_mean":
+        if optimizer is None and gradient == "epoch_mean":
+            raise InputError('Epoch means need the optimizer. Pass it, or use gradient="probe".')
+        if isinstance(optimizer, LBFGS) and (slopes_per_epoch or gradient == "epoch_mean"):
             raise InputError(
-                'Epoch means are computed from optimizer steps. Pass the optimizer, or use gradient="probe".'
+                'LBFGS evaluates several points per step. Record with gradient="probe" and slopes_per_epoch=0.'
             )
+        # What to record.
+        self._model, self._gradient, self._seed = model, gradient, seed
+        self._curvature_every, self._curvature_iterations = curvature_every, curvature_iterations
+        self._parameters = trainable(model) if optimizer is None else held_by(optimizer, trainable(model))
+        make_probe = partial(Probe, loss=loss, objective=objective)
+        if probe is None and (gradient == "probe" or input_gradients or curvature_every):
+            raise InputError("Probe gradients, input gradients and curvatures need examples. Pass probe=(x, y).")
         if isinstance(probe, Tensor) or (probe and [isinstance(part, Tensor) for part in probe] != [True, True]):
             raise InputError("A probe is (x, y): a tensor of examples and a tensor of their targets.")
-        self._probe = probe and Probe(*probe, batch_size=batch_size, loss=loss, objective=objective, seed=seed)
-        if gradient == "probe" or input_gradients or curvature_every:
-            self._needed_probe()
-        self._gradient = gradient
-        self._curvature_every, self._curvature_iterations = curvature_every, curvature_iterations
-        self._seed = seed
+        self._probe: Any = probe and make_probe(*probe, batch_size=batch_size, seed=seed)  # None if nothing needs it
+        # Where to keep it.
         self._projection = projection_of(self._parameters, storage, seed)
         origins = {"gradients": None, "parameters": project(self._projection, self._parameters)}
         if input_gradients:
             origins["input_gradients"] = None
         folder = None if folder is None else Path(folder)
         self._vectors = {name: Moments(name, origin, folder=folder) for name, origin in origins.items()}
+        recorded = (model, self._parameters, self._projection)
         self._noise = draw and BatchNoise(
-            model,
-            self._parameters,
-            self._projection,
-            optimizer,
-            draw,
-            batch_size=batch_size,
-            loss=loss,
-            objective=objective,
-            seed=seed,
-            folder=folder,
+            *recorded, optimizer, draw, make_probe=make_probe, batch_size=batch_size, seed=seed, folder=folder
         )
+        self._parts: dict[str, Moments | BatchNoise] = {**self._vectors}
+        if self._noise:
+            self._parts["noise"] = self._noise
+        # What was recorded so far.
         self._gradient_sum = self._projection.zeros()
-        self._steps_summed, self._step, self._rate = 0, 0, math.nan
-        self._moments: list[tuple[int, float]] = []  # step, learning rate
-        self._curvatures: list[tuple[float, float, int]] = []  # value, residual, step
-        self._problems: dict[str, str] = {}  # by kind
+        self._log = Log(epoch_length=steps_per_epoch)
         self._keeps_trace = True
         self._slopes = LocalSlopes(
-            model,
-            self._parameters,
-            self._projection,
+            *recorded,
             per_epoch=slopes_per_epoch if optimizer is not None else 0,
-            steps_per_epoch=steps_per_epoch,
             seed=seed,
+            log=self._log,
             warn=self._warn,
         )
-        self._facts = {
+        self._facts: dict[str, Any] = {  # of the trace
             "gradient": gradient,
             "storage": self._projection.description,
             "parameters": sum(parameter.numel() for parameter in self._parameters),
             "probe": 0 if self._probe is None else len(self._probe.x),
             "batch_size": batch_size,
             "seed": seed,
-        } | ({"input_gradients": True} if input_gradients else {})
+        }
+        if input_gradients:
+            self._facts["input_gradients"] = True
         if self._noise:
             self._facts["sgd"] = self._noise.facts
         self._handles = [] if optimizer is None else self._watch(optimizer)
@@ -173,13 +165,11 @@ class Recorder:
             name = type(optimizer).__name__
             self._warn(
                 "optimizer",
-                f"Recorded slopes are slopes of the raw gradient, which {name} rescales, so an L from them gives rates "
-                f"for SGD. Use find_learning_rate or find_edge for rates for {name}.",
+                f"Slopes are those of the raw gradient, which {name} rescales, so an L from them gives rates for SGD. "
+                f"Use find_learning_rate or find_edge for rates for {name}.",
             )
-        self._used = UsedGradients(optimizer, self._parameters)
         return [
-            *self._used.handles,
-            optimizer.register_step_pre_hook(lambda *_: self._slopes.before_step()),
+            optimizer.register_step_pre_hook(self._before_optimizer_step),
             optimizer.register_step_post_hook(self._after_optimizer_step),
         ]
 
@@ -200,30 +190,31 @@ class Recorder:
         costs one more pass. If the two gradients differ, the closure's is used, and `problems` explains what happened
         and what to do. A change of the gradient below rounding error gives no slope.
         """
-        self._slopes.measure(closure, self._step, self._rate)
+        self._slopes.measure(closure)
 
     def record(self) -> None:
         """Record a moment, such as the end of an epoch."""
         if self._keeps_trace:
-            self._keep_moment(len(self._moments) + 1)
-        self._moments.append((self._step, self._rate))
+            self._measure_moment(len(self._log.moments) + 1)
+        self._log.moments.append((self._log.step, self._log.rate))
         self._gradient_sum.zero_()
-        self._steps_summed = 0
-        self._slopes.end_epoch()
+        self._log.epoch_length = self._log.epoch_length or self._log.step_of_epoch or None
+        self._log.step_of_epoch = self._log.steps_summed = 0
+        self._slopes.expect_step()
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Reasons not to trust an L from this recording, and what to do about each. They were also logged."""
-        return tuple(self._problems.values())
+        return tuple(self._log.problems.values())
 
     @property
     def trace(self) -> Trace:
         """Everything recorded so far."""
         if not self._keeps_trace:
             raise InputError("Another process keeps the trace of this training. Use the Recorder of rank 0.")
-        steps, rates = _columns(self._moments, 2)
-        slopes, slope_steps, slope_rates = _columns(self._slopes.measured, 3)
-        curvatures, residuals, curvature_steps = _columns(self._curvatures, 3)
+        steps, rates = _columns(self._log.moments, 2)
+        slopes, slope_steps, slope_rates = _columns(self._log.slopes, 3)
+        curvatures, residuals, curvature_steps = _columns(self._log.curvatures, 3)
         doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}
         inputs = self._vectors.get("input_gradients")
         return Trace(
@@ -244,22 +235,12 @@ class Recorder:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The state from which `restore` continues as if the run had not stopped: tensors, and values for JSON."""
-        tensors, moment_facts = {"gradient_sum": self._gradient_sum.clone()}, {}
-        for name, moments in self._vectors.items():
-            moment_tensors, moment_facts[name] = moments.state()
-            tensors |= moment_tensors
-        if self._noise:
-            noise_tensors, moment_facts["noise"] = self._noise.state()
-            tensors |= noise_tensors
-        return tensors, moment_facts | self._slopes.facts() | {
-            "trace": self._facts,
-            "steps_summed": self._steps_summed,
-            "step": self._step,
-            "rate": _to_json(self._rate),
-            "moments": [[step, _to_json(rate)] for step, rate in self._moments],
-            "curvatures": [[_to_json(value), _to_json(error), step] for value, error, step in self._curvatures],
-            "problems": dict(self._problems),
-        }
+        tensors: dict[str, Tensor] = {"gradient_sum": self._gradient_sum.clone()}
+        facts = {"trace": self._facts} | asdict(self._log)
+        for name, part in self._parts.items():
+            part_tensors, facts[name] = part.state()
+            tensors |= part_tensors
+        return tensors, facts
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
         """Continue from a `state`, in a recorder created with the same arguments."""
@@ -269,18 +250,11 @@ class Recorder:
                 "same settings, or delete the run to start again."
             )
         if self._keeps_trace:
-            for name, moments in self._vectors.items():
-                moments.restore(tensors, facts[name])
-            if self._noise:
-                self._noise.restore(tensors, facts["noise"])
+            for name, part in self._parts.items():
+                part.restore(tensors, facts[name])
         self._gradient_sum.copy_(tensors["gradient_sum"])
-        self._steps_summed = facts["steps_summed"]
-        self._step = facts["step"]
-        self._rate = _from_json(facts["rate"])
-        self._moments = [(step, _from_json(rate)) for step, rate in facts["moments"]]
-        self._curvatures = [(_from_json(value), _from_json(error), step) for value, error, step in facts["curvatures"]]
-        self._problems = dict(facts["problems"])
-        self._slopes.restore(facts, epoch=len(self._moments))
+        self._log = self._slopes.log = Log(**copy.deepcopy({each.name: facts[each.name] for each in fields(Log)}))
+        self._slopes.expect_step()
 
     def close(self) -> None:
         """Stop recording; the trace remains."""
@@ -289,19 +263,40 @@ class Recorder:
         self._handles = []
         self._slopes.close()
 
-    def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
-        gradients = self._used.after_step()
-        if self._slopes.step_of_epoch == 0:  # layers are usually unfrozen between epochs
-            self._check_unfrozen(optimizer)
-        self._step += 1
-        self._rate = float(optimizer.param_groups[0]["lr"])
+    def _before_optimizer_step(
+        self, optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
+        """Read the gradients before the step, because some optimizers overwrite them; a closure computes them in it."""
+        self._slopes.before_step()
+        closure = (*arguments[1:], options.get("closure"))[0]  # the first argument is the optimizer
+        if closure is None:
+            self._note_gradient(optimizer)
+            return None
+
+        def closure_and_note() -> Any:
+            loss = closure()
+            self._note_gradient(optimizer)
+            return loss
+
+        return (arguments[0], closure_and_note), {}
+
+    def _note_gradient(self, optimizer: Optimizer) -> None:
+        gradients = [parameter.grad for parameter in self._parameters]
+        scale = getattr(optimizer, "grad_scale", None)  # of a GradScaler, for a fused optimizer, which divides by it
+        if scale is not None:
+            gradients = [None if gradient is None else gradient / scale for gradient in gradients]
         if self._gradient == "epoch_mean":
-            with torch.no_grad():
-                for index, gradient in enumerate(gradients):
-                    if gradient is not None:
-                        self._projection.add(self._gradient_sum, index, dense(gradient))
-            self._steps_summed += 1
-        self._slopes.after_step(self._step, gradients)
+            project(self._projection, gradients, self._gradient_sum)
+            self._log.steps_summed += 1
+        self._slopes.note_gradient(gradients)
+
+    def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
+        if self._log.step_of_epoch == 0:  # layers are usually unfrozen between epochs
+            self._check_unfrozen(optimizer)
+        self._log.step += 1
+        self._log.step_of_epoch += 1
+        self._log.rate = float(optimizer.param_groups[0]["lr"])
+        self._slopes.after_step()
 
     def _check_unfrozen(self, optimizer: Optimizer) -> None:
         recorded = {id(parameter) for parameter in self._parameters}
@@ -309,58 +304,54 @@ class Recorder:
         if any(id(p) in moving - recorded for p in self._model.parameters() if p.requires_grad):
             self._warn(
                 "unfrozen",
-                "The optimizer now moves parameters that were frozen, or not in the optimizer, when the Recorder was "
-                "created. They are not recorded, so slopes and angles do not cover the whole step. Create a new "
-                "Recorder after unfreezing layers.",
+                "The optimizer now updates parameters that it did not update when the Recorder was created. Slopes and "
+                "angles leave them out. Create a new Recorder after unfreezing layers.",
             )
 
     def _warn(self, kind: str, text: str) -> None:
         """Log a problem once per kind, and keep it for `problems` and the trace."""
-        if kind not in self._problems:
-            self._problems[kind] = text
+        if kind not in self._log.problems:
+            self._log.problems[kind] = text
             logger.warning(text)
 
-    def _keep_moment(self, number: int) -> None:
+    def _measure_moment(self, number: int) -> None:
         self._vectors["gradients"].append(self._moment_gradient())
         self._vectors["parameters"].append(project(self._projection, self._parameters))
         if self._noise:
             self._noise.measure(number)
         if "input_gradients" in self._vectors:
-            self._vectors["input_gradients"].append(input_gradient(self._model, self._needed_probe()))
+            self._vectors["input_gradients"].append(input_gradient(self._model, self._probe))
         if self._curvature_every and number % self._curvature_every == 0:
             curvature = largest_curvature(
                 self._model,
-                self._needed_probe(),
+                self._probe,
                 parameters=self._parameters,
                 iterations=self._curvature_iterations,
                 seed=self._seed + number,
             )
-            self._curvatures.append((curvature.value, curvature.residual, self._step))
+            measured = math.isfinite(curvature.value)
+            value, residual = (curvature.value, curvature.residual) if measured else (None, None)
+            self._log.curvatures.append((value, residual, self._log.step))
 
     def _moment_gradient(self) -> Tensor:
         if self._gradient == "epoch_mean":
-            if self._steps_summed == 0:
+            if self._log.steps_summed == 0:
                 raise InputError(
-                    "There was no optimizer step since the last call of record(). Call record() after an epoch of "
-                    'steps of the optimizer that the Recorder was given, or use gradient="probe".'
+                    "There was no optimizer step since the last call of record(). Call it after an epoch of steps of "
+                    'the optimizer that the Recorder was given, or use gradient="probe".'
                 )
-            if self._steps_summed == 1 and self._moments:
+            if self._log.steps_summed == 1 and self._log.moments:
                 self._warn(
                     "single steps",
-                    "There was only one step between two calls of record(). Its gradient was computed before the step "
-                    "and the parameters after it, so slopes between such moments are wrong. Call record() after "
-                    'several steps, or use gradient="probe" with the training examples as the probe.',
+                    "There was only one step between two calls of record(), so the gradient of a moment is not that at "
+                    "its parameters, and slopes between moments are wrong. Call record() after several steps, or use "
+                    'gradient="probe" with the training examples as the probe.',
                 )
-            return self._gradient_sum / self._steps_summed
+            return self._gradient_sum / self._log.steps_summed
         vector = self._projection.zeros()
-        for _, loss in self._needed_probe().evaluations(self._model):
+        for _, loss in self._probe.evaluations(self._model):
             project_gradient(self._projection, self._parameters, loss, vector)
         return vector
-
-    def _needed_probe(self) -> Probe:
-        if self._probe is None:
-            raise InputError("Probe gradients, input gradients and curvatures need examples. Pass probe=(x, y).")
-        return self._probe
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
@@ -377,20 +368,9 @@ def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     updated = [parameter for parameter in parameters if id(parameter) in held]
     if not updated:
-        raise InputError(
-            "The optimizer holds none of this model's parameters. Create it from model.parameters() of the same model, "
-            "after copying the model or moving it to its device."
-        )
+        raise InputError("The optimizer has none of the model's parameters. Create it from model.parameters().")
     return updated
 
 
 def _columns(rows: list[Any], n_columns: int) -> Any:
     return np.array(rows, dtype=np.float64).reshape(-1, n_columns).T
-
-
-def _to_json(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _from_json(value: float | None) -> float:
-    return math.nan if value is None else value

@@ -8,14 +8,14 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from excite.errors import InputError
@@ -27,124 +27,125 @@ SAME = 0.01  # relative difference between two gradients; rounding and nondeterm
 ROUNDED = 0.5  # the same for a step in bfloat16, float16 or TF32, whose rounding reaches 0.17 with ResNet-20
 
 
+@dataclass
+class Log:
+    """What was recorded so far, besides vectors. None stands for a value that is not finite."""
+
+    step: int = 0
+    step_of_epoch: int = 0
+    epoch_length: int | None = None  # in steps; None: not known yet
+    rate: float | None = None  # of the last step
+    steps_summed: int = 0  # in the mean gradient of the epoch
+    moments: list[tuple[int, float | None]] = field(default_factory=list)  # step, learning rate
+    slopes: list[tuple[float, int, float | None]] = field(default_factory=list)  # slope, step, learning rate
+    curvatures: list[tuple[float | None, float | None, int]] = field(default_factory=list)  # value, residual, step
+    problems: dict[str, str] = field(default_factory=dict)  # by kind
+    both_ends: bool | None = None  # whether .grad differs from the closure's gradient; None: not known yet
+
+
+@dataclass(eq=False)
 class LocalSlopes:
     """Measures the slope of sampled steps. `warn(kind, text)` receives what is wrong with the training loop."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: list[Tensor],
-        projection: Projection,
-        *,
-        per_epoch: int,
-        steps_per_epoch: int | None,
-        seed: int,
-        warn: Callable[[str, str], None],
-    ) -> None:
-        self._model, self._parameters, self._projection, self._warn = model, parameters, projection, warn
-        self._device = parameters[0].device
-        self._per_epoch, self._seed = per_epoch, seed
-        self.measured: list[tuple[float, int, float]] = []  # slope, step, learning rate
-        self.average: Callable[[Tensor], Tensor] | None = None  # over the processes of a distributed training
-        if isinstance(model, DistributedDataParallel):
-            self.average = _mean_over(model)
-        self.epoch, self.step_of_epoch, self._epoch_length = 0, 0, steps_per_epoch
-        self._both_ends: bool | None = None  # whether .grad differs from the closure's gradient; None: not known yet
-        self._next: _SampledStep | None = None  # the next step, if it is sampled
-        self._taken: _SampledStep | None = None  # the last sampled step, until it is measured
+    model: nn.Module
+    parameters: list[Tensor]
+    projection: Projection
+    per_epoch: int  # steps to sample
+    seed: int
+    log: Log
+    warn: Callable[[str, str], None]
+    average: Callable[[Tensor], Tensor] | None = None  # over the processes of a distributed training
+    next: "_SampledStep | None" = None  # the next step, if it is sampled
+    taken: "_SampledStep | None" = None  # the last step, if it was sampled, until it is measured
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, DistributedDataParallel):
+            self.average = _mean_over(self.model)
 
     def expect_step(self) -> None:
         """Prepare for the next step: if it is sampled, its first forward and all backward passes are watched."""
         self._stop_watching()
         if self._is_sampled():
-            self._next = _SampledStep(self._model, self._parameters)
+            self.next = _SampledStep(self.model, self.parameters)
 
     def before_step(self) -> None:
-        if self._next is None:
+        if self.next is None:
             return
-        self._next.parameters = project(self._projection, self._parameters)
-        changed = self._next.is_rounded or (self.average is None and self._next.backward.gradients_changed)
-        if self._both_ends is not False or changed:
-            self._next.copies = [parameter.detach().clone() for parameter in self._parameters]
+        self.next.parameters = project(self.projection, self.parameters)
+        changed = self.next.is_rounded or (self.average is None and self.next.backward.gradients_changed)
+        if self.log.both_ends is not False or changed:
+            self.next.copies = [parameter.detach().clone() for parameter in self.parameters]
 
-    def after_step(self, step: int, gradients: Sequence[Tensor | None]) -> None:
-        """The optimizer has taken step number `step` with these gradients."""
-        self.step_of_epoch += 1
-        if self._next is not None and self._next.parameters is not None:
-            self._taken = self._next
-            self._taken.number, self._taken.gradient = step, project(self._projection, gradients)
+    def note_gradient(self, gradients: Sequence[Tensor | None]) -> None:
+        """Remember the gradients that the step uses, if it is sampled."""
+        if self.next is not None:
+            self.next.gradient = project(self.projection, gradients)
+
+    def after_step(self) -> None:
+        """The optimizer has taken a step."""
+        self.taken = self.next
         self.expect_step()
 
-    def measure(self, closure: Callable[[], Tensor], step: int, rate: float) -> None:
+    def measure(self, closure: Callable[[], Tensor]) -> None:
         """Append the slope of the step just taken, if it was sampled; see `Recorder.after_step`."""
-        taken, self._taken = self._taken, None
-        if taken is None or taken.parameters is None or taken.number != step:
+        taken, self.taken = self.taken, None
+        if taken is None:
             return
         self._stop_watching()
-        before = taken.gradient
-        if taken.copies is not None:
-            with at_parameters(self._parameters, taken.copies):
-                expected = self._gradient(closure, taken)
-            problem = other_gradient(before, expected, ROUNDED if taken.is_rounded else SAME)
-            self._both_ends = problem is not None
-            if problem is not None:
-                self._warn("other gradient", problem)
-            if problem is not None or taken.is_rounded:
-                before = expected
-        after = self._gradient(closure, taken)
+        closure_pass = ForwardPass(self.model, self.parameters[0].device)
+        try:
+            before = self._gradient_before(closure, taken)
+            after = self._gradient(closure, taken)
+        finally:
+            closure_pass.close()
         self.expect_step()
         change = (after - before).norm()
-        length = (project(self._projection, self._parameters) - taken.parameters).norm()
-        if torch.isfinite(change) and length > 0 and change > taken.rounding * before.norm():
-            self.measured.append((float(change / length), step, rate))
+        length = (project(self.projection, self.parameters) - taken.parameters).norm()
+        # Long sums lose digits of the parameters' precision. Autocast sums in float32 and rounds once per layer.
+        autocast = torch.finfo(closure_pass.autocast or torch.float64).eps
+        rounding = max(32 * torch.finfo(self.parameters[0].dtype).eps, 4 * autocast)
+        if torch.isfinite(change) and length > 0 and change > rounding * before.norm():
+            self.log.slopes.append((float(change / length), self.log.step, self.log.rate))
 
-    def end_epoch(self) -> None:
-        if self.step_of_epoch:
-            self._epoch_length = self._epoch_length or self.step_of_epoch
-        self.epoch, self.step_of_epoch = self.epoch + 1, 0
-        self.expect_step()
-
-    def facts(self) -> dict[str, Any]:
-        """The state, for `restore`."""
-        return {
-            "step_of_epoch": self.step_of_epoch,
-            "epoch_length": self._epoch_length,
-            "slopes": [list(slope) for slope in self.measured],
-            "both_ends": self._both_ends,
-        }
-
-    def restore(self, facts: dict[str, Any], *, epoch: int) -> None:
-        self.measured = [(slope, step, rate) for slope, step, rate in facts["slopes"]]
-        self._both_ends, self.epoch = facts["both_ends"], epoch
-        self.step_of_epoch, self._epoch_length = facts["step_of_epoch"], facts["epoch_length"]
-        self.expect_step()
+    def _gradient_before(self, closure: Callable[[], Tensor], taken: "_SampledStep") -> Tensor:
+        """The gradient that the step used; the closure's if that is another one, or a more precise one."""
+        if taken.copies is None:
+            return taken.gradient
+        with replaced(self.parameters, "data", taken.copies):
+            expected = self._gradient(closure, taken)
+        problem = other_gradient(taken.gradient, expected, ROUNDED if taken.is_rounded else SAME)
+        self.log.both_ends = problem is not None
+        if problem is not None:
+            self.warn("other gradient", problem)
+        return expected if problem is not None or taken.is_rounded else taken.gradient
 
     def close(self) -> None:
         """Sample no further steps."""
-        self._per_epoch = 0
+        self.per_epoch = 0
         self._stop_watching()
 
     def _stop_watching(self) -> None:
-        if self._next is not None:
-            self._next.close()
-        self._next = None
+        if self.next is not None:
+            self.next.close()
+        self.next = None
 
     def _is_sampled(self) -> bool:
-        if self._per_epoch == 0:
+        if self.per_epoch == 0:
             return False
-        if self._epoch_length is None:
-            return self.step_of_epoch & (self.step_of_epoch + 1) == 0
-        stride = max(1, self._epoch_length // self._per_epoch)
-        phase = int(np.random.default_rng((self._seed, self.epoch)).integers(stride))
-        index, position = divmod(self.step_of_epoch, stride)
-        return position == phase and index < self._per_epoch
+        step, epoch = self.log.step_of_epoch, len(self.log.moments)
+        if self.log.epoch_length is None:
+            return step & (step + 1) == 0
+        stride = max(1, self.log.epoch_length // self.per_epoch)
+        phase = int(np.random.default_rng((self.seed, epoch)).integers(stride))
+        index, position = divmod(step, stride)
+        return position == phase and index < self.per_epoch
 
     def _gradient(self, closure: Callable[[], Tensor], taken: "_SampledStep") -> Tensor:
         """The closure's gradient at the current parameters, with the dropout masks of the sampled step."""
 
         def loss() -> Tensor:
             value = closure()
-            called_backward = any(parameter.grad is not None for parameter in self._parameters)
+            called_backward = any(parameter.grad is not None for parameter in self.parameters)
             if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad or called_backward:
                 got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
                 raise InputError(
@@ -153,12 +154,15 @@ class LocalSlopes:
                 )
             return value.reshape(())
 
-        undisturbing = undisturbed(self._model, self._device)
-        alone = _separate_gradients(self._model, self._parameters)
-        with undisturbing, alone, taken.watching_closure(), exact_products(self._device):
+        with ExitStack() as inside:
+            inside.enter_context(undisturbed(self.model, self.parameters[0].device))
+            inside.enter_context(replaced(self.parameters, "grad", [None] * len(self.parameters)))
+            inside.enter_context(exact_products(self.parameters[0].device))
+            if isinstance(self.model, DistributedDataParallel):
+                inside.enter_context(self.model.no_sync())
             if taken.forward.random is not None:
-                set_random_state(taken.forward.random, self._device)
-            gradient = project_gradient(self._projection, self._parameters, loss)
+                set_random_state(taken.forward.random, self.parameters[0].device)
+            gradient = project_gradient(self.projection, self.parameters, loss)
         return gradient if self.average is None else self.average(gradient)
 
 
@@ -183,59 +187,44 @@ class _SampledStep:
     """What is remembered of a sampled step, from its forward pass until its slope is measured."""
 
     def __init__(self, model: nn.Module, parameters: list[Tensor]) -> None:
-        self._dtype, self._device = parameters[0].dtype, parameters[0].device
-        self.forward, self._closure = (_FirstForward(self._device) for _ in range(2))
+        self._device = parameters[0].device
+        self.forward = ForwardPass(model, self._device)
         self.backward = BackwardPasses(parameters)
-        # Lightning's training_step calls children, not the module. A hook inside a compiled module would recompile it.
-        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
-        self._modules = [model] if compiled else [model, *model.children()]
-        self._handles = [module.register_forward_pre_hook(self.forward) for module in self._modules]
-        self.number = 0
-        self.gradient: Tensor  # set after the step
-        self.parameters: Tensor | None = None  # before the step
+        self.gradient: Tensor  # that the step used
+        self.parameters: Tensor  # before the step
         self.copies: list[Tensor] | None = None  # of the parameters before the step, if its gradient must be checked
-
-    @property
-    def rounding(self) -> float:
-        """Relative change of the gradient that is lost in rounding."""
-        # Long sums lose digits of the parameters' precision. Autocast sums in float32 and rounds once per layer.
-        autocast = torch.finfo(self._closure.autocast or torch.float64).eps
-        return max(32 * torch.finfo(self._dtype).eps, 4 * autocast)
 
     @property
     def is_rounded(self) -> bool:
         """Whether the step ran under autocast or with TF32, so that the closure's float32 gradient is more precise."""
         return self.forward.autocast is not None or rounding_of_products(self._device) > 0
 
-    @contextmanager
-    def watching_closure(self) -> Iterator[None]:
-        """Notice whether the closure runs under autocast, too."""
-        handles = [module.register_forward_pre_hook(self._closure) for module in self._modules]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
     def close(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self.forward.close()
         self.backward.close()
 
 
-class _FirstForward:
-    """A forward hook that stores the random state of the first training pass, and nothing else of the run."""
+class ForwardPass:
+    """Stores the random state and the autocast type at the start of the first forward pass in train mode."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
         self._device = device
         self.random: dict[str, Any] | None = None
         self.autocast: torch.dtype | None = None
+        # Lightning's training_step calls children, not the module. A hook inside a compiled module would recompile it.
+        compiled = hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None
+        modules = [model] if compiled else [model, *model.children()]
+        self._hooks = [module.register_forward_pre_hook(self._note) for module in modules]
 
-    def __call__(self, module: nn.Module, _: object) -> None:
-        if self.random is None and module.training:
+    def _note(self, module: nn.Module, _: object) -> None:
+        if self.random is None and module.training and torch.is_grad_enabled():
             self.random = random_state(self._device)
             if torch.is_autocast_enabled(self._device.type):
                 self.autocast = torch.get_autocast_dtype(self._device.type)
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
 
 class BackwardPasses:
@@ -275,66 +264,19 @@ class BackwardPasses:
             handle.remove()
 
 
-class UsedGradients:
-    """The gradients that an optimizer step used.
-
-    They are read after the step, because a closure may compute them during it. Some optimizers overwrite them during
-    the step; then they are copied before.
-    """
-
-    def __init__(self, optimizer: Optimizer, parameters: Sequence[Tensor]) -> None:
-        self._parameters = parameters
-        self._copies: list[Tensor | None] | None = None
-        # Torch's foreach SGD, its default on CUDA, adds Nesterov momentum to `.grad` unless weight decay made a copy.
-        overwrites = isinstance(optimizer, SGD) and any(
-            group["nesterov"] and not group["weight_decay"] and not group["fused"] and group["foreach"] is not False
-            for group in optimizer.param_groups
-        )
-        self.handles = [optimizer.register_step_pre_hook(self._before)] if overwrites else []
-
-    def after_step(self) -> list[Tensor | None]:
-        copies, self._copies = self._copies, None
-        return [parameter.grad for parameter in self._parameters] if copies is None else copies
-
-    def _before(self, _: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, Any] | None:
-        optimizer, closure = (*arguments, options.get("closure"))[:2]
-
-        def closure_then_copy() -> Any:
-            loss = closure() if closure else None
-            self._copies = [None if p.grad is None else p.grad.detach().clone() for p in self._parameters]
-            return loss
-
-        if closure:
-            return (optimizer, closure_then_copy), {}
-        closure_then_copy()
-        return None
-
-
 @contextmanager
-def at_parameters(parameters: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
-    """Inside, the parameters have these values; afterwards their previous ones, in the same memory."""
-    previous = [parameter.data for parameter in parameters]
+def replaced(
+    parameters: Sequence[Tensor], attribute: Literal["data", "grad"], values: Sequence[Tensor | None]
+) -> Iterator[None]:
+    """Inside, this attribute of the parameters has these values; afterwards the previous ones, in the same memory."""
+    previous = [getattr(parameter, attribute) for parameter in parameters]
     for parameter, value in zip(parameters, values, strict=True):
-        parameter.data = value
+        setattr(parameter, attribute, value)
     try:
         yield
     finally:
         for parameter, value in zip(parameters, previous, strict=True):
-            parameter.data = value
-
-
-@contextmanager
-def _separate_gradients(model: nn.Module, parameters: list[Tensor]) -> Iterator[None]:
-    """Inside, `.grad` is empty and DistributedDataParallel does not synchronize; afterwards `.grad` is restored."""
-    gradients = [parameter.grad for parameter in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    try:
-        with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
-            yield
-    finally:
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            setattr(parameter, attribute, value)
 
 
 def _mean_over(model: DistributedDataParallel) -> Callable[[Tensor], Tensor]:

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from excite.errors import InputError
 from excite.objectives import Objective, frozen
-from excite.training.distributed import Loss
+from excite.training.distributed import ALONE, Loss, Ranks
 
 
 def images_at_once(batch_size: int, accumulate: int) -> int:
@@ -30,16 +30,17 @@ def losses_of_parts(
     generator: torch.Generator | None,
     *,
     at_once: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> list[Loss]:
     """Attack each part, if the objective is adversarial; return their losses, weighted by size so that they add up."""
-    if at_once is None or at_once >= len(y):
-        return [frozen(objective, model, x, y, generator)]
+    size = at_once or len(y)
+    parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
 
-    def weighted(part_x: Tensor, part_y: Tensor) -> Loss:
-        loss, weight = frozen(objective, model, part_x, part_y, generator), len(part_y) / len(y)
-        return lambda: weight * loss()
+    def weighted(x: Tensor, y: Tensor, weight: float) -> Loss:
+        loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
+        return loss if len(parts) == 1 else lambda: weight * loss()
 
-    return [weighted(*part) for part in zip(torch.split(x, at_once), torch.split(y, at_once), strict=True)]
+    return [weighted(*part, len(part[1]) / len(y)) for part in parts]
 
 
 def added(losses: Sequence[Loss], x: Tensor) -> Loss:

@@ -52,8 +52,8 @@ def save(
         groups |= {"random": state_tensors(device_of(model)), "extra": extra}
         groups |= {f"rank{rank}": state for rank, state in enumerate(others, start=1)}
         facts = {"optimizer": optimizer_facts} | facts
-    tensors = {  # clones, because tied weights share memory
-        f"{group}.{name}": tensor.detach().clone(memory_format=torch.contiguous_format)
+    tensors = {  # copies, because tied weights share memory
+        f"{group}.{name}": tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for group, named in groups.items()
         for name, tensor in named.items()
     }

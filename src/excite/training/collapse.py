@@ -1,7 +1,8 @@
 """Detect a diverged training: non-finite values, or a loss that has risen to or above its initial value."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from statistics import fmean, stdev
 
 import torch
@@ -110,6 +111,29 @@ def diagnose(
         best = "the best epoch" if together == 1 else f"the best {together} epochs"
         return f"the loss, {min(earlier):.2g} in {best}, is back at {last:.3g}, {what}"
     return None
+
+
+def overfitted(epochs: Sequence[Mapping[str, float]]) -> str | None:
+    """Describe catastrophic overfitting at the first epoch that shows it; `epochs` are the numbers of all epochs.
+
+    The accuracy under PGD is less than half of its best so far, that under a single step is no lower than it was then.
+
+    >>> robust, not_robust = (dict(pgd_accuracy=p, single_step_accuracy=s) for p, s in ((0.3, 0.4), (0.1, 0.8)))
+    >>> print(overfitted([robust, not_robust])[:35])
+    Catastrophic overfitting in epoch 2
+    >>> overfitted([robust, not_robust, not_robust]), overfitted([{}])
+    (None, None)
+    """
+    known = [(epoch["pgd_accuracy"], epoch["single_step_accuracy"]) for epoch in epochs if "pgd_accuracy" in epoch]
+    bests = accumulate(known, max)
+    shows = [pgd < best / 2 and step >= then for (pgd, step), (best, then) in zip(known, bests, strict=True)]
+    if not any(shows[-1:]) or any(shows[:-1]):
+        return None
+    return (
+        f"Catastrophic overfitting in epoch {len(epochs)}: accuracy under PGD fell from {max(known)[0]:.0%} to "
+        f"{known[-1][0]:.0%}, while that under a single step is {known[-1][1]:.0%}. The network is not robust. Raise "
+        "the noise, lower the rate, or train with pgd_at."
+    )
 
 
 def broken_number(model: nn.Module, optimizer: Optimizer) -> str | None:

@@ -19,19 +19,19 @@ from excite.data.augment import Augmentation, none
 from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
-from excite.objectives import OBJECTIVES, Objective, standard_loss
-from excite.precision import Precision, autocast
+from excite.objectives import AWP, OBJECTIVES, SAM, Objective, standard_loss
+from excite.precision import Precision, autocast, check_precision, rounding
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
-from excite.registry import check_choice
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
 from excite.training import EpochMetrics, TrainingHistory
 from excite.training.accumulation import added, images_at_once, losses_of_parts
 from excite.training.checkpoints import identity
-from excite.training.distributed import ALONE, Ranks
+from excite.training.distributed import ALONE, Loss, Ranks
 from excite.training.resumable import ResumableRun, stop_requests
 
+WATCHED = 128  # images, for objectives that have something to watch
 STEPS_BETWEEN_CHECKS = 16  # reading a loss makes the host wait for the device
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # their numbers in glibc's malloc.h
 LARGEST_KEPT = 1 << 30  # bytes; larger blocks are data sets rather than tensors of a training step
@@ -58,14 +58,15 @@ def descend(
     """
     for (x, y), generator in zip(batches, generators, strict=False):
         optimizer.zero_grad()
-        with autocast(precision, x.device):
-            parts = losses_of_parts(objective, model, x, y, generator, at_once=at_once)
-        losses, values = [ranks.share(loss, len(y)) for loss in parts], list[Tensor]()
-        for loss in losses:
+        with rounding(precision, x.device):
             with autocast(precision, x.device):
-                value = ranks.forward(loss)
-            value.backward()  # type: ignore[no-untyped-call]
-            values.append(value.detach())
+                losses = losses_of_parts(objective, model, x, y, generator, at_once=at_once, ranks=ranks)
+            values = []
+            for loss in losses:
+                with autocast(precision, x.device):
+                    value = ranks.forward(loss)
+                value.backward()  # type: ignore[no-untyped-call]
+                values.append(value.detach())
         optimizer.step()
         if recorder:
             recorder.after_step(added(losses, x))
@@ -92,6 +93,7 @@ def train(
     averaged: AveragedModel | None = None,
     precision: Precision = "float32",
     accumulate: int = 1,
+    compile: bool = False,
     after_epoch: Callable[[nn.Module], dict[str, float]] | None = None,
     on_epoch: Callable[[EpochMetrics], None] | None = None,
     on_progress: OnProgress | None = None,
@@ -120,9 +122,11 @@ def train(
         recorder: records every step; made for this model and optimizer.
         online: finds the rate during training and rolls back failed steps; pass `online.follow(schedule)` as schedule.
         averaged: an `AveragedModel` of the model, updated after each step; not together with `online`.
-        precision: "bf16" runs the forward and backward passes of layers in bfloat16; weights stay in float32.
+        precision: "bf16" runs the forward and backward passes of layers in bfloat16; weights stay in float32. "tf32"
+            rounds convolutions and matrix products on an NVIDIA GPU.
         accumulate: number of parts of each batch. Their gradients are added, and only one part is in memory at a time.
             It must divide `batch_size`.
+        compile: pass the training steps through torch.compile. Not for SAM, AWP or several processes.
         after_epoch: `after_epoch(model)` returns further numbers for the metrics of the epoch.
         on_epoch: called with the metrics of each epoch.
         on_progress: called with (done, total) after each step.
@@ -148,15 +152,14 @@ def train(
         check_whole(name, number, least=1)
     check_whole("seed", seed, least=0)
     check_kind("model", model, "parameters", MODULE)
-    check_choice("precision", Precision, precision)
+    check_precision(precision, device_of(model))
     keep_freed_memory()
     _check_optimizer(model, optimizer)
     length = steps_per_epoch(data.epoch_images, batch_size, steps)
     last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
-    at_once = images_at_once(batch_size, accumulate) if accumulate > 1 else None
-    _check_parts(accumulate, data, objective, ranks)
-    n_last = sum(map(len, last_batch))
-    _check_fit(model, data, n_last if at_once is None else (n_last - 1) % at_once + 1)
+    at_once = images_at_once(batch_size, accumulate)
+    _check_combination(accumulate, compile, data, objective, ranks)
+    _check_fit(model, data, (sum(map(len, last_batch)) - 1) % at_once + 1)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ranks = ranks.training(model)
     if recorder and ranks.world > 1:
@@ -178,6 +181,7 @@ def train(
             averaged=averaged is not None,
             precision=precision,
             accumulate=accumulate,
+            compile=compile,
             seed=seed,
             batch_size=batch_size,
             steps_per_epoch=length,
@@ -190,7 +194,6 @@ def train(
         averaged=averaged,
         ranks=ranks,
     )
-
     batches_of = partial(
         epoch_batches,
         resident(data, device_of(model)),
@@ -202,43 +205,41 @@ def train(
         rank=ranks.rank,
         world=ranks.world,
     )
-    measure_again = partial(
-        _measure_again, model, batches_of, objective, at_once=at_once, length=length, seed=seed, ranks=ranks
-    )
-
+    losses_of = partial(losses_of_parts, objective, model, at_once=at_once, ranks=ranks)
+    measure_again = partial(_measure_again, model, batches_of, losses_of, seed=seed, length=length, ranks=ranks)
+    watch = getattr(objective, "watch", None)
+    measures = [after_epoch, watch and (lambda model: watch(model, *data.probe(WATCHED, WATCHED)))]
     with stop_requests() as stop:
         while run.position.epoch < epochs:
             epoch, started, losses = run.position.epoch, time.perf_counter(), []
             model.train()
-            batches = batches_of(epoch=epoch, start=run.position.step)
-            rest = islice(batches, length - run.position.step)
-            generators = step_generators(seed, epoch, start=run.position.step, rank=ranks.rank)
             steps_taken = descend(
                 model,
-                rest,
+                islice(batches_of(epoch=epoch, start=run.position.step), length - run.position.step),
                 objective,
                 optimizer,
                 recorder,
                 averaged=averaged,
                 precision=precision,
                 at_once=at_once,
-                generators=generators,
+                generators=step_generators(seed, epoch, start=run.position.step, rank=ranks.rank),
                 ranks=ranks,
             )
-            for loss in steps_taken:
-                losses.append(loss)
-                run.position.step += 1
-                if online:
-                    run.take_back(online.after_step(ranks.average(loss)), losses)
-                elif run.position.step % STEPS_BETWEEN_CHECKS == 0:
-                    run.check(ranks.average(loss).item())
-                if on_progress:
-                    on_progress(epoch * length + run.position.step, epochs * length)
-                if ranks.agreed(stop.signal_number):
-                    break
+            with _compiled(model, compile=compile):
+                for loss in steps_taken:
+                    losses.append(loss)
+                    run.position.step += 1
+                    if online:
+                        run.take_back(online.after_step(ranks.average(loss)), losses)
+                    elif run.position.step % STEPS_BETWEEN_CHECKS == 0:
+                        run.check(ranks.average(loss).item())
+                    if on_progress:
+                        on_progress(epoch * length + run.position.step, epochs * length)
+                    if ranks.agreed(stop.signal_number):
+                        break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
-                metrics = run.finish_epoch(after_epoch, measure_again=measure_again)
+                metrics = run.finish_epoch(measures, measure_again)
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
@@ -250,28 +251,37 @@ def train(
 def _measure_again(
     model: nn.Module,
     batches_of: Callable[..., Iterator[tuple[Tensor, Tensor]]],
-    objective: Objective,
+    losses_of: Callable[..., list[Loss]],
     n_batches: int,
     *,
-    at_once: int | None,
-    length: int,
     seed: int,
+    length: int,
     ranks: Ranks,
 ) -> list[float]:
-    """Return the losses of the first batches of the training with the current weights.
-
-    An adversarial objective draws the same random numbers as at these steps. Training is not affected.
-    """
-    losses: list[Tensor] = []
+    """Return the losses of the first batches, with their random numbers and the current weights; restore the rest."""
+    again = []
     with undisturbed(model, device_of(model)):
         model.train()
-        for number in range(n_batches):
-            epoch, step = divmod(number, length)
-            x, y = next(batches_of(epoch=epoch, start=step))
+        for epoch, step in (divmod(number, length) for number in range(n_batches)):
             generator = next(step_generators(seed, epoch, start=step, rank=ranks.rank))
-            parts = losses_of_parts(objective, model, x, y, generator, at_once=at_once)
-            losses.append(torch.stack([ranks.share(loss, len(y))().detach() for loss in parts]).sum())
-    return ranks.average(torch.stack(losses)).tolist()
+            losses = losses_of(*next(batches_of(epoch=epoch, start=step)), generator)
+            again.append(torch.stack([loss().detach() for loss in losses]).sum())
+    return ranks.average(torch.stack(again)).tolist()
+
+
+@contextlib.contextmanager
+def _compiled(model: nn.Module, *, compile: bool) -> Iterator[None]:
+    """Inside, the model's forward pass between its hooks is compiled, at its first call."""
+    if not compile:
+        yield
+        return
+    model.forward = torch.compile(model.forward)
+    try:
+        yield
+    except torch._dynamo.exc.TorchDynamoException as error:
+        raise InputError(f"torch.compile cannot compile this model here. Leave out compile. ({error})") from error
+    finally:
+        del model.forward
 
 
 def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
@@ -290,7 +300,12 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
-def _check_parts(accumulate: int, data: TrainingData, objective: Objective, ranks: Ranks) -> None:
+def _check_combination(accumulate: int, compile: bool, data: TrainingData, objective: Objective, ranks: Ranks) -> None:
+    if compile and (ranks.world > 1 or isinstance(objective, SAM | AWP)):  # which trains at other weights at each step
+        raise InputError(
+            "Models are compiled for one process, and not for SAM or AWP, where torch.compile would compile again at "
+            "every step. Leave out compile."
+        )
     if accumulate > 1 and (isinstance(data, Mixture) or getattr(objective, "needs_pseudo_labels", False)):
         raise InputError(
             "A batch of labelled and pseudo-labelled images cannot be divided into parts. Leave out accumulate, or use "
@@ -305,11 +320,15 @@ def _check_parts(accumulate: int, data: TrainingData, objective: Objective, rank
 
 def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> None:
     """Refuse data that do not fit the model, before anything is trained."""
-    images = data.probe(2, 2)[0][:1].to(device_of(model))
+    images = data.probe(2, 2)[0][:smallest_batch].to(device_of(model))
     try:
         with undisturbed(model, images.device), torch.no_grad():
-            logits = model.eval()(images)
-    except RuntimeError as error:
+            logits = model.train()(images)
+    except (RuntimeError, ValueError) as error:
+        if smallest_batch == 1 and isinstance(error, ValueError):  # from batch-norm
+            raise InputError(
+                f"Each epoch has a batch of one image, too few for batch-norm ({error}). Choose another batch size."
+            ) from error
         shape = "×".join(map(str, images.shape[1:]))
         raise InputError(f"The model does not accept images of shape {shape}: {error}") from error
     largest = data.largest_label
@@ -318,15 +337,6 @@ def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> Non
             f"The largest label is {largest}, but the model's output has shape {tuple(logits.shape)}. "
             f"Build the model with num_classes={largest + 1} or more."
         )
-    if smallest_batch == 1:
-        try:
-            with undisturbed(model, images.device), torch.no_grad():
-                model.train()(images)
-        except ValueError as error:  # from batch-norm
-            raise InputError(
-                f"One batch of each epoch has a single image, too few for batch-norm ({error}). "
-                "Choose another batch size."
-            ) from error
 
 
 def keep_freed_memory() -> None:

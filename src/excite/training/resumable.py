@@ -4,12 +4,14 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import FrameType
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -29,7 +31,7 @@ from excite.training import (
     rewind_metrics,
 )
 from excite.training.checkpoints import Identity
-from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by
+from excite.training.collapse import broken_number, diagnose, highest_by_chance, measured_by, overfitted
 from excite.training.distributed import Ranks
 
 KEPT = 16  # losses kept of the first batches; they tell an easy first batch from a rise of the loss
@@ -173,18 +175,17 @@ class ResumableRun:
 
     def finish_epoch(
         self,
-        measure: Callable[[nn.Module], dict[str, float]] | None = None,
-        *,
+        measures: Iterable[Callable[[nn.Module], dict[str, float]] | None],
         measure_again: Callable[[int], list[float]],
     ) -> EpochMetrics:
-        """End the epoch and record its metrics, with those of `measure(model)`.
+        """End the epoch and record its metrics, with the numbers that `measures` return for the model.
 
         `measure_again(n)` returns the losses of the first n batches of the training with the current weights. It is
         called if the loss is above its initial value.
         """
         self.check_weights()
-        measured = self.ranks.from_first(partial(measure, self.model)) if measure else {}
-        extra = {name: float(value) for name, value in measured.items()}
+        measured = [self.ranks.from_first(partial(measure, self.model)) for measure in measures if measure]
+        extra = {name: float(value) for numbers in measured for name, value in numbers.items()}
         position = self.position
         losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
@@ -192,8 +193,11 @@ class ResumableRun:
             self._check_collapse(loss, measure_again)
         metrics = EpochMetrics(position.epoch + 1, self.rate, loss, position.seconds, extra)
         self.finished.append(metrics)
-        if self.folder and self.ranks.first:
-            append_metrics(self.folder, metrics)
+        if self.ranks.first:
+            if problem := overfitted([metrics.extra for metrics in self.finished]):
+                warnings.warn(problem, stacklevel=3)
+            if self.folder:
+                append_metrics(self.folder, metrics)
         if self.recorder:
             with self.ranks.alone():
                 self.recorder.record()
@@ -261,21 +265,19 @@ def stop_requests() -> Iterator[StopRequest]:
 
     Ignored signals stay ignored. Outside the main thread, do nothing.
     """
-    request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
+    request, before = StopRequest(), dict[int, Any]()
 
-    def remember(signal_number: int, _frame: FrameType | None) -> None:
-        request.signal_number = signal_number
-        signal.signal(signal_number, previous[signal_number])
+    def remember(number: int, _frame: FrameType | None) -> None:
+        request.signal_number = number
+        signal.signal(number, before[number])
 
-    before = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    previous = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
     try:
-        for number in previous:
-            signal.signal(number, remember)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if (handler := signal.getsignal(number)) != signal.SIG_IGN:
+                    before[number] = handler
+                    signal.signal(number, remember)
         yield request
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for held, handler in before.items():
+            signal.signal(held, handler)

@@ -181,3 +181,17 @@ def test_the_prefix_of_a_wrapper_is_taken_off(tmp_path: Path, module: str, prefi
     torch.save({f"{prefix}{name}": tensor for name, tensor in expected.items()}, tmp_path / "wrapped.pt")
     model = load(f"{module}:digits", tmp_path / "wrapped.pt")
     assert torch.equal(model.state_dict()["1.weight"], expected["1.weight"])
+
+
+def test_exported_weights_bring_their_normalization(tmp_path: Path) -> None:
+    exported = models.create("lenet5", input_shape=(1, 28, 28), normalize=(0.25, 0.5))
+    save_file(exported.state_dict(), tmp_path / "w.safetensors")
+    model, x = load("lenet5", tmp_path / "w.safetensors"), torch.rand(2, 1, 28, 28)
+    assert torch.equal(model(x), exported.eval()(x))
+
+
+def test_weights_of_another_network_are_refused_in_one_line(tmp_path: Path) -> None:
+    save_file({"far.weight": torch.zeros(3)}, tmp_path / "w.safetensors")
+    with pytest.raises(InputError, match="trained with") as refused:
+        load("lenet5", tmp_path / "w.safetensors")
+    assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The experiment says how many images are attacked together, after every epoch and at the end."""
+"""The experiment says how many images are attacked together, and in which precision attacks search."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from torch import nn
 from excite.console import Console
 from excite.runs import load
 from excite.runs.procedure import Run
-from excite.runs.stages.attack import attack_arm
+from excite.runs.stages.attack import attack_arm, attack_target, target_of
 from excite.runs.stages.train import measure
 
 
@@ -28,3 +28,18 @@ def test_images_are_attacked_in_batches_of_the_experiment(tiny: Path, tmp_path: 
     sizes.clear()
     attack_arm(replace(run.parts, new_model=watched), run.files.arm("baseline"), run.console)
     assert max(sizes) == 16
+
+
+def test_an_experiment_says_in_which_precision_its_attacks_search(tiny: Path, tmp_path: Path) -> None:
+    changes = ["attack_precision=bf16", "training.epochs=1", "training.steps=1"]
+    run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console(quiet=True))
+    run.train("baseline")
+    attack_arm(run.parts, run.files.arm("baseline"), run.console)
+    found = run.attack("baseline")
+    assert all("searched in bf16" in result.description for result in found.attacks.values())
+    target = target_of(run.parts, run.files.arm("baseline"))
+    files = {
+        attack_target(target, run.parts.attacks, console=run.console, examples=8, precision=precision)[1]
+        for precision in ("float32", "bf16")
+    }
+    assert len(files) == 2  # beside each other

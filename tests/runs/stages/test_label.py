@@ -43,11 +43,12 @@ def grey(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 4, 4).contiguous()
 
 
-def test_a_model_labels_in_eval_mode_and_is_left_as_it_was() -> None:
+def test_a_model_labels_in_eval_mode_and_is_left_as_it_was(tmp_path: Path) -> None:
     model = Brightness().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     images = Unlabelled("mine.npz", grey(0, 255, 128, 30, 200))
-    labelling = label_with(model, images, Console(quiet=True), "mine", source="mine.npz", teacher={})
+    facts = {"source": "mine.npz", "teacher": {}}
+    labelling = label_with(model, images, Console(quiet=True), "mine", out=tmp_path / "pseudo.npz", options=facts)
     assert labelling.kept.labels.tolist() == [0, 1, 1, 0, 1]
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -144,6 +144,26 @@ def test_a_file_of_images_needs_a_teacher_and_by_default_it_is_like_the_arms(tmp
     assert labels.teacher["experiment"]["training"] == described.to_json()["training"] | {"objective": "standard"}
 
 
+SHORT = 'epochs=1, batch_size=20, steps=2, schedule={kind="constant", rate=0.2}'
+
+
+@pytest.mark.parametrize(
+    ("teacher", "precision"),
+    [
+        ("teacher={}", "bf16"),
+        (f"teacher.training={{{SHORT}}}", "bf16"),
+        (f'teacher.training={{{SHORT}, precision="float32"}}', "float32"),
+    ],
+)
+def test_a_teacher_trains_in_its_own_precision_or_else_in_the_experiments(
+    teacher: str, precision: str, tmp_path: Path
+) -> None:
+    changes = ("training.precision=bf16", "training.steps=2", "training.epochs=1")
+    run = run_in(tmp_path / "run", experiment(*changes, teacher))
+    run.parts.prepare()
+    assert read_json(tmp_path / "run" / "teacher" / "checkpoint.json")["identity"]["precision"] == precision
+
+
 def test_images_with_labels_need_no_teacher(tmp_path: Path) -> None:
     hidden = load_unlabelled("mnist-sample-1k+4k")
     assert hidden.labels is not None

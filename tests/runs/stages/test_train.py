@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from functools import reduce
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from excite.console import Console
 from excite.data import load as load_data
 from excite.errors import InputError, InterruptedRunError
 from excite.evaluation import evaluate
-from excite.files import read_json, write_json
 from excite.runs import load
 from excite.runs.arms import arm_named
 from excite.runs.assemble import Parts, assemble
@@ -33,6 +33,15 @@ def test_the_first_attack_on_the_first_test_images(tiny: Path) -> None:
         "robust_accuracy": evaluate(model, x[:25], y[:25], parts.attacks).robust["PGD-3"].value,
         "attacked_clean_accuracy": evaluate(model, x[:25], y[:25], {}).clean.value,
     }
+
+
+def test_measuring_an_epoch_shows_no_bar_on_a_terminal(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = assemble(load(str(tiny), overrides=["record.attacked_examples=5"]))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    epoch_accuracies(parts, parts.new_model())
+    assert not capsys.readouterr().err
 
 
 def test_recording_does_not_disturb_the_training(tiny: Path, tmp_path: Path) -> None:
@@ -169,19 +178,7 @@ def test_bad_settings(tiny: Path, tmp_path: Path) -> None:
         assemble(load(str(tiny), overrides=["record.best_every=1", "record.held_out_examples=100000"]))
     with pytest.raises(InputError, match="best_every"):
         Run(tmp_path / "run", load(str(tiny), overrides=[*KEEPING, "attacks={}"]), console=Console())
-    for key in ("record.held_out_examples", "data.epoch_samples"):
-        with pytest.raises(InputError, match=key):
-            Run(tmp_path / "run", load(str(tiny), overrides=[f"{key}=100"]), console=Console())
     assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_of_when_keys_were_ignored_still_opens(tiny: Path, tmp_path: Path) -> None:
-    Run(tmp_path, load(str(tiny)), console=Console())
-    kept = RunFolder(tmp_path).experiment_file
-    values = read_json(kept)
-    values["record"]["held_out_examples"], values["data"]["epoch_samples"] = 100, 100
-    write_json(kept, values)
-    assert Run.open(tmp_path, console=Console()).experiment.data.epoch_samples == 100
 
 
 def test_a_control_trains_in_its_own_batches(tiny: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING
 
 from excite.errors import InputError
@@ -11,32 +10,44 @@ from excite.evaluation.comparison import paired_difference
 from excite.quantities import pixels
 from excite.report.figures import style
 from excite.report.formats import points as signed_points
-from excite.report.rows import BASELINE, CLEAN, Row, arm_names, by_experiment, pairs, select, tidy
-from excite.report.verdict import Effect, Finding, compare_arms
-from excite.runs.collection import same_but, titles, without_rate
-from excite.runs.folder import RunFolder, Weights, arm_title, arm_titles
+from excite.report.rows import (
+    CLEAN,
+    Row,
+    arm_title,
+    arm_titles,
+    by_arm,
+    by_experiment,
+    images_of,
+    same_but,
+    tidy,
+    titles,
+)
+from excite.report.verdict import Effect, Result, compare_arms
+from excite.runs.experiment import Experiment
+from excite.runs.folder import FURTHER, RunFolder, Weights
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.typing import FillStyleType
 
-RATES = {1: "1/L", 2: "edge, 2/L"}
+RATES = {"poe": (1, "1/L"), "largest": (2, "2/L")}  # by arm: the multiple of 1/L, and its name
 CLEAN_EPOCHS, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the latter on the images that are attacked
 ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
 LOSS = "loss"
 MARKED_EPOCHS = 8
-FILLINGS: "dict[Weights, FillStyleType]" = {"last": "full", "best": "none", "averaged": "left"}  # of the markers
-ROOM = 0.7  # share of the height of an arm that its intervals take
-REACH = 20  # points to either side of zero; larger differences are written at the border
+WEIGHTS: tuple[Weights, ...] = ("last", *FURTHER)
+REACH = 20  # points to either side of zero that the summary shows
+ROW, HEADING = 0.23, 3.3  # inches: the height of a row, and the width of a heading
+GAINED = "points gained (95% interval)"
+HOLLOW = "Hollow: one training per arm; its interval covers the choice of test images only."
 NOTHING = "{} needs runs in which the baseline and another arm were evaluated. Try `excite run mnist-sample`."
-Points = dict[float, list[float]]  # by place on the x axis: one value per seed
+Blocks = list[tuple[str, list[Result]]]  # a heading, and the arms below it
 
 
 def figure_2(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network; each arm of a run is a training at one constant rate. Mean and range over seeds."""
     constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
-    groups = same_but(without_rate, constant)
+    groups = same_but(["training.schedule.rate"], constant)
     groups = [group for group in groups if len(_by_rate(_without_controls(group), CLEAN)) > 1]
     if not groups:
         raise InputError(
@@ -58,16 +69,17 @@ def against_rate(groups: Sequence[Sequence[RunFolder]]) -> "Figure":
 
 
 def _draw_rates(axes: "Axes", group: Sequence[RunFolder]) -> None:
-    rows = _without_controls(group)
-    for images, look in zip(dict.fromkeys(row.images for row in rows), cycle(style.LOOKS), strict=False):
-        style.mean_and_range(axes, _by_rate(rows, images), look, images)
-    rates, diverged = [row.arm.rate for row in rows], [row.arm.rate for row in select(rows) if row.arm.problem]
+    rows, experiment = _without_controls(group), group[0].experiment
+    for number, images in enumerate(images_of(rows)):
+        look, dashes = style.LOOKS[number % len(style.LOOKS)], style.DASHES[number % len(style.DASHES)]
+        style.mean_and_range(axes, _by_rate(rows, images), look, experiment.attack_title(images), dashes)
+    rates, diverged = [row.arm.rate for row in rows], [row.arm.rate for row in rows if row.arm.problem]
     if diverged:
         axes.plot(diverged, [0.0] * len(diverged), "x", color=style.INK, markersize=6, label="diverged", clip_on=False)
-    for multiple, name in RATES.items():
+    for arm, (multiple, name) in RATES.items():
         for line, rate in enumerate(sorted({run.estimate.learning_rate(multiple) for run in group if run.estimate})):
-            dashes = (0, (1, 1.5)) if multiple == 1 else (0, (5, 2))
-            axes.axvline(rate, color=style.INK, linewidth=1, linestyle=dashes, label=None if line else name)
+            color, _ = style.look(arm)
+            axes.axvline(rate, color=color, linewidth=1.2, linestyle="--", label=None if line else name)
     axes.set_xscale("log")
     style.log_ticks(axes.xaxis, min(rates), max(rates))
     axes.set_ylim(-2, 102)
@@ -78,10 +90,10 @@ def _without_controls(group: Sequence[RunFolder]) -> list[Row]:
     return [row for run in group for row in tidy([run]) if not row.arm.arm.control]
 
 
-def _by_rate(rows: Iterable[Row], images: str) -> Points:
-    points: Points = {}
-    for row in select(rows, images=images):
-        if accuracy := row.accuracy():
+def _by_rate(rows: Iterable[Row], images: str) -> style.Points:
+    points: style.Points = {}
+    for row in rows:
+        if accuracy := row.accuracy(images):
             points.setdefault(float(f"{row.arm.rate:.6g}"), []).append(100 * accuracy.value)
     return points
 
@@ -91,7 +103,7 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
 
     If no epoch was attacked on test images, the robust accuracy is the one on held-out training images.
     """
-    groups = same_but(lambda experiment: experiment, (run for run in runs if _has(run, ROBUST) or _has(run, HELD_OUT)))
+    groups = same_but([], (run for run in runs if _has(run, ROBUST) or _has(run, HELD_OUT)))
     if not groups:
         raise InputError(
             "figure-3 needs runs that were attacked during training. Train in a new folder with --set "
@@ -100,12 +112,13 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
     figure, all_axes = style.panels(len(groups), 2, width=4.6, height=3.2)
     for group, title, left, right in zip(groups, titles(groups), all_axes[::2], all_axes[1::2], strict=True):
         same_images = all(ATTACKED_CLEAN in epoch.extra for run in group for arm in run.arms for epoch in arm.epochs)
-        attack = next(iter(group[0].experiment.attacks), "attack")
+        experiment = group[0].experiment
+        attack = experiment.attack_title(next(iter(experiment.attacks), "attack"))
         robust = ROBUST if any(_has(run, ROBUST) for run in group) else HELD_OUT
         clean = ATTACKED_CLEAN if same_images else CLEAN_EPOCHS
-        for axes, key, name, words in ((left, clean, "clean", title), (right, robust, "robust", f"{title}; {attack}")):
+        for axes, key, name in ((left, clean, "clean"), (right, robust, attack)):
             _draw_epochs(axes, group, key)
-            style.label(axes, "epoch", f"{name} accuracy (%, {_images(group[0], key)})", words)
+            style.label(axes, "epoch", "accuracy (%)", f"{title}\n{name}, {_images(experiment, key)}")
     style.legend_below(figure, all_axes)
     return figure
 
@@ -115,7 +128,7 @@ def _draw_epochs(axes: "Axes", runs: Sequence[RunFolder], key: str) -> bool:
     from matplotlib.ticker import MaxNLocator
 
     for name, title in arm_titles(runs).items():
-        points: Points = {}
+        points: style.Points = {}
         for epoch in (epoch for run in runs for arm in run.arms if arm.name == name for epoch in arm.epochs):
             value = epoch.loss if key == LOSS else 100 * epoch.extra.get(key, math.nan)
             if math.isfinite(value) and (key != LOSS or value > 0):  # which has a log scale
@@ -127,13 +140,13 @@ def _draw_epochs(axes: "Axes", runs: Sequence[RunFolder], key: str) -> bool:
     return bool(axes.lines)
 
 
-def _images(run: RunFolder, key: str) -> str:
+def _images(experiment: Experiment, key: str) -> str:
     """On which images the accuracy of an epoch was measured."""
-    record = run.experiment.record
+    record = experiment.record
     if key == HELD_OUT:
         return f"{record.held_out_examples:,} held-out images"
     first = record.test_examples if key == CLEAN_EPOCHS else record.attacked_examples
-    available = run.experiment.data.test_examples or math.inf
+    available = experiment.data.test_examples or math.inf
     return f"first {first:,} test images" if 0 < first < available else "all test images"
 
 
@@ -163,17 +176,16 @@ def curves(runs: Sequence[RunFolder]) -> dict[str, "Figure"]:
 def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
     """For the page: the accuracy of each arm of an experiment, a chart for each set of images."""
     charts = {}
-    for images in dict.fromkeys(row.images for row in rows):
-        arms = {name: [row for row in select(rows, name, images) if row.accuracy()] for name in arm_names(rows)}
-        measured = {name: trained for name, trained in arms.items() if trained}
+    for images in images_of(rows):
+        measured = by_arm(row for row in rows if row.accuracy(images))
         if not measured:
             continue
         figure, (axes,) = style.panels(1, 1, width=4.2, height=0.8 + 0.28 * len(measured))
         for y, (name, trained) in enumerate(measured.items()):
             color, marker = style.look(name)
-            shares = [100 * accuracy.value for row in trained if (accuracy := row.accuracy())]
+            shares = [100 * accuracy.value for row in trained if (accuracy := row.accuracy(images))]
             value, low, high = math.fsum(shares) / len(shares), min(shares), max(shares)
-            if len(trained) == 1 and (accuracy := trained[0].accuracy()):
+            if len(trained) == 1 and (accuracy := trained[0].accuracy(images)):
                 low, high = (100 * bound for bound in accuracy.interval)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
             axes.plot([value], [y], marker, color=color, markersize=6)
@@ -191,19 +203,17 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
 def radii(rows: Sequence[Row]) -> dict[str, "Figure"]:
     """For the page: accuracy against the radius ε, for each attack that ran at several; ε = 0 is no attack."""
     charts = {}
-    for images in dict.fromkeys(row.images for row in rows if row.curve):
+    for images in dict.fromkeys(images for row in rows for images in row.curves):
         figure, (axes,) = style.panels(1, 1, width=4.2, height=2.5)
         places: set[float] = set()
-        for name in arm_names(rows):
-            points: Points = {}
-            arms = [row.arm for row in select(rows, name, images) if row.curve]
-            for evaluation in (arm.evaluation for arm in arms if arm.evaluation):
-                curve = evaluation.curves[images]
-                for eps, accuracy in zip((0.0, *curve.eps), (evaluation.clean, *curve.accuracies), strict=True):
-                    points.setdefault(eps, []).append(100 * accuracy.value)
-            if points:
-                style.mean_and_range(axes, points, style.look(name), arm_title(arms))
-                places |= points.keys()
+        for name, trained in by_arm(row for row in rows if images in row.curves).items():
+            points: style.Points = {}
+            for row in trained:
+                curve, clean = row.curves[images], row.accuracy(CLEAN)
+                for eps, accuracy in zip((0.0, *curve.eps), (clean, *curve.accuracies), strict=True):
+                    points.setdefault(eps, []).append(100 * accuracy.value if accuracy else math.nan)
+            style.mean_and_range(axes, points, style.look(name), arm_title([row.arm for row in trained]))
+            places |= points.keys()
         axes.set_xticks(sorted(places), [pixels(eps) for eps in sorted(places)])
         style.label(axes, "ε (no unit)", "")
         charts[f"{images} (%)"] = figure
@@ -211,112 +221,117 @@ def radii(rows: Sequence[Row]) -> dict[str, "Figure"]:
 
 
 def gains(runs: Sequence[RunFolder]) -> "Figure":
-    """A panel per experiment, a row per arm: a small dot for each seed, a large one for their mean and 95% interval."""
-    experiments = [rows for rows in by_experiment(tidy(runs)) if len(_evaluated(rows)) > 1]
+    """A panel per experiment with a block of rows for every set of test images and weights, and a row per arm."""
+    experiments = [
+        rows for rows in by_experiment(tidy(runs)) if any(arm.difference for arm in compare_arms(rows, CLEAN))
+    ]
     if not experiments:
         raise InputError(NOTHING.format("gains"))
-    height = 1.6 + 0.75 * max(len(arm_names(rows)) for rows in experiments)
-    figure, all_axes = style.panels(1, len(experiments), width=5.2, height=height)
-    names = titles([rows[0].group.runs for rows in experiments])
-    for rows, axes, title in zip(experiments, all_axes, names, strict=True):
-        _draw_gains(axes, rows)
-        style.label(axes, "points gained (95% interval)", "arm (its rate η)", title)
-    style.legend_below(figure, all_axes, columns=3)
+    panels = [_by_images(rows) for rows in experiments]
+    figure, all_axes = style.panels(1, len(panels), width=5.2, height=1.1 + ROW * max(map(_height, panels)))
+    titles_of = titles([rows[0].runs for rows in experiments])
+    for blocks, axes, title in zip(panels, all_axes, titles_of, strict=True):
+        style.label(axes, GAINED, "arm (its rate η)", title)
+        _draw_blocks(axes, blocks)
+    figure.supxlabel(HOLLOW, fontsize=8)
     return figure
 
 
-def _evaluated(rows: Sequence[Row]) -> list[str]:
-    """The evaluated arms; none without an evaluated baseline."""
-    names = [name for name in arm_names(rows) if any(row.evaluation() for row in select(rows, name))]
-    return names if BASELINE in names else []
+def _by_images(rows: Sequence[Row]) -> Blocks:
+    """Every arm against the baseline: on clean images and under each attack, with the last and with other weights."""
+    experiment, blocks = rows[0].experiment, Blocks()
+    for images in images_of(rows):
+        arms = compare_arms(rows, images)
+        for weights in WEIGHTS:
+            if any(arm.at(weights).difference for arm in arms):
+                name = "on clean images" if images == CLEAN else f"under {experiment.attack_title(images)}"
+                which = "" if weights == "last" else f", {weights} weights"
+                blocks.append((f"{name}{which}", [arm.at(weights) for arm in arms]))
+    return blocks
 
 
-def _draw_gains(axes: "Axes", rows: Sequence[Row]) -> None:
-    arms = [name for name in _evaluated(rows) if name != BASELINE]
-    kept = [weights for weights in FILLINGS if any(row.evaluation(weights) for row in select(rows, BASELINE))]
-    attacks = dict.fromkeys(row.images for row in rows if row.name == BASELINE and row.accuracy())
-    looks = dict(zip(attacks, cycle(style.LOOKS), strict=False))
-    lines = [(images, weights) for images in attacks for weights in kept]
-    for number, (images, weights) in enumerate(lines):
-        color, marker = looks[images]
-        offset = ROOM * ((number + 0.5) / len(lines) - 0.5)
-        for y, arm in enumerate(arms):
-            paired = list(pairs(select(rows, BASELINE, images), select(rows, arm, images), weights).values())
-            if not paired:
-                continue
-            mean = paired_difference(paired, images)
-            gain, low, high = (100 * share for share in (mean.difference, *mean.interval))
-            axes.plot([low, high], [y + offset] * 2, color=color, linewidth=1.2)
-            name = images if weights == "last" else f"{images}, {weights} weights"
-            axes.plot([gain], [y + offset], marker, color=color, fillstyle=FILLINGS[weights], label=name)
-            each = [100 * paired_difference([pair], images).difference for pair in paired]
-            axes.plot(each, [y + offset] * len(each), ".", color=color, markersize=3, alpha=0.6)
-    axes.axvline(0, color=style.INK, linewidth=1)
-    trained = [select(rows, arm) for arm in arms]
-    names = [f"{arm_title([row.arm for row in seeds])}\n(η = {_rate_range(seeds)})" for seeds in trained]
-    axes.set_yticks(range(len(arms)), names)
-    axes.set_ylim(len(arms) - 0.5, -0.5)
+def summary(runs: Sequence[RunFolder]) -> "Figure":
+    """A block of rows per experiment and a row per arm: under the attack that decides, and on clean images."""
+    experiments = [rows for rows in by_experiment(tidy(runs)) if compare_arms(rows)]
+    headings = _headings(experiments)
+    robust = list(zip(headings, map(compare_arms, experiments), strict=True))
+    clean = [(heading, compare_arms(rows, CLEAN)) for heading, rows in zip(headings, experiments, strict=True)]
+    if not any(arm.difference for _, arms in robust for arm in arms):
+        raise InputError(NOTHING.format("summary"))
+    figure, (left, right) = style.panels(1, 2, width=4.8, height=1.1 + ROW * _height(robust))
+    style.label(left, GAINED, "arm (its rate η)", "under the attack that decides")
+    style.label(right, GAINED, "", "on clean images")
+    _draw_blocks(left, robust, reach=REACH)
+    _draw_blocks(right, clean, reach=REACH)
+    right.set_yticklabels([])
+    figure.supxlabel(HOLLOW, fontsize=8)
+    return figure
+
+
+def _headings(experiments: Sequence[Sequence[Row]]) -> list[str]:
+    """Network, data, batch size, objective, seeds and attack; and the experiment's name if two are otherwise equal."""
+    headings = []
+    for row in (rows[0] for rows in experiments):
+        experiment, n_seeds = row.experiment, len(row.runs)
+        words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
+        words += [] if experiment.trains_plainly else [experiment.objective]
+        words += [f"{n_seeds} seed{'s' * (n_seeds > 1)}", experiment.attack_title(experiment.deciding)]
+        headings.append((", ".join(words), experiment.name))
+    repeated = Counter(heading for heading, _ in headings)
+    return [f"{heading} ({name})" if repeated[heading] > 1 else heading for heading, name in headings]
+
+
+def _height(blocks: Blocks) -> int:
+    """The number of rows that blocks take, with their headings."""
+    return sum(len(style.wrapped(heading, HEADING).splitlines()) + len(arms) for heading, arms in blocks)
+
+
+def _draw_blocks(axes: "Axes", blocks: Blocks, reach: float = math.inf) -> None:
+    """Draw headings and arms from top to bottom; a gain beyond `reach` points is written at the border."""
+    names: list[str] = []
+    for heading, arms in blocks:
+        for line in style.wrapped(heading, HEADING).splitlines():
+            _write(axes, len(names), line, weight="bold", size=8)
+            names.append("")
+        for arm in arms:
+            _draw_gain(axes, len(names), arm, reach)
+            names.append(f"{arm.arm.short_title} ({_rate_range(arm.rows)})")
+    if math.isfinite(reach):
+        axes.set_xlim(-reach, reach)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+
+
+def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
+    """A mark with its interval, and a small dot for each of several seeds; or the reason why there is no gain."""
+    difference = result.difference
+    if difference is None or result.effect is Effect.BASELINE_LEARNED_NOTHING:
+        _write(axes, row, result.effect)
+        return
+    gain, low, high = (100 * share for share in (difference.difference, *difference.interval))
+    if abs(gain) > reach:
+        text = "{} ({} to {})".format(*map(signed_points, (difference.difference, *difference.interval)))
+        _write(axes, row, f"← {text}" if gain < 0 else f"{text} →", at_right=gain > 0)
+        return
+    color, marker = style.look(result.name)
+    axes.vlines(0, row - 0.5, row + 0.5, color=style.INK, linewidth=1)
+    axes.plot([low, high], [row, row], color=color, linewidth=1.2)
+    if difference.seeds > 1:
+        each = [100 * paired_difference([pair], result.images).difference for pair in result.pairs.values()]
+        axes.plot(each, [row] * len(each), ".", color=color, markersize=3, alpha=0.6)
+    axes.plot([gain], [row], marker, color=color, markerfacecolor=color if difference.seeds > 1 else "none")
+
+
+def _write(axes: "Axes", row: int, text: str, *, at_right: bool = False, weight: str = "normal", size: int = 7) -> None:
+    """Write at the left or right border of a row."""
+    place, side = (0.99, "right") if at_right else (0.01, "left")
+    where = axes.get_yaxis_transform()
+    axes.text(place, row, text, transform=where, ha=side, va="center", fontsize=size, fontweight=weight)
 
 
 def _rate_range(rows: Sequence[Row]) -> str:
     """The rate of all seeds, or their range."""
     low, high = (bound(row.arm.rate for row in rows) for bound in (min, max))
     return f"{low:.3g}" if high - low <= 1e-9 * high else f"{low:.3g}–{high:.3g}"
-
-
-def summary(runs: Sequence[RunFolder]) -> "Figure":
-    """A block of rows per experiment, a row per arm; hollow marks stand for one training."""
-    experiments = [rows for rows in by_experiment(tidy(runs)) if compare_arms(rows)]
-    robust = [compare_arms(rows) for rows in experiments]
-    if not any(finding.compared for findings in robust for finding in findings):
-        raise InputError(NOTHING.format("summary"))
-    clean = [compare_arms(rows, CLEAN) for rows in experiments]
-    names: list[str] = []
-    headings: dict[int, str] = {}
-    for rows, findings, title in zip(experiments, robust, _titles(experiments), strict=True):
-        lines = style.wrapped(title, 2.9).splitlines()
-        headings |= {len(names) + n: line for n, line in enumerate(lines)}
-        names += [""] * len(lines)
-        names += [f"{finding.arm} ({_rate_range(select(rows, finding.name))})" for finding in findings]
-    figure, (left, right) = style.panels(1, 2, width=4.6, height=1.1 + 0.23 * len(names))
-    for axes, blocks, measure in ((left, robust, "under the attack that decides"), (right, clean, "on clean images")):
-        style.label(axes, "points gained (95% interval)", "arm (its rate η)" if axes is left else "", measure)
-        axes.axvline(0, color=style.INK, linewidth=1)
-        axes.set_xlim(-REACH, REACH)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        arm_rows = (row for row in range(len(names)) if row not in headings)
-        for row, finding in zip(arm_rows, (finding for findings in blocks for finding in findings), strict=True):
-            _draw_finding(axes, row, finding)
-        axes.set_yticks(range(len(names)), names if axes is left else [""] * len(names))
-        axes.tick_params(axis="y", length=0)
-        axes.grid(visible=False, axis="y")
-    for row, line in headings.items():
-        left.text(-REACH, row, f" {line}", va="center", fontsize=8, fontweight="bold")
-    figure.supxlabel("Hollow: one training per arm; its interval covers the choice of test images only.", fontsize=8)
-    return figure
-
-
-def _draw_finding(axes: "Axes", row: int, finding: Finding) -> None:
-    gain, low, high = (100 * share for share in (finding.difference, *finding.interval))
-    if not finding.compared or finding.effect is Effect.BASELINE_LEARNED_NOTHING:
-        axes.text(-REACH, row, f" {finding.effect}", va="center", fontsize=7)
-    elif abs(gain) > REACH:
-        text = "{} ({} to {})".format(*map(signed_points, (finding.difference, *finding.interval)))
-        text, side = (f" ← {text}", "left") if gain < 0 else (f"{text} → ", "right")
-        axes.text(math.copysign(REACH, gain), row, text, va="center", ha=side, fontsize=7)
-    else:
-        color, marker = style.look(finding.name)
-        axes.plot([low, high], [row, row], color=color, linewidth=1.2)
-        axes.plot([gain], [row], marker, color=color, markerfacecolor=color if len(finding.seeds) > 1 else "none")
-
-
-def _titles(experiments: Sequence[Sequence[Row]]) -> list[str]:
-    """Network, data, batch size, objective and seeds; and the experiment's name if two are otherwise equal."""
-    described = []
-    for group in (rows[0].group for rows in experiments):
-        experiment, n_seeds = group.experiment, len(group.seeds)
-        words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
-        words += [] if experiment.trains_plainly else [experiment.objective]
-        described.append((", ".join([*words, f"{n_seeds} seed{'s' * (n_seeds > 1)}"]), experiment.name))
-    repeated = Counter(title for title, _ in described)
-    return [f"{title} ({name})" if repeated[title] > 1 else title for title, name in described]

@@ -31,10 +31,12 @@ BLUE, VERMILION, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 COLORS = (BLUE, VERMILION, GREEN, PINK, "#8A63D2", "#85851A", "#D03A55", "#808488", "#9C6B30", "#1D91A8", "#B04CC0")
 MARKERS = "os^Dv<>pPX*"
 GLYPHS = "●■▲◆▼◀▶⬟✚✖★"  # the same markers, for the legend of the page
-LOOKS = tuple(zip((*COLORS[:4], INK), MARKERS, strict=False))  # for attacks and estimators
+LOOKS = tuple((INK, marker) for marker in MARKERS)  # of test images, because colors stand for arms
+DASHES = ("-", "--", ":", "-.", (0, (6, 1.5)))  # of their lines
 GRID = "grid"  # a grid search over any number of rates
 FIRST = ("baseline", "poe", "largest", GRID)  # the arms whose looks differ most
 LETTERS_PER_INCH = 14  # of a title or a legend
+Points = dict[float, list[float]]  # by place on the x axis: one value per seed
 HEAT = "cividis"  # a color map with even lightness, readable for color-blind people
 
 SETTINGS: dict[Any, Any] = {
@@ -117,11 +119,11 @@ def legend_below(figure: "Figure", axes: Sequence["Axes"], *, columns: int = 4) 
         legend.remove()
 
 
-def mean_and_range(axes: "Axes", points: dict[float, list[float]], look: tuple[str, str], name: str) -> None:
+def mean_and_range(axes: "Axes", points: Points, look: tuple[str, str], name: str, dashes: Any = "-") -> None:
     """A line through the means, and a band from the smallest to the largest value if there are several."""
     places, (color, marker) = sorted(points), look
     means = [float(np.mean(points[x])) for x in places]
-    axes.plot(places, means, color=color, marker=marker, label=name)
+    axes.plot(places, means, color=color, marker=marker, linestyle=dashes, label=name)
     if any(len(points[x]) > 1 for x in places):
         low, high = [min(points[x]) for x in places], [max(points[x]) for x in places]
         name = "smallest to largest over seeds"

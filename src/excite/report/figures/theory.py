@@ -1,7 +1,7 @@
 """Figures of the theory: schedules from 1/L and 2/L, Algorithm 1 for every (M, N), Assumption 2 and Theorem 1."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.lipschitz import LipschitzEstimate
-from excite.quantities import number
-from excite.registry import build
+from excite.registry import build, kind_and_options
 from excite.report.figures import style
-from excite.report.rows import FIGURE_5, at_full_scale
-from excite.runs.collection import same_but, titles, without_batch_size
-from excite.runs.experiment import Experiment, estimator_of, load, own_name
-from excite.runs.folder import RunFolder, arm_titles, stored_estimates
+from excite.report.rows import FIGURE_5, arm_title, at_full_scale, by_arm, same_but, tidy, titles
+from excite.runs.experiment import Experiment, load
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,10 +28,10 @@ REPEATS_THE_PAPER = "figures-5-6"
 ROW_OF_FIGURE_1 = "table-1-cifar10-resnet20"
 MULTIPLES = {0.5: "half", 1.0: "poe", 1.5: "beyond", 2.0: "largest"}  # of 1/L, and the arm that has the same color
 QUADRATICS = {"a quadratic in one dimension": (1.0,), "a quadratic, λ = 1, 0.3, 0.1": (1.0, 0.3, 0.1)}
+SHAPE, POINTS, MAXIMA = "initial shape (no unit)", "N (points per block)", "M (block maxima)"
 STEPS = 40  # on the quadratics
 SMALLEST = 1e-6  # smaller distances, as a share of the first, are drawn here
 Floats = NDArray[np.float64]
-Fractions = dict[str, dict[float, list[float]]]  # by arm and batch size: in %, one per seed
 
 
 def figure_1(runs: Sequence[RunFolder]) -> "Figure":
@@ -50,7 +48,7 @@ def figure_1(runs: Sequence[RunFolder]) -> "Figure":
         raise InputError("figure-1 needs a run with an estimate of L. `excite estimate RUN --train` makes one.")
     else:
         experiment = load(ROW_OF_FIGURE_1)
-        estimate = estimator_of(experiment)(None)
+        estimate = experiment.estimator_of()(None)
     epochs = range(experiment.training.epochs)
     figure, all_axes = style.panels(1, len(KINDS), width=3.4)
     for kind, axes in zip(KINDS, all_axes, strict=True):
@@ -84,37 +82,38 @@ def _schedule(experiment: Experiment, kind: str) -> "Schedule":
     """The experiment's schedule γᵏ if it is of this kind; otherwise one of the same length that falls to at most 1%."""
     from excite.schedules import SCHEDULES
 
-    epochs, schedule = experiment.training.epochs, experiment.training.schedule
-    trained = {
-        key: number(value) if isinstance(value, str) else value for key, value in schedule.items() if key != "kind"
-    }
+    epochs, (trained, options) = experiment.training.epochs, kind_and_options("", experiment.training.schedule)
     shapes: dict[str, dict[str, Any]] = {
         "step": {"milestones": sorted({max(1, epochs // 2), max(1, 3 * epochs // 4)})},
         "exponential": {"decay": 0.01 ** (1 / epochs)},
         "cosine": {"epochs": epochs},
     }
-    options = trained if kind == schedule["kind"] else shapes[kind] | {"rate": trained["rate"]}
-    return build("schedule", SCHEDULES, kind, options)
+    return build("schedule", SCHEDULES, kind, options if kind == trained else shapes[kind] | {"rate": options["rate"]})
 
 
 def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network, a line per arm. Mean and range over seeds."""
-    groups = [(group, _fractions(group)) for group in same_but(without_batch_size, runs)]
-    groups = [(group, fractions) for group, fractions in groups if len(_sizes(fractions)) > 1]
-    if not groups:
+    panels = []
+    for group in same_but(["training.batch_size"], runs):
+        rows = [row for run in group for row in tidy([run]) if row.arm.certified]
+        if len({row.batch_size for row in rows}) > 1:
+            panels.append((group, rows))
+    if not panels:
         raise InputError(
             "figure-4 needs certified trainings of one network, of three epochs or more, at two or more batch sizes. "
-            "Try `excite sweep figure-4-small` or `excite batch-size EXPERIMENT --try 32 128 512`; `excite train RUN` "
-            "certifies runs of older versions."
+            "Try `excite sweep figure-4-small` or `excite batch-size EXPERIMENT --try 32 128 512`."
         )
-    figure, all_axes = style.panels(1, len(groups), width=4.8, height=3.4)
-    for (group, fractions), axes, title in zip(groups, all_axes, titles([group for group, _ in groups]), strict=True):
-        names = arm_titles(group)
-        for name, points in fractions.items():
-            style.mean_and_range(axes, points, style.look(name), names[name])
-        sizes = _sizes(fractions)
+    figure, all_axes = style.panels(1, len(panels), width=4.8, height=3.4)
+    for (_, rows), axes, title in zip(panels, all_axes, titles([group for group, _ in panels]), strict=True):
+        for name, trained in by_arm(rows).items():
+            points: style.Points = {}
+            for row in trained:
+                if certified := row.arm.certified:
+                    points.setdefault(row.batch_size, []).append(100 * certified.acute / certified.steps)
+            style.mean_and_range(axes, points, style.look(name), arm_title([row.arm for row in trained]))
+        sizes = sorted({row.batch_size for row in rows})
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axes.set_xticks(sizes, list(map(str, sizes)))
         axes.set_xticks([], minor=True)
         axes.set_ylim(-3, 103)
         style.label(axes, "batch size (images, log scale)", "epochs where Assumption 2 holds (%)", title)
@@ -122,43 +121,29 @@ def figure_4(runs: Sequence[RunFolder]) -> "Figure":
     return figure
 
 
-def _fractions(group: Sequence[RunFolder]) -> Fractions:
-    fractions: Fractions = {}
-    for run in group:
-        for arm in run.arms:
-            if arm.certified:
-                size = float(arm.outcome.batch_size or run.experiment.training.batch_size)
-                share = 100 * arm.certified.acute / arm.certified.steps
-                fractions.setdefault(arm.name, {}).setdefault(size, []).append(share)
-    return fractions
-
-
-def _sizes(fractions: Fractions) -> list[float]:
-    return sorted({size for points in fractions.values() for size in points})
-
-
 def _algorithm_1(name: str, runs: Sequence[RunFolder]) -> tuple[str, RunFolder, dict[str, Any], LipschitzEstimate]:
-    """The title, the run, the heat map (M × N × initial shapes) and the L of the first run that used Algorithm 1."""
-    answers = [(run, stored_estimates(run)[_named(run)]) for run in runs]
-    for run, answer in answers:
+    """The title, the run, the heat map (M × N × initial shapes) and the L of the first run that used Algorithm 1.
+
+    That is the run's own estimator, or else Algorithm 1 with its defaults.
+    """
+    answers = []
+    for run in runs:
+        is_own = run.experiment.lipschitz["method"] == ALGORITHM_1
+        answer = run.stored_estimates()[run.experiment.own_name if is_own else ALGORITHM_1]
+        answers.append((run, answer))
         if isinstance(answer, LipschitzEstimate):
             experiment = run.experiment
             title = f"{experiment.network}, {experiment.data_set}, seed {experiment.seed}, "
             stored = answer.details["heat_map"]  # L is None where there was no fit
             arrays = {key: np.array(stored[key], dtype=np.float64) for key in ("constants", "p_values")}
             arrays["identified"] = np.array(stored["identified"])
-            return f"{title}{experiment.training.epochs} epochs", run, answer.details["heat_map"] | arrays, answer
+            shapes = {"initial_shapes": [f"{shape:g}" for shape in stored["initial_shapes"]]}
+            return f"{title}{experiment.training.epochs} epochs", run, stored | arrays | shapes, answer
     run, reason = answers[0]
     raise InputError(
         f"{name} needs L by {ALGORITHM_1}, with its heat map. {run.path}: {str(reason).removesuffix('.')}. `excite run "
         "figures-5-6-small` makes a run that has it."
     )
-
-
-def _named(run: RunFolder) -> str:
-    """The run's own estimator if it is Algorithm 1, or else Algorithm 1 with its defaults."""
-    own = run.experiment.lipschitz["method"] == ALGORITHM_1
-    return own_name(run.experiment) if own else ALGORITHM_1
 
 
 def figure_5(runs: Sequence[RunFolder]) -> "Figure":
@@ -168,41 +153,37 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     """
     title, run, cells, estimate = _algorithm_1("figure-5", runs)
     details, n_maxima, n_points = estimate.details, cells["n_maxima"], cells["n_points"]
-    usable = np.isfinite(cells["constants"])
-    best = np.where(usable, cells["p_values"], -1).argmax(axis=2)[
-        :, :, None
-    ]  # for each (M, N) the initial shape with the largest p-value
+    # For each (M, N), the initial shape with the largest p-value
+    best = np.where(np.isfinite(cells["constants"]), cells["p_values"], -1).argmax(axis=2)
     constants, p_values, identified = (
-        np.take_along_axis(cells[key], best, axis=2)[:, :, 0] for key in ("constants", "p_values", "identified")
+        np.take_along_axis(cells[key], best[:, :, None], axis=2)[:, :, 0]
+        for key in ("constants", "p_values", "identified")
     )
     row, column = n_maxima.index(details["M"]), n_points.index(details["N"])
     pairs = details["pairs"] if details["pairs_pass"] else []
     passing = [(n_maxima.index(pair["M"]), n_points.index(pair["N"])) for pair in pairs]
+    is_bound = details.get("protocol") not in ("text", "authors")  # those take what the optimizer stops at
+
     beside_paper = at_full_scale(run.experiment.name) == REPEATS_THE_PAPER
     figure, axes = style.panels(2 if beside_paper else 1, 2 if beside_paper else 3, width=4.4, height=3.5)
-    shapes = [f"{shape:g}" for shape in cells["initial_shapes"]]
-    _heat(axes[0], cells["p_values"][row], shapes, n_points, name=f"(a) p-value for M = {n_maxima[row]}")
-    _frame(axes[0], column, int(best[row, column, 0]), width=3)
-    axes[0].set_xlabel("initial shape (no unit)")
-    axes[0].set_ylabel("N (points per block)")
-    bound = estimate.details.get("protocol") not in ("text", "authors")  # those take what the optimizer stops at
-    note = "" if identified.all() else f"; * not identified{', a bound' if bound else ''}"
-    name = f"(b) L at the best initial shape{note}"
-    _heat(axes[1], constants, n_points, n_maxima, name=name, logarithmic=True, starred=~identified)
-    _heat(axes[2], p_values, n_points, n_maxima, name="(c) largest p-value (Kolmogorov–Smirnov)")
+    name = f"(a) p-value for M = {n_maxima[row]}"
+    _heat(axes[0], cells["p_values"][row], {SHAPE: cells["initial_shapes"]}, {POINTS: n_points}, name=name)
+    _frame(axes[0], column, int(best[row, column]), width=3)
+    note = "" if identified.all() else f"; * not identified{', a bound' if is_bound else ''}"
+    name, columns, rows = f"(b) L at the best initial shape{note}", {POINTS: n_points}, {MAXIMA: n_maxima}
+    _heat(axes[1], constants, columns, rows, name=name, logarithmic=True, starred=~identified)
+    _heat(axes[2], p_values, columns, rows, name="(c) largest p-value (Kolmogorov–Smirnov)")
     for panel in axes[1:3]:
         for pair in passing:
             _frame(panel, *pair, width=1.2)
         _frame(panel, row, column, width=3)
     if beside_paper:
-        paper, name = np.array(FIGURE_5["constants"]), "L in the paper's Figure 5 (b)"
-        _heat(axes[3], paper, FIGURE_5["n_points"], FIGURE_5["n_maxima"], name=name, logarithmic=True)
-    for panel in axes[1:]:
-        panel.set_xlabel("N (points per block)")
-        panel.set_ylabel("M (block maxima)")
-    unidentified = f"L is NOT identified, {'bounded by' if bound else 'the optimizer stops at'}"
+        columns, rows = {POINTS: FIGURE_5["n_points"]}, {MAXIMA: FIGURE_5["n_maxima"]}
+        name = "L in the paper's Figure 5 (b)"
+        _heat(axes[3], np.array(FIGURE_5["constants"]), columns, rows, name=name, logarithmic=True)
+    unidentified = f"L is NOT identified, {'bounded by' if is_bound else 'the optimizer stops at'}"
     value = f"{'L =' if estimate.identified else unidentified} {estimate.constant:.3g}"
-    heading = f"{title}: {value} (thick frame); thin frames pass α = {details['alpha']:g}"
+    heading = f"{title}\n{value} (thick frame); thin frames pass α = {details['alpha']:g}"
     figure.suptitle(style.wrapped(heading, figure.get_figwidth()), fontsize=9)
     return figure
 
@@ -211,37 +192,39 @@ def figure_6(runs: Sequence[RunFolder]) -> "Figure":
     """L and p-value for each (M, N) and initial shape."""
     title, _, cells, _ = _algorithm_1("figure-6", runs)
     pairs = [f"{m}, {n}" for m in cells["n_maxima"] for n in cells["n_points"]]
-    shapes = [f"{shape:g}" for shape in cells["initial_shapes"]]
+    columns, rows = {SHAPE: cells["initial_shapes"]}, {f"{MAXIMA}, {POINTS}": pairs}
     figure, axes = style.panels(1, 2, width=4.8, height=0.27 * len(pairs) + 1.2)
-    size = (len(pairs), len(shapes))
-    _heat(axes[0], cells["constants"].reshape(size), shapes, pairs, name="L (log scale)", logarithmic=True)
-    _heat(axes[1], cells["p_values"].reshape(size), shapes, pairs, name="p-value (Kolmogorov–Smirnov)")
-    for panel in axes:
-        panel.set_xlabel("initial shape (no unit)")
-        panel.set_ylabel("M (block maxima), N (points per block)")
+    constants, p_values = (cells[key].reshape(len(pairs), -1) for key in ("constants", "p_values"))
+    _heat(axes[0], constants, columns, rows, name="L (log scale)", logarithmic=True)
+    _heat(axes[1], p_values, columns, rows, name="p-value (Kolmogorov–Smirnov)")
     figure.suptitle(title, fontsize=9)
     return figure
 
 
 def _heat(
     axes: "Axes",
-    values: NDArray[np.float64],
-    columns: Sequence[Any],
-    rows: Sequence[Any],
+    values: Floats,
+    columns: Mapping[str, Sequence[Any]],
+    rows: Mapping[str, Sequence[Any]],
     *,
     name: str,
     logarithmic: bool = False,
     starred: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Cells with their values written in black or white, whichever has more contrast; a star where `starred`."""
+    """Cells with their values written in black or white, whichever has more contrast; a star where `starred`.
+
+    `columns` and `rows` hold the title of the axis with its values.
+    """
     from matplotlib.colors import LogNorm, Normalize
 
     usable = values[np.isfinite(values) & (values > 0)]
     norm = LogNorm(usable.min() / 1.02, usable.max() * 1.02) if logarithmic else Normalize(0, 1)
     mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=style.HEAT, norm=norm, edgecolors="none")
     axes.invert_yaxis()
-    axes.set_xticks(np.arange(len(columns)) + 0.5, [str(column) for column in columns])
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [str(row) for row in rows])
+    for axis, titled in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        ((title, places),) = titled.items()
+        axis.set_ticks(np.arange(len(places)) + 0.5, places)
+        axis.set_label_text(title)
     axes.tick_params(length=0)
     colors = mesh.cmap(norm(values))
     for (row, column), value in np.ndenumerate(values):
@@ -291,7 +274,7 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
     style.legend_below(figure, axes, columns=5)
     residuals = [descent.residuals for descents in problems.values() for descent in descents]
     worst = np.nanmax(np.concatenate([[0.0], *residuals]))
-    figure.suptitle(f"Hollow marks: not certified. The certified trajectories have a residual of at most {worst:.0e}.")
+    figure.suptitle(f"Crosses: not certified. The certified trajectories have a residual of at most {worst:.0e}.")
     return figure
 
 
@@ -338,10 +321,12 @@ def _draw_descents(top: "Axes", bottom: "Axes", title: str, descents: Sequence[D
         steps = np.arange(1, len(descent.cosines) + 1)
         every = max(1, len(steps) // 25)
         for axes, values in ((top, descent.cosines), (bottom, np.maximum(descent.distances, SMALLEST))):
-            axes.plot(steps, values, color=color, linewidth=1, label=f"{descent.multiple:g}/L" if axes is top else None)
-            for where, face in ((descent.certified, color), (~descent.certified, "none")):
-                shown = np.flatnonzero(where)[::every]
-                axes.plot(steps[shown], values[shown], linestyle="", marker=marker, color=color, markerfacecolor=face)
+            name = f"{descent.multiple:g}/L" if axes is top else None
+            certified, other = (np.flatnonzero(where) for where in (descent.certified, ~descent.certified))
+            axes.plot(
+                steps, values, marker, linestyle="-", color=color, linewidth=1, label=name, markevery=certified[::every]
+            )
+            axes.plot(steps[other][::every], values[other][::every], "x", color=color)
     top.axhline(0, color=style.INK, linewidth=0.8)
     top.set_ylim(-1.1, 1.1)
     bottom.set_yscale("log")

@@ -2,10 +2,8 @@
 
 import base64
 import hashlib
-import importlib
 import io
 import math
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from torch import Tensor, nn
 from excite import data, models
 from excite.attacks import Attack
 from excite.attacks.protocol import AttackWarning
+from excite.attacks.saving import as_picture
 from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
@@ -27,8 +26,9 @@ from excite.evaluation import Evaluation, Shards, evaluate
 from excite.excitation import FEWEST_MOMENTS, expected_acuteness, smoothness
 from excite.excitation import certify as certify_path
 from excite.execution import UNSHARED
-from excite.randomness import seeded
-from excite.runs.assemble import Parts, usable_device
+from excite.precision import Precision
+from excite.randomness import seeded, usable_device
+from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.runs.records import Attacked, Certified, Example, Illustration, Prediction
 
@@ -68,8 +68,10 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
 def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
     """Evaluate the arm under the experiment's attacks and write the result into its folder."""
     title, experiment = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment
-    options = {"seed": experiment.seed, "batch_size": experiment.attack_batch, **vars(shards)}
-    _evaluate(target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, **options)
+    options = {"batch_size": experiment.attack_batch, "precision": experiment.attack_precision, **vars(shards)}
+    _evaluate(
+        target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, seed=experiment.seed, **options
+    )
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,19 @@ def own_model(model: str, weights: Path, *, data_name: str, device: str | None) 
     Results are written next to the weights.
     """
     dataset = data.load(data_name)
-    if ":" in model:
-        built = _from_factory(model)
-    else:
-        built = models.create(model, num_classes=dataset.num_classes, input_shape=dataset.input_shape)
+    built = models.create(model, num_classes=dataset.num_classes, input_shape=dataset.input_shape)
+    state = _read_weights(weights)
+    if "normalize.mean" in state.keys() - built.state_dict().keys():  # an export of excite
+        built = models.normalized(
+            built, (state["normalize.mean"].flatten().tolist(), state["normalize.std"].flatten().tolist())
+        )
     try:
-        built.load_state_dict(_without_prefix(_read_weights(weights), built))
+        built.load_state_dict(_without_prefix(state, built))
     except RuntimeError as error:
-        raise InputError(f"{weights} does not fit {model}: {error}") from error
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(
+            f"{weights} does not fit {model}. Name the network that it was trained with ({reason})."
+        ) from error
     return Target(built.to(usable_device(device)).eval(), dataset.test, weights.parent, weights.stem)
 
 
@@ -111,6 +118,7 @@ def attack_target(
     examples: int | None = None,
     subset_seed: int = 0,
     batch_size: int = 128,
+    precision: Precision = "float32",
     shards: Shards = UNSHARED,
 ) -> tuple[Evaluation, Path]:
     """Evaluate the target under `attacks`, on all images or on `examples` of them; return the result and its file."""
@@ -119,10 +127,11 @@ def attack_target(
     # A readable name; the hash of every option of every attack makes it unique.
     subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
     digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
-    words = filter(None, ["attack", target.name, *attacks, subset, digest.hexdigest()[:8]])
+    rounded = "" if precision == "float32" else precision
+    words = filter(None, ["attack", target.name, *attacks, subset, rounded, digest.hexdigest()[:8]])
     file = target.folder / f"{'-'.join(words)}.json"
     title = f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images"
-    options = {"seed": subset_seed, "batch_size": batch_size, **vars(shards)}
+    options = {"seed": subset_seed, "batch_size": batch_size, "precision": precision, **vars(shards)}
     return _evaluate(target, attacks, file, console, title, **options), file
 
 
@@ -140,24 +149,6 @@ def _evaluate(
     return evaluation
 
 
-def _from_factory(path: str) -> nn.Module:
-    module_name, _, factory_name = path.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{path} cannot be imported ({error}). Write package.module:factory.") from error
-    finally:
-        sys.path.pop(0)
-    try:
-        built = factory if isinstance(factory, nn.Module) else factory()
-    except Exception as error:
-        raise InputError(f"{path}() failed: {error!r}. Name a function without arguments.") from error
-    if not isinstance(built, nn.Module):
-        raise InputError(f"{path}() returned a {type(built).__name__}. Name a function that returns a torch module.")
-    return built
-
-
 def _read_weights(path: Path) -> dict[str, Any]:
     """Read a state dict from .safetensors, or from .pt with the loader of torch that runs no code."""
     if not path.is_file():
@@ -168,8 +159,9 @@ def _read_weights(path: Path) -> dict[str, Any]:
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
+        reason = str(error).partition(". ")[0].strip().removesuffix(".")
         raise CorruptFileError(
-            f"Cannot read weights from {path} ({error}). Save a state_dict as .safetensors or with torch.save."
+            f"Cannot read weights from {path} ({reason}). Save a state_dict as .safetensors or with torch.save."
         ) from error
     named = state.get("state_dict", state) if isinstance(state, dict) else state
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
@@ -232,34 +224,20 @@ def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) 
 
 def png(image: Tensor) -> str:
     """Encode a C×H×W image with values in [0, 1] and one or three channels as a PNG data URI, with 8 bits a pixel."""
-    from PIL import Image
-
-    levels = (image.clamp(0, 1) * 255).round().to(torch.uint8)
-    pixels = levels[0] if len(levels) == 1 else levels.permute(1, 2, 0)
-    file = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(file, format="PNG", optimize=True)
+    as_picture(image).save(file := io.BytesIO(), format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
-    """Choose random images that every arm classifies correctly, first those that the attack fools in some arms only.
-
-    Returns their numbers, and a description of the choice.
-    """
+    """Return the numbers of random images that every arm classifies correctly, and a description of the choice."""
     evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation and len(arm.evaluation.correct) == total]
-    order = torch.randperm(total, generator=seeded(run.experiment.seed, "page")).numpy()
+    order = torch.randperm(total, generator=seeded(run.experiment.seed, "page"))
+    right = torch.as_tensor(np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0))
     drawn = f"drawn at random (seed {run.experiment.seed}) from"
-    right = np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0)
     if not evaluations or right.sum() < count:
-        return torch.as_tensor(np.sort(order[:count])), f"{drawn} {total:,}"
-    first = next(iter(run.experiment.attacks))
-    robust = np.array([np.asarray(evaluation.outcomes(first)) for evaluation in evaluations])
-    differing = right & (robust.any(axis=0) != robust.all(axis=0))
-    preferred = [*order[differing[order]], *order[(right & ~differing)[order]]][:count]
+        return order[:count].sort().values, f"{drawn} {total:,}"
     words = f"the {int(right.sum()):,} that every arm classifies correctly before the attack"
-    if differing.any():
-        words += f", first those that the attack fools in some arms only ({int(differing.sum()):,})"
-    return torch.as_tensor(sorted(int(number) for number in preferred)), f"{drawn} {words}"
+    return order[right[order]][:count].sort().values, f"{drawn} {words}"
 
 
 def _prediction(probabilities: Tensor, truth: int, classes: Sequence[str]) -> Prediction:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,14 +17,13 @@ from excite.data import Split
 from excite.data.batches import steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation
-from excite.lipschitz import Estimator, LipschitzEstimate, ShortTrainings
+from excite.lipschitz import LipschitzEstimate, ShortTrainings
 from excite.lipschitz.optimizers import described
 from excite.quantities import OnProgress
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts
-from excite.runs.collection import seedless
-from excite.runs.experiment import estimator_of, options_of
-from excite.runs.folder import ArmFolder, RunFolder, needed_trace, study_in
+from excite.runs.experiment import STUDY_MAY_VARY, Experiment
+from excite.runs.folder import ArmFolder, RunFolder, study_in
 from excite.runs.records import CLEAN_LOSS, GridSearch, StoredEstimate, Trial
 from excite.runs.stages.train import fit, measure
 from excite.schedules import Schedule, rescale
@@ -45,51 +43,46 @@ def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) ->
         if name == OWN:
             raise
         problem = str(error)
-    seconds, options = time.perf_counter() - started, dict(options_of(parts.experiment, name))
+    seconds, options = time.perf_counter() - started, dict(parts.experiment.options_of(name))
     StoredEstimate(result, seconds, problem, options).save(run.estimate_file(name))
     if name == OWN:
         console.say(str(result))
 
 
 def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> LipschitzEstimate:
-    estimator = estimator_of(parts.experiment, name)
+    estimator = parts.experiment.estimator_of(name)
     if estimator.needs == "trace":
-        return estimator(needed_trace(run, "baseline"))
+        return estimator(run.needed_trace("baseline"))
     if estimator.needs == "nothing":
         return estimator(None)
     whole = parts.whole_training
     usual, most = estimator.usual_steps(whole), estimator.most_steps(whole)
-    method = options_of(parts.experiment, name)["method"]
+    method = parts.experiment.options_of(name)["method"]
     title = f"L by {method}: short runs of {usual:,} to {most:,} steps in all (one training: {whole:,})"
-    with console.task(title) as progress:
-        return estimator(replace(short_trainings(parts, estimator, progress), say=console.say))
-
-
-def short_trainings(parts: Parts, estimator: Estimator[Any], on_progress: OnProgress) -> ShortTrainings:
-    """Return the experiment's short trainings; they report each step of the estimator's budget to `on_progress`."""
-    most, steps_taken = estimator.most_steps(parts.whole_training), count(1)
-
-    def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
-        for loss in parts.losses_at(rate, draw, steps):
-            on_progress(next(steps_taken), most)
-            yield loss
-
-    first_rate = parts.schedule(0)
+    steps_taken, first_rate = count(1), parts.schedule(0)
     optimizer = described(parts.new_optimizer(parts.new_model(), first_rate))
-    return ShortTrainings(losses_at, parts.whole_training, first_rate, optimizer)
+    with console.task(title) as progress:
+
+        def losses_at(rate: float, draw: int, steps: int) -> Iterator[float]:
+            for loss in parts.losses_at(rate, draw, steps):
+                progress(next(steps_taken), most)
+                yield loss
+
+        return estimator(ShortTrainings(losses_at, whole, first_rate, optimizer, say=console.say))
 
 
-def leader_of(run: RunFolder) -> RunFolder | None:
-    """Return the run that estimates L for this one: the first of its study with the same experiment, if it is another.
+def leader_of(run: RunFolder, experiment: Experiment, estimator: str) -> RunFolder | None:
+    """Return the run that estimates L for this one, if the study shares L: the first with the same experiment.
 
-    A run that was not begun as a part of a study shares with none.
+    None if that is this run, or if it was not begun as a part of a study.
     """
     path = run.path.absolute()
     study = study_in(path.parent)
-    if path.name not in (member.path.name for member in study):
+    if not experiment.options_of(estimator).get("shared") or path.name not in (member.path.name for member in study):
         return None
+    same = run.experiment.settings(without=STUDY_MAY_VARY)
     begun = (member for member in study if member.exists)
-    leader = next((member for member in begun if seedless(member.experiment) == seedless(run.experiment)), run)
+    leader = next((member for member in begun if member.experiment.settings(without=STUDY_MAY_VARY) == same), run)
     return None if leader.path.name == path.name else leader
 
 
@@ -121,7 +114,7 @@ def check_search(parts: Parts, n_rates: int) -> None:
 
 def _budget(parts: Parts) -> int:
     """Steps that 1/L usually costs: a baseline training, and the estimate of L."""
-    return parts.whole_training + estimator_of(parts.experiment).usual_steps(parts.whole_training)
+    return parts.whole_training + parts.experiment.estimator_of().usual_steps(parts.whole_training)
 
 
 def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProgress = lambda *_: None) -> GridSearch:

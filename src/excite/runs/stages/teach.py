@@ -1,5 +1,6 @@
 """Self-training: a teacher learns from the labelled images and labels the others; every arm then trains on both."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from excite.objectives import OBJECTIVES
 from excite.randomness import device_of, undisturbed
 from excite.runs.assemble import Parts, assemble, look_up
 from excite.runs.experiment import STANDARD, Experiment, Record, Teacher
-from excite.runs.folder import RunFolder, needed_model
+from excite.runs.folder import RunFolder
 from excite.runs.stages.train import epoch_accuracies, fit
 
 if TYPE_CHECKING:
@@ -46,13 +47,14 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: 
     if source is None:
         return parts
     if experiment.teacher is None:
-        return replace(parts, pseudo_labelled=partial(_labelled_already, parts, source))
+        return replace(parts, pseudo_labelled=cache(partial(_labelled_already, parts, source)))
     teacher, run = experiment.teacher, RunFolder(folder)
 
     @cache
     def teacher_parts() -> Parts:
         return assemble(teacher_experiment(experiment, teacher), device=device)
 
+    @cache
     def labelled() -> Split:
         """Return the images with the teacher's labels; train the teacher first if that has not been done."""
         unlabelled = load_unlabelled(source)
@@ -133,9 +135,8 @@ def _teach(
             on_progress=progress,
         )
     facts = {"run": run.path.name, "experiment": parts.experiment.to_json()}
-    keep = {"threshold": teacher.threshold, "balance": teacher.balance}
-    labelling = label_with(model, unlabelled, console, "teacher", source=source, teacher=facts, **keep)
-    labelling.kept.save(run.pseudo_labels_file)
+    options = {"threshold": teacher.threshold, "balance": teacher.balance, "source": source, "teacher": facts}
+    labelling = label_with(model, unlabelled, console, "teacher", out=run.pseudo_labels_file, options=options)
     console.say(f"teacher: {labelling}")
 
 
@@ -155,21 +156,26 @@ def label_with_run(
     """Label the images of `source` with a trained arm, and write the pseudo-labels to `out`, an .npz file."""
     if out.suffix != ".npz":
         raise InputError(f"Pseudo-labels are written to an .npz file: pass --out {out}.npz.")
-    trained = needed_model(run.files, arm)
+    trained = run.files.needed_model(arm)
     unlabelled = load_unlabelled(source)
     check_shape(unlabelled, run.parts.test.images.shape[1:])
     model = trained.load_into(run.parts.new_model())
     facts = {"run": run.folder.name, "arm": arm, "experiment": run.experiment.to_json()}
-    keep = {"threshold": threshold, "balance": balance}
-    labelling = label_with(model, unlabelled, run.console, arm, source=source, teacher=facts, **keep)
-    labelling.kept.save(out)
-    return labelling
+    options = {"threshold": threshold, "balance": balance, "source": source, "teacher": facts}
+    return label_with(model, unlabelled, run.console, arm, out=out, options=options)
 
 
-def label_with(model: nn.Module, unlabelled: Unlabelled, console: Speaker, name: str, **options: Any) -> Labelling:
-    """Label the images with the model in eval mode; the model is left unchanged."""
+def label_with(
+    model: nn.Module, unlabelled: Unlabelled, console: Speaker, name: str, *, out: Path, options: Mapping[str, Any]
+) -> Labelling:
+    """Label the images with the model in eval mode and write the pseudo-labels; the model is left unchanged.
+
+    `options` are those of `pseudo_label`.
+    """
     device = device_of(model)
     title = f"{name}: labelling {len(unlabelled):,} images"
     with undisturbed(model, device), console.task(title) as progress:
         predict = fast_inference(model.eval())
-        return pseudo_label(lambda images: predict(images.to(device)), unlabelled, on_progress=progress, **options)
+        labelling = pseudo_label(lambda images: predict(images.to(device)), unlabelled, on_progress=progress, **options)
+    labelling.kept.save(out)
+    return labelling

@@ -3,17 +3,17 @@
 import logging
 import math
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
 
-from excite.console import Speaker
 from excite.data import Split
 from excite.errors import DivergedError
 from excite.evaluation import Evaluation, evaluate
 from excite.lipschitz.online import OnlineRate
 from excite.randomness import derive_seed, device_of, drawing_from, undisturbed
+from excite.runs.arms import Arm
 from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder
 from excite.runs.records import Outcome
@@ -22,24 +22,30 @@ from excite.training import checkpoints
 from excite.training.distributed import Ranks
 from excite.training.loop import train
 
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
+
 HELD_OUT_ACCURACY = "held_out_accuracy"
 
 logger = logging.getLogger(__name__)
 
 
-def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks: Ranks) -> None:
-    """Train with the baseline's schedule, rescaled to start at `rate`. Divergence is recorded as the outcome.
+def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
+    """Train with the baseline's schedule, rescaled to start at the arm's rate. Divergence is recorded as the outcome.
 
     An arm that finds its rate during training records the rate it has found. It leaves no trace, because a trace cannot
     describe steps that are rolled back.
     """
-    settings, problem = parts.experiment.training, None
+    baseline, default, arm, problem = run.parts.schedule(0), run.parts.batch_size, run.files.arm(chosen.name), None
+    rate = ranks.from_first(lambda: run.files.first_rate(chosen, baseline))
+    size = ranks.from_first(lambda: run.files.batch_size(chosen, baseline, default))
+    parts, console = run.parts.in_batches_of(size), run.placed(arm.outcome_file)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
-    online = OnlineRate(model, optimizer, steps=parts.whole_training) if arm.arm.finds_its_rate else None
+    online = OnlineRate(model, optimizer, steps=parts.whole_training) if chosen.finds_its_rate else None
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
     averaged = None if online else parts.new_average(model)
-    schedule = rescale(parts.schedule, rate, horizon=settings.epochs)
+    schedule = rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs)
     arm.moments.mkdir(parents=True, exist_ok=True)  # its absence tells a finished training from one to resume
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
     with console.task(title) as progress:
@@ -53,7 +59,6 @@ def train_arm(parts: Parts, arm: ArmFolder, rate: float, console: Speaker, ranks
                 recorder=recorder,
                 online=online,
                 averaged=averaged,
-                precision=settings.precision,
                 after_epoch=lambda model: epoch_accuracies(parts, model) | keep_best(parts, arm, model),
                 on_epoch=lambda metrics: logger.debug("%s, %s", arm.name, metrics),
                 on_progress=progress,
@@ -99,7 +104,9 @@ def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule
         "epochs": settings.epochs,
         "batch_size": settings.batch_size,
         "steps": settings.steps,
+        "precision": settings.precision,
         "accumulate": settings.accumulate,
+        "compile": settings.compile,
         "augment": parts.augment,
         "seed": seed,
     }
@@ -108,15 +115,15 @@ def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule
 
 
 def measure(parts: Parts, model: nn.Module, images: Split, *, attacked: bool = False) -> Evaluation:
-    """Evaluate the model on `images`, with the experiment's first attack if `attacked`.
+    """Evaluate the model on `images`, with the experiment's first attack if `attacked`, without a second progress bar.
 
     Training is not affected: batch-norm statistics, modes and random generators are restored.
     """
     device, attacks = device_of(model), dict(list(parts.attacks.items())[:attacked])
-    batch_size, seed = parts.experiment.attack_batch, parts.experiment.seed
+    options: dict[str, Any] = {"batch_size": parts.experiment.attack_batch, "seed": parts.experiment.seed}
     x, y = images.floats().to(device), images.labels.to(device)
     with undisturbed(model, device):
-        return evaluate(model, x, y, attacks, checks=False, batch_size=batch_size, seed=seed)
+        return evaluate(model, x, y, attacks, checks=False, on_progress=lambda _done, _total: None, **options)
 
 
 def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
