@@ -29,7 +29,7 @@ FIGURES = ["figure-2-relu", "figure-2-tanh", "figure-3", "figure-4", "figures-5-
 EVIDENCE = [
     *("table-1-length", "table-1-length-no-batch-norm", "table-1-length-resnet20"),
     *("figure-2-length-64", "figure-2-length-2000", "table-2-length-trades", "table-2-length-pgd-at"),
-    *("table-2-overfit-trades", "table-2-overfit-pgd-at"),
+    *("table-2-overfit-trades", "table-2-overfit-pgd-at", "table-2-rst-length"),
 ]
 FULL = [*TABLE_1, *TABLE_2, *FIGURES]
 MINUTES = 40e12  # FLOP: a quarter of an hour at 45 GFLOP/s

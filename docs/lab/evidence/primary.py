@@ -23,7 +23,7 @@ PLANNED = [  # (study, folder, the attack that decides, arms)
         for activation in ("relu", "tanh")
     ),
     *((f"D, {kind}", f"table-2-overfit-{kind}-certified", D, ("poe", "largest")) for kind in ("pgd-at", "trades")),
-    ("R", "table-2-rst-small-certified", D, ("poe", "largest")),
+    ("R", "table-2-rst-length-certified", D, ("poe", "largest")),
 ]
 
 
