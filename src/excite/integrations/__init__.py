@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -60,19 +59,14 @@ def estimate_values(estimate: LipschitzEstimate) -> dict[str, float]:
 
 
 def trace_values(trace: Trace) -> dict[str, float]:
-    """Values to log: the last local slope and, from the third moment on, the shares of acute and certified steps.
+    """Values to log: the shares of acute and certified steps; none before the third moment or after divergence.
 
     θ* is the last recorded moment, so the shares change from epoch to epoch; the final ones are the most meaningful.
-    Non-finite values, as of a training that diverged, are left out.
     """
-    values: dict[str, float] = {}
-    if len(trace.slopes):
-        values["excite/local_slope"] = float(trace.slopes[-1])
-    if len(trace) >= 3 and np.isfinite(trace.squared_parameter_distances).all():
-        path = certify(trace)
-        values["excite/acuteness"] = path.angles.fraction
-        values["excite/certified"] = float(path.certified.mean())
-    return {name: value for name, value in values.items() if math.isfinite(value)}
+    if len(trace) < 3 or not np.isfinite(trace.squared_parameter_distances).all():
+        return {}
+    path = certify(trace)
+    return {"excite/acuteness": path.angles.fraction, "excite/certified": float(path.certified.mean())}
 
 
 def _largest_rate(optimizer: Optimizer) -> float:
@@ -85,7 +79,14 @@ class FindsRateBefore:
     estimate: LipschitzEstimate | None = None
     recorder: Recorder | None = None
 
-    def __init__(self, multiple: float, *, record: bool, find: dict[str, Any] | None, allow_unidentified: bool) -> None:
+    def __init__(
+        self,
+        multiple: float = 1.0,
+        *,
+        record: bool = True,
+        find: dict[str, Any] | None = None,
+        allow_unidentified: bool = False,
+    ) -> None:
         self.multiple, self.record, self.find = multiple, record, find or {}
         self.allow_unidentified = allow_unidentified
 
@@ -105,6 +106,10 @@ class FindsRateBefore:
         scale_rates(optimizer, schedulers, rate / peak)
         logger.info("%s", self.estimate)
         return estimate_values(self.estimate)
+
+    def _start_recording(self, model: nn.Module, optimizer: Optimizer) -> None:
+        if self.record:
+            self.recorder = Recorder(model, optimizer, slopes_per_epoch=0)
 
     def _record_epoch(self) -> dict[str, float]:
         """Record the end of an epoch, if recording is on, and return values to log."""

@@ -1,7 +1,5 @@
 """Callbacks for Lightning that find the learning rate, before or during the training."""
 
-import contextlib
-import copy
 import dataclasses
 import math
 from collections import OrderedDict
@@ -9,15 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.finder.inputs import own_loader
-from excite.integrations import FindsRateBefore, FindsRateDuring, estimate_values, extra, silent
+from excite.integrations import FindsRateBefore, FindsRateDuring, extra, silent
 from excite.lipschitz import LipschitzEstimate
-from excite.trace import Recorder
 
 with extra("lightning"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,22 +24,19 @@ with extra("lightning"):
 
 __all__ = ["OnlineRateCallback", "PoECallback"]
 
-MODULE_ATTRIBUTES = vars(nn.Module()).keys()
-
 
 class PoECallback(FindsRateBefore, Callback):
     """Find L before the training and train at `multiple`/L: the largest rate of your schedule becomes that.
 
     L is found by `excite.find_learning_rate` with your optimizer, your `training_step` and your training data. Model,
-    metrics, data order and random state are then restored. The rates of all parameter groups are multiplied by the same
-    factor, and schedulers are rescaled (see `excite.rescale_scheduler`). A `Recorder` watches the training. L,
-    acuteness, the share of certified steps and local slopes are logged to every logger. A run resumed from a checkpoint
-    keeps its L.
+    data order and random state are then restored, and metrics are reset. The rates of all parameter groups are
+    multiplied by the same factor, and schedulers are rescaled (see `excite.rescale_scheduler`). A `Recorder` records
+    the training. L, acuteness and the share of certified steps are logged to every logger. A run resumed from a
+    checkpoint keeps its L.
 
     Args:
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate.
-        record: record the training; costs a forward and a backward pass at `slopes_per_epoch` steps of each epoch.
-        slopes_per_epoch: number of local slopes per epoch; 0 is used if gradients are clipped or accumulated.
+        record: record the training, one moment per epoch.
         find: options of `find_learning_rate`, for example {"budget": 1000, "weights": "present"}.
         allow_unidentified: train at 1/L even if L is not identified.
 
@@ -56,43 +50,20 @@ class PoECallback(FindsRateBefore, Callback):
     ```
     """
 
-    def __init__(
-        self,
-        multiple: float = 1.0,
-        *,
-        record: bool = True,
-        slopes_per_epoch: int = 8,
-        find: dict[str, Any] | None = None,
-        allow_unidentified: bool = False,
-    ) -> None:
-        super().__init__(multiple, record=record, find=find, allow_unidentified=allow_unidentified)
-        self.slopes_per_epoch = slopes_per_epoch
-
     def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
             self.estimate = self.recorder = None  # of an earlier fit; checkpoints are loaded after this
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizer = _only_optimizer("PoECallback", trainer, pl_module)
-        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if self.estimate is None:
-            values = self._find_rate(optimizer, schedulers, lambda: self._find(trainer, pl_module, optimizer))
-        else:  # of a checkpoint
-            values = estimate_values(self.estimate)
-        _log(trainer, values)
-        if self.record and trainer.world_size == 1:
-            unchanged = trainer.accumulate_grad_batches == 1 and not trainer.gradient_clip_val
-            self.recorder = Recorder(pl_module, optimizer, slopes_per_epoch=self.slopes_per_epoch if unchanged else 0)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, _outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if self.recorder:
-            self.recorder.after_step(lambda: _loss(trainer, pl_module, batch, batch_idx))
+            schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+            _log(trainer, self._find_rate(optimizer, schedulers, lambda: self._find(trainer, pl_module, optimizer)))
+        if trainer.world_size == 1:
+            self._start_recording(pl_module, optimizer)
 
     def on_train_epoch_end(self, trainer: Trainer, _pl_module: LightningModule) -> None:
-        if self.recorder:
-            _log(trainer, self._record_epoch())
+        _log(trainer, self._record_epoch())
 
     def on_fit_end(self, _trainer: Trainer, _pl_module: LightningModule) -> None:
         self._stop_recording()
@@ -108,13 +79,17 @@ class PoECallback(FindsRateBefore, Callback):
         """The first process finds L and sends it to the others."""
         estimate: dict[str, Any] | None = None
         if trainer.is_global_zero:
-            estimate = find_learning_rate(
-                pl_module,
-                _Batches(trainer),
-                optimizer=optimizer,
-                step=lambda _, prepared: _loss(trainer, pl_module, prepared.batch, 0),
-                **_gradient_options(trainer) | self.find,
-            ).to_json()
+            with silent(pl_module, "log", "log_dict"):
+                estimate = find_learning_rate(
+                    pl_module,
+                    _Batches(trainer),
+                    optimizer=optimizer,
+                    step=lambda _, prepared: _loss(trainer, pl_module, prepared.batch),
+                    **_gradient_options(trainer) | self.find,
+                ).to_json()
+            for module in pl_module.modules():
+                if isinstance(module, Metric | MetricCollection):
+                    module.reset()  # what the search has counted
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(estimate))
 
 
@@ -173,10 +148,8 @@ class OnlineRateCallback(FindsRateDuring, Callback):
         if self._taken is None:
             return
         loss = trainer.strategy.reduce(torch.stack(self._losses).mean(), reduce_op="mean")
-        values = self._after_step(loss, self._taken)
+        _log(trainer, self._after_step(loss, self._taken))
         self._taken = None
-        if values:
-            _log(trainer, values)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict or None
@@ -224,9 +197,9 @@ def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule)
     return trainer.optimizers[0]  # type: ignore[no-any-return]
 
 
-def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> Tensor:
-    arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, batch_idx)  # not all take batch_idx
-    with silent(pl_module, "log", "log_dict"), _uncounted(pl_module), trainer.precision_plugin.train_step_context():
+def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any) -> Tensor:
+    arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, 0)  # not all take batch_idx
+    with trainer.precision_plugin.train_step_context():
         output = pl_module.training_step(*arguments.values())
     loss = output["loss"] if isinstance(output, dict) else output
     if not isinstance(loss, Tensor):
@@ -234,35 +207,6 @@ def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: i
     return loss
 
 
-@contextlib.contextmanager
-def _uncounted(pl_module: LightningModule) -> Iterator[None]:
-    """Inside, metrics update copies of their states, which are neither parameters nor buffers."""
-    metrics = [module for module in pl_module.modules() if isinstance(module, Metric | MetricCollection)]
-    saved = [(metric, dict(vars(metric))) for metric in metrics]
-    for metric, attributes in saved:
-        vars(metric).update({name: _copied(attributes[name]) for name in attributes.keys() - MODULE_ATTRIBUTES})
-    try:
-        yield
-    finally:
-        for metric, attributes in saved:
-            vars(metric).clear()
-            vars(metric).update(attributes)
-
-
-def _copied(state: Any) -> Any:
-    """A copy that can be changed in place. Entries of a list are shared: metrics only append to lists."""
-    match state:
-        case Tensor():
-            return state.detach().clone()
-        case list():
-            return copy.copy(state)
-        case dict():
-            copied = copy.copy(state)
-            copied.update({key: _copied(value) for key, value in state.items()})
-            return copied
-    return state
-
-
 def _log(trainer: Trainer, values: dict[str, float]) -> None:
-    for logger in trainer.loggers:
+    for logger in trainer.loggers if values else ():
         logger.log_metrics(values, step=trainer.global_step)

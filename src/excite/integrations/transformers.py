@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.integrations import FindsRateBefore, FindsRateDuring, extra, silent
-from excite.trace import Recorder
 
 with extra("transformers"):
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
@@ -88,8 +87,7 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
             with silent(self.trainer, "log") if self.trainer else contextlib.nullcontext():
                 values = self._find_rate(optimizer, [scheduler], find)
             _log(state, values)
-        if self.record:
-            self.recorder = Recorder(model, optimizer, slopes_per_epoch=0)
+        self._start_recording(model, optimizer)
 
     def on_epoch_end(self, _args: Any, state: TrainerState, _control: Any, **_: Any) -> None:
         _log(state, self._record_epoch())
