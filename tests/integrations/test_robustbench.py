@@ -24,7 +24,7 @@ from excite.errors import CorruptFileError, InputError
 from excite.evaluation import evaluate
 from excite.files import write_json
 from excite.integrations.hub import from_pretrained, model_card, save_model
-from excite.integrations.robustbench import export, leaderboard_row
+from excite.integrations.robustbench import export
 from excite.lipschitz import LipschitzEstimate
 from excite.runs.arms import OWN
 from excite.runs.assemble import assemble
@@ -115,14 +115,6 @@ def test_train_mode_is_reported_but_not_distrusted() -> None:
     assert not dataclasses.replace(found, flags=tuple(f for f in found.flags if f.name == "train mode")).distrusted
 
 
-def test_without_autoattack_the_row_has_no_robust_accuracy() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
-    evaluation = evaluate(model, torch.rand(8, 1, 8, 8), torch.zeros(8, dtype=torch.long), "pgd", eps=0.0)
-    row = leaderboard_row(evaluation, dataset="cifar10", eps=0.5, autoattack=None)
-    assert (row["eps"], row["autoattack_acc"]) == ("0.5", None)
-    assert row["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
-
-
 @pytest.mark.parametrize(
     ("options", "keyword"),
     [
@@ -205,16 +197,6 @@ def test_an_exported_arm_attacks_to_the_same_verdicts(run: RunFolder, tmp_path: 
     assert "Intended use" in card
 
 
-def test_the_row_of_an_exported_arm(run: RunFolder, tmp_path: Path) -> None:
-    folder = export(run, "baseline", tmp_path / "model")
-    record = json.loads((folder / "model_info/mnist-sample/Linf/moment-baseline.json").read_text())
-    evaluation = run.arm("baseline").evaluation
-    assert evaluation is not None
-    assert record.keys() == KEYS
-    assert record["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
-    assert (record["eps"], record["autoattack_acc"], record["additional_data"]) == ("8/255", None, False)
-
-
 AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
 
 
@@ -230,18 +212,25 @@ AUTOATTACK = {"kind": "autoattack", "eps": "8/255"}
         (AUTOATTACK | {"members": ["apgd-ce"]}, False),
     ],
 )
-def test_only_standard_autoattack_fills_autoattack_acc(
+def test_only_standard_autoattack_has_a_row(
     run: RunFolder, tmp_path: Path, options: dict[str, object], standard: bool
 ) -> None:
     copy = with_attacks(run, tmp_path / "run", {"PGD": run.experiment.attacks["PGD"], "A": options})
     folder = export(copy, "baseline", tmp_path / "model")
-    (row,) = (folder / "model_info").rglob("*.json")
-    found = json.loads(row.read_text())
-    assert (found["autoattack_acc"] is not None, found["eps"]) == (standard, "8/255")
-    assert row.parent.name == ("L2" if standard and options.get("norm") == "l2" else "Linf")
+    evaluation = copy.arm("baseline").evaluation
+    assert evaluation is not None
+    rows = list((folder / "model_info").rglob("*.json"))
+    assert [row.name for row in rows] == ["moment-baseline.json"] * standard
+    for row in rows:
+        record = json.loads(row.read_text())
+        assert record.keys() == KEYS
+        assert record["clean_acc"] == f"{100 * evaluation.clean.value:.2f}"
+        assert record["autoattack_acc"] == f"{100 * evaluation.robust['A'].value:.2f}"
+        assert (record["eps"], record["additional_data"]) == ("8/255", False)
+        assert row.parent.name == ("L2" if options.get("norm") == "l2" else "Linf")
 
 
-def test_no_row_for_an_attack_without_radius(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attacks_without_a_radius_have_no_row(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ATTACKS, "blind", lambda: as_attack(lambda _model, x, _y: x))
     copy = with_attacks(run, tmp_path / "run", {"A": {"kind": "blind"}})
     folder = export(copy, "baseline", tmp_path / "model")

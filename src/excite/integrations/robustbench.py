@@ -21,7 +21,7 @@ from excite.quantities import check_whole, number, pixels
 from excite.randomness import usable_device
 from excite.runs.folder import RunFolder
 
-__all__ = ["benchmark", "export", "leaderboard_row"]
+__all__ = ["benchmark", "export", "write_row"]
 
 NORMS = {"Linf": "linf", "L2": "l2"}
 THREAT_MODELS = {norm: name for name, norm in NORMS.items()}
@@ -93,34 +93,36 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     if device is not None:
         model.to(usable_device(device))
     attack = attacks.create("autoattack", eps=eps, norm=NORMS[threat_model])
-    options: dict[str, Any] = {"batch_size": batch_size, "journal": aa_state_path}
-    evaluation = evaluate(model, images.float() / 255, labels, {"AutoAttack": attack}, **options)
+    x, given = images.float() / 255, {"AutoAttack": attack}
+    evaluation = evaluate(model, x, labels, given, batch_size=batch_size, journal=aa_state_path)
     if log_path is not None:
         write_text(Path(log_path), f"{evaluation}\n")
     for flag in evaluation.flags:
         warnings.warn(AttackWarning(str(flag)), stacklevel=2)
-    robust = evaluation.robust["AutoAttack"].value
     if to_disk:
-        row = leaderboard_row(evaluation, dataset=dataset.name, eps=eps, autoattack=robust)
-        _write_row(Path("model_info"), row, threat_model, str(model_name))
-    return evaluation.clean.value, robust
+        row: dict[str, Any] = {"dataset": dataset.name, "threat_model": threat_model, "eps": eps}
+        write_row(Path("model_info"), str(model_name), evaluation, autoattack="AutoAttack", **row)
+    return evaluation.clean.value, evaluation.robust["AutoAttack"].value
 
 
-def leaderboard_row(
+def write_row(
+    folder: Path,
+    model_name: str,
     evaluation: Evaluation,
     *,
     dataset: str,
+    threat_model: str,
     eps: float,
-    autoattack: float | None,
+    autoattack: str,
     additional_data: bool | None = None,
     architecture: str | None = None,
-) -> dict[str, Any]:
-    """RobustBench's keys for a model. What only its authors know (title, authors, venue, link) is None.
+) -> None:
+    """Write a model's row of the leaderboard where RobustBench expects it.
 
-    `autoattack` is the accuracy under standard AutoAttack, None if it was not run.
+    What only its authors know (title, authors, venue, link) is None. `autoattack` names the attack in `evaluation`.
     """
     n_images = len(evaluation.correct)
-    return {
+    row = {
         "link": None,
         "name": None,
         "authors": None,
@@ -132,15 +134,11 @@ def leaderboard_row(
         "eps": pixels(eps),
         "clean_acc": f"{100 * evaluation.clean.value:.2f}",
         "reported": None,
-        "autoattack_acc": None if autoattack is None else f"{100 * autoattack:.2f}",
+        "autoattack_acc": f"{100 * evaluation.robust[autoattack].value:.2f}",
         "footnote": f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
         "unreliable": evaluation.distrusted,
     }
-
-
-def _write_row(folder: Path, row: dict[str, Any], threat_model: str, model_name: str) -> None:
-    """Write the row where RobustBench expects it."""
-    write_text(folder / row["dataset"] / threat_model / f"{model_name}.json", json.dumps(row, indent=2) + "\n")
+    write_text(folder / dataset / threat_model / f"{model_name}.json", json.dumps(row, indent=2) + "\n")
 
 
 def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
@@ -152,27 +150,25 @@ def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
         destination: the folder to write; by default exports/<experiment>-<arm>.
 
     Returns:
-        The folder, for `hub.from_pretrained`. `autoattack_acc` of the row is null if the experiment did not run
-        AutoAttack in its full standard version. There is no row for your own images, or if no attack has a radius and
-        a norm of the leaderboard.
+        The folder, for `hub.from_pretrained`. There is no row for your own images, or if the experiment did not run
+        AutoAttack in its full standard version, searched in float32.
     """
     folder, experiment, evaluation = hub.export(run, arm, destination), run.experiment, run.arm(arm).evaluation
-    exact = experiment.attack_precision == "float32"
-    if evaluation is None or is_own(experiment.data.name):
+    if evaluation is None or is_own(experiment.data.name) or experiment.attack_precision != "float32":
         return folder
-    # The row is for the standard AutoAttack, otherwise for the first attack with a radius and a norm.
-    for name, attack in sorted(as_attacks(experiment.attacks).items(), key=lambda item: not _is_standard(item[1])):
-        if attack.eps is not None and attack.norm in THREAT_MODELS:
-            row = leaderboard_row(
+    for name, attack in as_attacks(experiment.attacks).items():
+        if _is_standard(attack) and attack.eps is not None and attack.norm in THREAT_MODELS:
+            write_row(
+                folder / "model_info",
+                f"{experiment.name}-{arm}",
                 evaluation,
                 dataset=experiment.data.name,
+                threat_model=THREAT_MODELS[attack.norm],
                 eps=attack.eps,
-                autoattack=evaluation.robust[name].value if exact and _is_standard(attack) else None,
+                autoattack=name,
                 additional_data=experiment.data.unlabelled is not None,
                 architecture=experiment.model.name,
             )
-            _write_row(folder / "model_info", row, THREAT_MODELS[attack.norm], f"{experiment.name}-{arm}")
-            break
     return folder
 
 
