@@ -1,6 +1,5 @@
 """Callbacks for Lightning that find the learning rate, before or during the training."""
 
-import dataclasses
 import logging
 import math
 from collections import OrderedDict
@@ -91,7 +90,7 @@ class PoECallback(FindsRateBefore, Callback):
                     pl_module,
                     _Batches(trainer),
                     optimizer=optimizer,
-                    step=lambda _, prepared: _loss(trainer, pl_module, prepared.batch),
+                    step=lambda _, batch: _loss(trainer, pl_module, batch),
                     **_gradient_options(trainer) | self.find,
                 ).to_json()
             for module in pl_module.modules():
@@ -189,29 +188,17 @@ class OnlineRateCallback(Callback):
         self._saved = state_dict
 
 
-@dataclasses.dataclass(frozen=True)
-class _Prepared:
-    """A batch as `training_step` receives it, wrapped so that `find_learning_rate` does not move it again."""
-
-    batch: Any
-
-
 class _Batches:
     """The Trainer's training data from copies of its loaders, because it is already iterating over its own."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
         loaders = trainer.fit_loop._combined_loader
         self.flattened = [own_loader(loader) for loader in loaders.flattened]
         self._loaders = CombinedLoader(loaders.iterables, loaders._mode)
         self._loaders.flattened = self.flattened
 
     def __iter__(self) -> Iterator[Any]:
-        trainer = self._trainer
-        for batch, _, _ in self._loaders:  # then precision and the transfer hooks, in the Trainer's order
-            converted = trainer.precision_plugin.convert_input(batch)
-            hooked = trainer.lightning_module._on_before_batch_transfer(converted, dataloader_idx=0)
-            yield _Prepared(trainer.strategy.batch_to_device(hooked, dataloader_idx=0))
+        return (batch for batch, _, _ in self._loaders)
 
 
 def _gradient_options(trainer: Trainer) -> dict[str, Any]:
@@ -232,6 +219,9 @@ def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule)
 
 
 def _loss(trainer: Trainer, pl_module: LightningModule, batch: Any) -> Tensor:
+    """The loss of a batch, after precision and the transfer hooks in the Trainer's order."""
+    batch = trainer.lightning_module._on_before_batch_transfer(trainer.precision_plugin.convert_input(batch))
+    batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
     arguments = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, 0)  # not all take batch_idx
     with trainer.precision_plugin.train_step_context():
         output = pl_module.training_step(*arguments.values())
