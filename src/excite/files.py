@@ -104,8 +104,17 @@ def read_as(path: Path, kind: type[T]) -> T:
 
 
 def parse_json(path: Path) -> Any:
+    return _parsed(path.read_bytes(), path)
+
+
+def parse_lines(path: Path) -> list[Any]:
+    lines = path.read_bytes().split(b"\n")  # splitlines would also split inside a damaged one
+    return [_parsed(line, path) for line in lines if line]
+
+
+def _parsed(content: bytes, path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(content)
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are a ValueError too
         raise CorruptFileError(f"{path} is not valid JSON ({error}). {_RESTORE}") from error
 
@@ -121,14 +130,6 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read every sealed object of a file of JSON lines."""
     return [unsealed(value, f"Line {number} of {path}") for number, value in enumerate(parse_lines(path), start=1)]
-
-
-def parse_lines(path: Path) -> list[Any]:
-    lines = path.read_bytes().split(b"\n")  # splitlines would also split inside a damaged one
-    try:
-        return [json.loads(line) for line in lines if line]
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{path} has a line that is not valid JSON ({error}). {_RESTORE}") from error
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,10 +28,10 @@ class MissingExtraError(ExciteError, ImportError):
 
 
 @contextlib.contextmanager
-def extra(name: str) -> Iterator[None]:
+def needs(package: str) -> Iterator[None]:
     """Turn a failing import inside into an error that says which command installs the package.
 
-    >>> with extra("lightning"):
+    >>> with needs("excite[lightning]"):
     ...     import nothing_like_it
     Traceback (most recent call last):
     ...
@@ -41,7 +41,7 @@ def extra(name: str) -> Iterator[None]:
         yield
     except ImportError as error:
         missing = error.name or str(error)
-        raise MissingExtraError(f'{missing} is missing. Run: pip install "excite[{name}]"', name=error.name) from error
+        raise MissingExtraError(f'{missing} is missing. Run: pip install "{package}"', name=error.name) from error
 
 
 def estimate_values(estimate: LipschitzEstimate) -> dict[str, float]:

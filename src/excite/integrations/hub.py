@@ -13,7 +13,7 @@ from excite.data.catalog import load_once
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
-from excite.integrations import extra
+from excite.integrations import needs
 from excite.runs.assemble import assemble
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
@@ -91,7 +91,7 @@ def from_pretrained(name: str | Path, network: nn.Module | None = None, *, revis
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
-    with extra("transformers"):
+    with needs("excite[transformers]"):
         import huggingface_hub
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[WEIGHTS, CONFIG]))

@@ -14,13 +14,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.finder.inputs import own_loader
-from excite.integrations import FindsRateBefore, estimate_values, extra, largest_rate, silent
+from excite.integrations import FindsRateBefore, estimate_values, largest_rate, needs, silent
 from excite.lipschitz import LipschitzEstimate, OnlineRate
 from excite.quantities import check_positive
 from excite.rescaling import peak_rate, scale_rates
 from excite.schedules import ROUNDING
 
-with extra("lightning"):
+with needs("excite[lightning]"):
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
     from lightning.pytorch.utilities import CombinedLoader, GradClipAlgorithmType

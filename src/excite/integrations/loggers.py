@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from excite.errors import InputError
-from excite.integrations import MissingExtraError, estimate_values, trace_values
+from excite.integrations import estimate_values, needs, trace_values
 from excite.registry import lookup
 from excite.report.figures import plot
 from excite.runs.experiment import flattened
@@ -151,12 +151,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w./: -]", "-", name)
 
 
-def _imported(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        missing = package.rpartition(".")[2]
-        raise MissingExtraError(f"{missing} is missing. Run: pip install {missing}", name=error.name) from error
+def _imported(module: str) -> Any:
+    with needs(module.rpartition(".")[2]):
+        return importlib.import_module(module)
 
 
 TRACKERS: dict[str, tuple[Callable[[RunFolder, str, Path], Sheet], str]] = {  # by name, with the command that shows it

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, extra, silent
+from excite.integrations import FindsRateBefore, needs, silent
 
-with extra("transformers"):
+with needs("excite[transformers]"):
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 __all__ = ["PoETrainerCallback"]
