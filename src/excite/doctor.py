@@ -28,28 +28,25 @@ GAIN = 1.1  # times as fast; a smaller gain is not recommended
 
 
 @dataclasses.dataclass(frozen=True)
-class Speed:
-    """Milliseconds for a batch of a small network; None, and the reason, if it does not run."""
-
-    name: str
-    training_step: float | None = None
-    attack_gradient: float | None = None
-    problem: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
 class Diagnosis:
     """What a machine is, and how fast a small network is on it; `advice` says what to choose."""
 
     circumstances: Circumstances  # machine, device that was measured, threads and versions
     bfloat16: bool  # whether the processor has instructions for it
     devices: list[str]
-    speeds: list[Speed]  # float32 first
+    speeds: dict[str, tuple[float, float]]  # milliseconds of a training step and of an attack's gradient, by precision
+    problems: dict[str, str]  # of what does not run
 
     @property
     def advice(self) -> list[str]:
-        base, *others = self.speeds
-        advice = [_compared(each, base) for each in others]
+        advice = [f"{name} does not run here: {problem}" for name, problem in self.problems.items()]
+        (step, gradient), *_ = self.speeds.values()
+        for name, (its_step, its_gradient) in list(self.speeds.items())[1:]:
+            gains = {"train": step / its_step, "attack": gradient / its_gradient}
+            uses = " and ".join(use for use, gain in gains.items() if gain >= GAIN)
+            choice = f"is worth using to {uses} here" if uses else "does not help here"
+            times = f"training {gains['train']:.2f}× and attacks {gains['attack']:.2f}×"
+            advice.append(f"{name} {choice}: {times} as fast as with float32.")
         on_cpu = self.circumstances.device == "cpu"
         if on_cpu and not self.bfloat16:
             advice.append("This processor has no bfloat16 instructions: bf16 can be many times slower than float32.")
@@ -58,18 +55,16 @@ class Diagnosis:
         return advice
 
     def to_json(self) -> dict[str, Any]:
-        where: dict[str, Any] = msgspec.to_builtins(self.circumstances)
-        return dataclasses.asdict(self) | {"circumstances": where, "advice": self.advice}
+        return {**msgspec.to_builtins(self), "advice": self.advice}
 
     def __str__(self) -> str:
         instructions = "has" if self.bfloat16 else "has no"
-        rows = [("", "training step", "attack gradient")]
-        rows += [(each.name, _in_words(each.training_step), _in_words(each.attack_gradient)) for each in self.speeds]
         lines = [
             str(self.circumstances),
             f"The processor {instructions} bfloat16 instructions. Devices: {', '.join(self.devices)}.",
             f"\n{NETWORK} with {IMAGES} images on {self.circumstances.device}:",
-            *(f"  {name:14} {step:>15} {gradient:>17}" for name, step, gradient in rows),
+            f"  {'':14} {'training step':>15} {'attack gradient':>17}",
+            *(f"  {name:14} {step:12.1f} ms {gradient:14.1f} ms" for name, (step, gradient) in self.speeds.items()),
         ]
         return "\n".join([*lines, "", *self.advice])
 
@@ -82,29 +77,24 @@ def diagnose(
     The cases take turns, so that other work on the machine affects all of them, and the fastest round counts.
     """
     names = ["float32", "bf16", *(["tf32"] if device.type == "cuda" else []), *(["torch.compile"] if compile else [])]
-    tasks, best, problems = dict[str, list[Callable[[], object]]](), dict[str, list[float]](), dict[str, str]()
+    tasks, problems = dict[str, list[Callable[[], object]]](), dict[str, str]()
     with undisturbed(nn.Identity(), device):
-        for number in range(rounds + 1):
-            for name in names:
-                try:
-                    if name not in tasks:  # the first round prepares, and is not counted
-                        tasks[name], best[name] = _tasks(name, device), [math.inf, math.inf]
-                        _milliseconds(tasks[name], device)
-                    elif name not in problems:
-                        best[name] = list(map(min, best[name], _milliseconds(tasks[name], device)))
-                except (InputError, RuntimeError) as error:  # no bfloat16, or no compiler
-                    tasks[name], problems[name] = [], str(error).partition("\n")[0]
+        for name in names:
+            try:
+                of_case = _tasks(name, device)
+                _milliseconds(of_case, device)  # the first time is slower
+                tasks[name] = of_case
+            except (InputError, RuntimeError) as error:  # no bfloat16, or no compiler
+                problems[name] = str(error).partition("\n")[0]
+        speeds = dict.fromkeys(tasks, (math.inf, math.inf))
+        for number in range(rounds):
+            for name, of_case in tasks.items():
+                step, gradient = _milliseconds(of_case, device)
+                speeds[name] = min(speeds[name][0], step), min(speeds[name][1], gradient)
             if on_progress is not None:
-                on_progress(number + 1, rounds + 1)
-    return Diagnosis(
-        circumstances=circumstances(device),
-        bfloat16=any("bf16" in name and value is True for name, value in torch.cpu.get_capabilities().items()),
-        devices=device_names(),
-        speeds=[
-            Speed(name, problem=problems[name]) if name in problems else Speed(name, best[name][0], best[name][1])
-            for name in names
-        ],
-    )
+                on_progress(number + 1, rounds)
+    bfloat16 = any("bf16" in name and value is True for name, value in torch.cpu.get_capabilities().items())
+    return Diagnosis(circumstances(device), bfloat16, device_names(), speeds, problems)
 
 
 def _tasks(name: str, device: torch.device) -> list[Callable[[], object]]:
@@ -133,17 +123,3 @@ def _milliseconds(tasks: Sequence[Callable[[], object]], device: torch.device) -
             torch.accelerator.synchronize(device)
         taken.append(1000 * (time.perf_counter() - started))
     return taken
-
-
-def _compared(speed: Speed, base: Speed) -> str:
-    times = [(base.training_step, speed.training_step), (base.attack_gradient, speed.attack_gradient)]
-    step, gradient = (slow / fast if slow and fast else 0.0 for slow, fast in times)
-    if speed.problem:
-        return f"{speed.name} does not run here: {speed.problem}"
-    uses = [use for use, gain in (("train", step), ("attack", gradient)) if gain >= GAIN]
-    choice = f"is worth using to {' and '.join(uses)} here" if uses else "does not help here"
-    return f"{speed.name} {choice}: training {step:.2f}× and attacks {gradient:.2f}× as fast as with float32."
-
-
-def _in_words(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} ms"

@@ -1,7 +1,6 @@
 """Write files atomically, store JSON with a hash that reveals edits, and let one process at a time make a file."""
 
 import contextlib
-import errno
 import glob
 import hashlib
 import json
@@ -40,7 +39,6 @@ def atomic(path: Path) -> Iterator[Path]:
             yield temporary
             _fsync(temporary, os.O_RDWR)
             temporary.replace(path)
-        with _write_errors(path, "The new file is in place, but may be lost if the machine stops now"):
             if os.name != "nt":  # Windows cannot open a folder
                 _fsync(path.parent, os.O_RDONLY)
     finally:
@@ -69,17 +67,14 @@ def _remove(temporary: Path, lock: FileLock) -> None:
 
 
 @contextlib.contextmanager
-def _write_errors(path: Path, state: str = "The previous contents are unchanged") -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into an error that says what happened to `path` and how to continue."""
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "requested and" in str(error)  # by numpy
-        problem = "No room left to write" if full else "Cannot write"
-        cure = "Free some space" if full else "Make sure the disk is writable"
         raise ExciteError(
-            f"{problem} {path} ({error.strerror or error}). {state}. {cure} and run the same command again; it "
-            "continues from there."
+            f"Cannot write {path} ({error.strerror or error}). Nothing stored before is lost. Free some space, "
+            "or make sure that the disk is writable, and run the same command again; it continues from there."
         ) from error
 
 
@@ -109,8 +104,17 @@ def read_as(path: Path, kind: type[T]) -> T:
 
 
 def parse_json(path: Path) -> Any:
+    return _parsed(path.read_bytes(), path)
+
+
+def parse_lines(path: Path) -> list[Any]:
+    lines = path.read_bytes().split(b"\n")  # splitlines would also split inside a damaged one
+    return [_parsed(line, path) for line in lines if line]
+
+
+def _parsed(content: bytes, path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(content)
     except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 are a ValueError too
         raise CorruptFileError(f"{path} is not valid JSON ({error}). {_RESTORE}") from error
 
@@ -126,14 +130,6 @@ def append_line(path: Path, value: Mapping[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Read every sealed object of a file of JSON lines."""
     return [unsealed(value, f"Line {number} of {path}") for number, value in enumerate(parse_lines(path), start=1)]
-
-
-def parse_lines(path: Path) -> list[Any]:
-    lines = path.read_bytes().split(b"\n")  # splitlines would also split inside a damaged one
-    try:
-        return [json.loads(line) for line in lines if line]
-    except (ValueError, RecursionError) as error:
-        raise CorruptFileError(f"{path} has a line that is not valid JSON ({error}). {_RESTORE}") from error
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def usable_device(name: str | torch.device | None) -> torch.device:
 def random_state(device: torch.device) -> dict[str, Any]:
     """Return the state of every global generator that a loss on `device` may use."""
     state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
+        "cpu": torch.get_rng_state(),
         "numpy": np.random.get_state(),  # noqa: NPY002
         "python": random.getstate(),
     }
@@ -93,47 +93,35 @@ def random_state(device: torch.device) -> dict[str, Any]:
     return state
 
 
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     """Restore what `random_state` returned; generators that are not in `state` are left alone."""
     setters: dict[str, Callable[[Any], None]] = {
-        "torch": torch.set_rng_state,
-        "numpy": np.random.set_state,
-        "python": random.setstate,
-        "cuda": lambda value: torch.cuda.set_rng_state(value, device),
-        "mps": torch.mps.set_rng_state,
+        "cpu": torch.set_rng_state,
+        "numpy": lambda value: np.random.set_state(tuple(value)),  # noqa: NPY002
+        "python": lambda value: random.setstate((value[0], tuple(value[1]), value[2])),
     }
-    for name, value in state.items():
-        setters[name](value)
+    if device.type == "cuda":
+        setters["cuda"] = lambda value: torch.cuda.set_rng_state(value, device)
+    if device.type == "mps":
+        setters["mps"] = torch.mps.set_rng_state
+    for name in setters.keys() & state.keys():
+        setters[name](state[name])
 
 
 def state_tensors(device: torch.device) -> dict[str, Tensor]:
-    """Return `random_state` as tensors, for a checkpoint."""
+    """Return `random_state` as tensors, for a checkpoint; states of numpy and Python become JSON."""
     state = random_state(device)
-    name, keys, position, has_gauss, gauss = state["numpy"]
-    tensors = {
-        "cpu": state["torch"],
-        "numpy": _text_tensor([name, keys.tolist(), position, has_gauss, gauss]),
-        "python": _text_tensor(state["python"]),
-    }
-    if device.type in state:
-        tensors[_name_of(device)] = state[device.type]
-    return tensors
+    for name in ("numpy", "python"):
+        text = json.dumps(state[name], default=np.ndarray.tolist)
+        state[name] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    return state
 
 
 def restore_tensors(tensors: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore what `state_tensors` returned, or the part of it that an older checkpoint has."""
-    state: dict[str, Any] = {}
-    if "cpu" in tensors:
-        state["torch"] = tensors["cpu"].cpu()
-    if "numpy" in tensors:
-        name, keys, *rest = _of_text_tensor(tensors["numpy"])
-        state["numpy"] = (name, np.array(keys, dtype=np.uint32), *rest)
-    if "python" in tensors:
-        version, numbers, gauss = _of_text_tensor(tensors["python"])
-        state["python"] = (version, tuple(numbers), gauss)
-    if device.type != "cpu" and _name_of(device) in tensors:
-        state[device.type] = tensors[_name_of(device)].cpu()
-    set_random_state(state, device)
+    """Restore what `state_tensors` returned, or the part of it that a checkpoint of another device has."""
+    state = {name: tensor.cpu() for name, tensor in tensors.items()}
+    texts = {name: json.loads(state[name].numpy().tobytes()) for name in ("numpy", "python") if name in state}
+    set_random_state(state | texts, device)
 
 
 def seed_all(seed: int, device: torch.device) -> None:
@@ -148,30 +136,34 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 @contextlib.contextmanager
-def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generators inside the block and restore them afterwards."""
+def _random_state_restored(device: torch.device) -> Iterator[None]:
     before = random_state(device)
     try:
-        seed_all(seed, device)
         yield
     finally:
         set_random_state(before, device)
 
 
+@contextlib.contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed the global generators inside the block and restore them afterwards."""
+    with _random_state_restored(device):
+        seed_all(seed, device)
+        yield
+
+
 def drawn_from(seed: int, device: torch.device, items: Iterator[T]) -> Iterator[T]:
     """Iterate over `items` with global random state of their own; the caller's random state is unaffected."""
     with drawing_from(seed, device):
-        items_state = random_state(device)
+        state = random_state(device)
     while True:
-        before = random_state(device)
-        set_random_state(items_state, device)
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        finally:
-            items_state = random_state(device)
-            set_random_state(before, device)
+        with _random_state_restored(device):
+            set_random_state(state, device)
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+            state = random_state(device)
         yield item
 
 
@@ -200,23 +192,10 @@ def undisturbed(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Restore buffers (batch-norm statistics), train/eval modes and random state after the block."""
     modes = [(module, module.training) for module in model.modules()]
     buffers = kept_buffers(model)
-    state = random_state(device)
     try:
-        yield
+        with _random_state_restored(device):
+            yield
     finally:
-        set_random_state(state, device)
         put_back(buffers)
         for module, training in modes:
             module.training = training
-
-
-def _name_of(device: torch.device) -> str:
-    return f"{device.type}{device.index or 0}" if device.type == "cuda" else device.type
-
-
-def _text_tensor(value: Any) -> Tensor:
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def _of_text_tensor(tensor: Tensor) -> Any:
-    return json.loads(tensor.cpu().numpy().tobytes())

@@ -71,28 +71,28 @@ def build(
     9
     """
     factory = lookup(kind, registry, name)
-    parameters = [
-        parameter
+    parameters = {
+        parameter.name: parameter
         for parameter in inspect.signature(factory, eval_str=True).parameters.values()
         if parameter.name not in given and parameter.kind is not parameter.VAR_KEYWORD
-    ]
-    known = [parameter.name for parameter in parameters]
+    }
     for option in options:
-        if option not in known:
-            raise unknown(f"option of the {kind} {name}", option, known)
-    fitting = dict(options)
-    for parameter in parameters:
-        if parameter.name not in options:
-            if parameter.default is parameter.empty:
-                raise InputError(f'The {kind} {name} also needs "{parameter.name}".')
-        elif parameter.annotation is not parameter.empty:
-            what, value = f'"{parameter.name}" of the {kind} {name}', options[parameter.name]
-            fitting[parameter.name] = _fitting(what, value, parameter.annotation)
+        if option not in parameters:
+            raise unknown(f"option of the {kind} {name}", option, parameters)
+    for parameter in parameters.values():
+        if parameter.name not in options and parameter.default is parameter.empty:
+            raise InputError(f'The {kind} {name} also needs "{parameter.name}".')
+    fitting = {
+        option: _fitting(f'"{option}" of the {kind} {name}', value, parameters[option].annotation)
+        for option, value in options.items()
+    }
     return factory(**given, **fitting)
 
 
 def _fitting(what: str, value: Any, annotation: Any) -> Any:
     """Return the value as the type that the factory asks for."""
+    if annotation is inspect.Parameter.empty:
+        return value
     if get_origin(annotation) is Literal and value not in (choices := get_args(annotation)):
         raise InputError(f"{what} is {value!r}; choose one of {', '.join(map(str, choices))}.")
     try:

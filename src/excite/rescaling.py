@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from excite.errors import InputError, UnidentifiedError
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_kind, check_whole
-from excite.schedules import NO_RATE, ROUNDING, ScheduledRate, scale_base_rates, scheduler_parts
+from excite.schedules import NO_RATE, ROUNDING, scale_base_rates, scheduler_parts
 
 Scheduler = TypeVar("Scheduler", bound=LRScheduler)
 
@@ -79,8 +79,6 @@ def peak_rate(scheduler: LRScheduler, *, horizon: int | None = None) -> float:
     """Return the largest rate of the schedule; raise InputError if it cannot be rescaled."""
     check_kind("scheduler", scheduler, "optimizer", "a torch scheduler")
     kind = type(scheduler).__name__
-    if isinstance(scheduler, ScheduledRate):
-        raise InputError("Rescale a schedule of excite before you attach it: schedules.rescale(schedule, 1/L).")
     steps = max(getattr(part, "last_epoch", 0) for part in scheduler_parts(scheduler))
     if steps > 0:
         raise InputError(
@@ -99,7 +97,7 @@ def peak_rate(scheduler: LRScheduler, *, horizon: int | None = None) -> float:
         ):
             raise InputError(
                 f"{kind} uses absolute rates, so it does not keep its shape when rescaled. Build it again, for an "
-                "optimizer with lr=estimate.learning_rate()."
+                "optimizer with lr=estimate.learning_rate(), or attach schedules.rescale(schedule, …) of your schedule."
             )
         if not math.isfinite(peak) or (horizon is None and step == LONGEST_RISE):
             raise InputError(
@@ -124,9 +122,8 @@ def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
     rates = [max(of_groups) for of_groups in itertools.islice(_future(_copy(scheduler)), steps)]
     if len(rates) < steps or max(rates) < peak * (1 - ROUNDING):
         raise InputError(
-            f"In {steps} steps this {type(scheduler).__name__} "
-            + (f"ends after {len(rates)}" if len(rates) < steps else f"reaches only {max(rates):g} of {peak:g}")
-            + ". Pass scheduler_steps, the number of calls of scheduler.step() in a whole training."
+            f"This {type(scheduler).__name__} ends before {steps} steps, or reaches its peak after them. Pass "
+            "scheduler_steps, the number of calls of scheduler.step() in a whole training."
         )
     return [rate / peak for rate in rates]
 

@@ -68,7 +68,7 @@ def test_the_previous_version_stays(
             partial(checkpoints.save, tmp_path / "weights-2.safetensors", model, optimizer, {}),
         ]
         for write in writes:
-            with pytest.raises(ExciteError, match="unchanged") as caught:
+            with pytest.raises(ExciteError, match="same command") as caught:
                 write()
             assert caught.value.exit_code == 1
             assert os.strerror(number) in str(caught.value)
@@ -91,9 +91,7 @@ def test_a_disk_that_fills_up_under_numpy(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_folder_that_cannot_be_synced_is_not_called_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fsync
     calls: list[int] = []
 
@@ -106,7 +104,7 @@ def test_a_folder_that_cannot_be_synced_is_not_called_unchanged(
     write_json(tmp_path / "facts.json", {"version": 1})
     with monkeypatch.context() as broken:
         broken.setattr(os, "fsync", second_time)
-        with pytest.raises(ExciteError, match="new file"):
+        with pytest.raises(ExciteError, match="same command"):
             write_json(tmp_path / "facts.json", {"version": 2})
     assert read_json(tmp_path / "facts.json") == {"version": 2}
 

@@ -145,7 +145,7 @@ def test_weights_and_biases(run: RunFolder, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("kind", TRACKERS)
 def test_a_missing_package_is_named(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard" if kind == "tensorboard" else kind, None)
-    with pytest.raises(MissingExtraError, match=f"pip install {kind}"):
+    with pytest.raises(MissingExtraError, match=f'pip install "{kind}"'):
         require(kind)
 
 

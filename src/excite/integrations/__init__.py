@@ -2,21 +2,18 @@
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler
 
-from excite.errors import ExciteError, InputError
+from excite.errors import ExciteError
 from excite.excitation import certify
-from excite.lipschitz import LipschitzEstimate, OnlineRate
-from excite.quantities import check_positive
+from excite.lipschitz import LipschitzEstimate
 from excite.rescaling import check_reliable, peak_rate, scale_rates
-from excite.schedules import ROUNDING
 from excite.trace import Recorder, Trace
 
 __all__ = ["MissingExtraError", "estimate_values", "trace_values"]
@@ -31,10 +28,10 @@ class MissingExtraError(ExciteError, ImportError):
 
 
 @contextlib.contextmanager
-def extra(name: str) -> Iterator[None]:
+def needs(package: str) -> Iterator[None]:
     """Turn a failing import inside into an error that says which command installs the package.
 
-    >>> with extra("lightning"):
+    >>> with needs("excite[lightning]"):
     ...     import nothing_like_it
     Traceback (most recent call last):
     ...
@@ -44,7 +41,7 @@ def extra(name: str) -> Iterator[None]:
         yield
     except ImportError as error:
         missing = error.name or str(error)
-        raise MissingExtraError(f'{missing} is missing. Run: pip install "excite[{name}]"', name=error.name) from error
+        raise MissingExtraError(f'{missing} is missing. Run: pip install "{package}"', name=error.name) from error
 
 
 def estimate_values(estimate: LipschitzEstimate) -> dict[str, float]:
@@ -60,23 +57,14 @@ def estimate_values(estimate: LipschitzEstimate) -> dict[str, float]:
 
 
 def trace_values(trace: Trace) -> dict[str, float]:
-    """Values to log: the last local slope and, from the third moment on, the shares of acute and certified steps.
+    """Values to log: the shares of acute and certified steps; none before the third moment or after divergence.
 
     θ* is the last recorded moment, so the shares change from epoch to epoch; the final ones are the most meaningful.
-    Non-finite values, as of a training that diverged, are left out.
     """
-    values: dict[str, float] = {}
-    if len(trace.slopes):
-        values["excite/local_slope"] = float(trace.slopes[-1])
-    if len(trace) >= 3 and np.isfinite(trace.squared_parameter_distances).all():
-        path = certify(trace)
-        values["excite/acuteness"] = path.angles.fraction
-        values["excite/certified"] = float(path.certified.mean())
-    return {name: value for name, value in values.items() if math.isfinite(value)}
-
-
-def _largest_rate(optimizer: Optimizer) -> float:
-    return max(float(group["lr"]) for group in optimizer.param_groups)
+    if len(trace) < 3 or not np.isfinite(trace.squared_parameter_distances).all():
+        return {}
+    path = certify(trace)
+    return {"excite/acuteness": path.angles.fraction, "excite/certified": float(path.certified.mean())}
 
 
 class FindsRateBefore:
@@ -85,7 +73,14 @@ class FindsRateBefore:
     estimate: LipschitzEstimate | None = None
     recorder: Recorder | None = None
 
-    def __init__(self, multiple: float, *, record: bool, find: dict[str, Any] | None, allow_unidentified: bool) -> None:
+    def __init__(
+        self,
+        multiple: float = 1.0,
+        *,
+        record: bool = True,
+        find: dict[str, Any] | None = None,
+        allow_unidentified: bool = False,
+    ) -> None:
         self.multiple, self.record, self.find = multiple, record, find or {}
         self.allow_unidentified = allow_unidentified
 
@@ -98,13 +93,17 @@ class FindsRateBefore:
     ) -> dict[str, float]:
         """Find L; scale optimizer and schedulers so that the largest rate is `multiple`/L. Returns values to log."""
         # Before time is spent on a search, this refuses what cannot be rescaled.
-        peak = max(map(peak_rate, schedulers)) if schedulers else _largest_rate(optimizer)
+        peak = max(map(peak_rate, schedulers)) if schedulers else max(group["lr"] for group in optimizer.param_groups)
         self.estimate = find()
         check_reliable(self.estimate, allow_unidentified=self.allow_unidentified)
         rate = self.estimate.learning_rate(self.multiple)
-        scale_rates(optimizer, schedulers, rate / peak)
+        scale_rates(optimizer, schedulers, rate / float(peak))
         logger.info("%s", self.estimate)
         return estimate_values(self.estimate)
+
+    def _start_recording(self, model: nn.Module, optimizer: Optimizer) -> None:
+        if self.record:
+            self.recorder = Recorder(model, optimizer, slopes_per_epoch=0)
 
     def _record_epoch(self) -> dict[str, float]:
         """Record the end of an epoch, if recording is on, and return values to log."""
@@ -116,63 +115,6 @@ class FindsRateBefore:
     def _stop_recording(self) -> None:
         if self.recorder:
             self.recorder.close()
-
-
-class FindsRateDuring:
-    """Base of callbacks that find the rate during the training, by `excite.OnlineRate`."""
-
-    def __init__(self, multiple: float, start: float, rung: int | None) -> None:
-        check_positive("start", start)
-        self.multiple, self.start, self.rung = multiple, start, rung
-        self.online: OnlineRate | None = None
-        self._losses: list[Tensor] = []  # of the batches of the next step
-
-    @property
-    def estimate(self) -> LipschitzEstimate | None:
-        return self.online.estimate if self.online and self.online.settled else None
-
-    def _begin(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        schedulers: Sequence[LRScheduler],
-        *,
-        steps: int,
-        saved: dict[str, Any] | None,
-    ) -> None:
-        """Start the search, or continue a `saved` one."""
-        if saved is None:
-            rises = any(peak_rate(scheduler) > _largest_rate(optimizer) * (1 + ROUNDING) for scheduler in schedulers)
-            if rises or any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
-                raise InputError(
-                    "The rate is found from the first step on, so the schedule must start at its largest rate and be "
-                    "known: leave out the warm-up (OneCycleLR and CyclicLR warm up, too) or ReduceLROnPlateau."
-                )
-            scale_rates(optimizer, schedulers, self.start)
-        self.online = OnlineRate(
-            model, optimizer, steps=steps, multiple=self.multiple, rung=self.rung, schedulers=schedulers
-        )
-        if saved is not None:
-            self.online.restore(**saved)
-        self._losses = []
-
-    def _after_step(self, loss: Tensor, taken: float | None = None) -> dict[str, float]:
-        """Report the loss of a step; returns values to log when the rate settles."""
-        assert self.online is not None  # noqa: S101
-        settled_before = self.online.settled
-        self.online.after_step(loss, taken=taken)
-        self._losses = []
-        if settled_before or not self.online.settled:
-            return {}
-        logger.info("%s", self.online.estimate)
-        return estimate_values(self.online.estimate)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The search, to continue it with `_begin(saved=…)`; empty before training has started."""
-        if self.online is None:
-            return {}
-        tensors, facts = self.online.state()
-        return {"tensors": tensors, "facts": facts}
 
 
 @contextlib.contextmanager

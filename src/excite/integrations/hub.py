@@ -1,6 +1,5 @@
 """A trained network as a folder that the Hugging Face Hub takes: weights, configuration and model card."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from torch import nn
 
 import excite
 from excite import models
-from excite.data.catalog import is_own, load_once
+from excite.data.catalog import load_once
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation
 from excite.files import expected, read_json, sha256, write_bytes, write_json, write_text
-from excite.integrations import extra
+from excite.integrations import needs
 from excite.runs.assemble import assemble
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
@@ -92,44 +91,36 @@ def from_pretrained(name: str | Path, network: nn.Module | None = None, *, revis
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
-    with extra("transformers"):
+    with needs("excite[transformers]"):
         import huggingface_hub
     try:
         return Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[WEIGHTS, CONFIG]))
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{name} is neither a folder nor a readable repository of the Hub ({reason}). "
-            "Check the name and the connection."
-        ) from error
+        raise InputError(f"{name} is neither a folder nor a readable repository of the Hub ({error}).") from error
 
 
 def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
     """Write a trained arm as a model folder with its card, by default to exports/<experiment>-<arm>; return it."""
     experiment, trained = run.experiment, run.needed_model(arm)
     parts, dataset = assemble(experiment, device="cpu"), load_once(experiment.data.name)
-    network, estimate = experiment.model.name, run.estimate_of(arm)
+    estimate = run.estimate_of(arm)
     folder = destination or Path("exports") / f"{experiment.name}-{arm}"
     about = (
-        f"{network}, trained on {dataset.name} by `excite` {excite.__version__}, experiment "
+        f"{experiment.model.name}, trained on {dataset.name} by `excite` {excite.__version__}, experiment "
         f"`{experiment.name}`, arm {trained.title}: first learning rate {trained.rate:.4g}."
     )
-    if estimate is not None:
-        about += f" {estimate}"
-    title, published = f"{experiment.name}, {trained.title}", not is_own(experiment.data.name)
     return save_model(
         folder,
         trained.load_into(parts.new_model()),
-        network,
+        experiment.model.name,
         options=experiment.model.options,
         num_classes=dataset.num_classes,
         input_shape=dataset.input_shape,
         card=model_card(
-            title,
-            about,
+            f"{experiment.name}, {trained.title}",
+            about if estimate is None else f"{about} {estimate}",
             trained.evaluation,
             dataset=dataset.name,
-            published=published,
             load=loading(experiment, folder),
         ),
     )
@@ -140,42 +131,20 @@ def loading(experiment: Experiment, folder: Path) -> str:
     return f'from_pretrained("{folder}"{", network" if ":" in experiment.model.name else ""})'
 
 
-def model_card(
-    title: str, about: str, evaluation: Evaluation | None, *, dataset: str, published: bool = True, load: str
-) -> str:
-    """A model card in Markdown: what the model is, its measured accuracies, and its intended use.
-
-    A data set that is not `published` is not linked.
-    """
-    results, accuracies = ["The model was not evaluated."], {}
+def model_card(title: str, about: str, evaluation: Evaluation | None, *, dataset: str, load: str) -> str:
+    """A model card in Markdown: what the model is, its measured accuracies, and its intended use."""
+    results = "The model was not evaluated."
     if evaluation:
-        accuracies = {"clean": evaluation.clean, **evaluation.robust}
-        results = [
-            "| | accuracy (95% interval) | images or attack |",
-            "|---|---|---|",
-            f"| clean | {evaluation.clean} | {len(evaluation.correct)} |",
-            *(
-                f"| {name} | {accuracy} | {evaluation.attacks[name].description} |"
-                for name, accuracy in evaluation.robust.items()
-            ),
-            "",
-            *(f"- **Do not trust this yet:** {flag}" for flag in evaluation.flags),
-        ]
-    metadata: dict[str, Any] = {
-        "library_name": "excite",
-        "pipeline_tag": "image-classification",
-        "tags": ["adversarial-robustness", "persistency-of-excitation"],
-        "datasets": [dataset] if published else [],
-        "metrics": ["accuracy"],
-    }
-    if accuracies:
-        metrics = [{"type": "accuracy", "name": name, "value": each.value} for name, each in accuracies.items()]
-        about_data = {"type": dataset, "name": dataset, "split": "test"}
-        result = {"task": {"type": "image-classification"}, "dataset": about_data, "metrics": metrics}
-        metadata["model-index"] = [{"name": title, "results": [result]}]
-    header = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in metadata.items())
+        rows = [f"| clean | {evaluation.clean} | {len(evaluation.correct)} |"]
+        for name, accuracy in evaluation.robust.items():
+            rows.append(f"| {name} | {accuracy} | {evaluation.attacks[name].description} |")
+        flags = [f"- **Do not trust this yet:** {flag}" for flag in evaluation.flags]
+        head = ["| | accuracy (95% interval) | images or attack |", "|---|---|---|"]
+        results = "\n".join([*head, *rows, "", *flags])
     return f"""---
-{header}
+library_name: excite
+pipeline_tag: image-classification
+tags: [adversarial-robustness, persistency-of-excitation]
 ---
 # {title}
 
@@ -189,7 +158,7 @@ model = {load}  # images in [0, 1] in, logits out, eval mode
 
 ## Results
 
-{chr(10).join(results)}
+{results}
 
 ## Intended use
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from excite.errors import InputError
-from excite.integrations import MissingExtraError, estimate_values, trace_values
+from excite.integrations import estimate_values, needs, trace_values
 from excite.registry import lookup
 from excite.report.figures import plot
 from excite.runs.experiment import flattened
@@ -31,7 +31,6 @@ class Sheet(Protocol):
 
     def values(self, values: Mapping[str, float], step: int) -> None: ...
     def figure(self, name: str, figure: "Figure") -> None: ...
-    def text(self, name: str, text: str) -> None: ...
     def close(self) -> None: ...
 
 
@@ -56,7 +55,6 @@ def write_run(run: RunFolder, kind: str, destination: Path | None = None) -> str
         with sheet("run") as whole:
             if (estimate := run.estimate) is not None:
                 whole.values(estimate_values(estimate), 0)
-                whole.text("excite/L", str(estimate))
                 if figure := estimate.plot().get_figure(root=True):
                     whole.figure("excite/edge", figure)
             for name in FIGURES:
@@ -66,8 +64,6 @@ def write_run(run: RunFolder, kind: str, destination: Path | None = None) -> str
             with sheet(arm.name) as of_arm:
                 for step, values in sorted(_steps(arm).items()):
                     of_arm.values(values, step)
-                if arm.evaluation is not None:
-                    of_arm.text("evaluation", str(arm.evaluation))
     return show.format(project=run.experiment.name, folder=destination)
 
 
@@ -93,7 +89,7 @@ def _steps(arm: ArmFolder) -> dict[int, dict[str, float]]:
 
 
 class _Calls:
-    """Trackio and Weights & Biases, which have the same functions. They show no plain text."""
+    """Trackio and Weights & Biases, which have the same functions."""
 
     def __init__(self, package: str, run: RunFolder, name: str, _destination: Path) -> None:
         folder = run.path.resolve().name
@@ -112,8 +108,6 @@ class _Calls:
         figure.savefig(file, format="png")
         self.run.log({name: self.package.Image(Image.open(file))}, step=0)
 
-    def text(self, name: str, text: str) -> None: ...
-
 
 class _MLflow:
     def __init__(self, run: RunFolder, name: str, _destination: Path) -> None:
@@ -131,9 +125,6 @@ class _MLflow:
     def figure(self, name: str, figure: "Figure") -> None:
         self.client.log_figure(self.id, figure, f"{_plain(name)}.png")
 
-    def text(self, name: str, text: str) -> None:
-        self.client.log_text(self.id, text, f"{_plain(name)}.txt")
-
     def close(self) -> None:
         self.client.set_terminated(self.id)
 
@@ -150,9 +141,6 @@ class _TensorBoard:
     def figure(self, name: str, figure: "Figure") -> None:
         self.writer.add_figure(name, figure, 0)
 
-    def text(self, name: str, text: str) -> None:
-        self.writer.add_text(name, f"```\n{text}\n```")
-
 
 def _settings(run: RunFolder) -> dict[str, str]:
     return {key: str(value) for key, value in flattened(run.experiment.to_json()).items() if value is not None}
@@ -163,12 +151,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w./: -]", "-", name)
 
 
-def _imported(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        missing = package.rpartition(".")[2]
-        raise MissingExtraError(f"{missing} is missing. Run: pip install {missing}", name=error.name) from error
+def _imported(module: str) -> Any:
+    with needs(module.rpartition(".")[2]):
+        return importlib.import_module(module)
 
 
 TRACKERS: dict[str, tuple[Callable[[RunFolder, str, Path], Sheet], str]] = {  # by name, with the command that shows it

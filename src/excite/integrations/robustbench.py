@@ -1,30 +1,24 @@
-"""RobustBench's `benchmark` function, rows for its leaderboard, and exported models that load with one line."""
+"""RobustBench's `benchmark` function, and the record for its leaderboard."""
 
 import json
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from excite import attacks, data
-from excite.attacks import Attack, AttackWarning, AutoAttack
-from excite.attacks.given import as_attacks
+from excite.attacks import AttackWarning
 from excite.data import Dataset
-from excite.data.catalog import is_own
 from excite.errors import InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import write_text
-from excite.integrations import hub
 from excite.quantities import check_whole, number, pixels
 from excite.randomness import usable_device
-from excite.runs.folder import RunFolder
 
-__all__ = ["benchmark", "export", "leaderboard_row"]
+__all__ = ["benchmark"]
 
 NORMS = {"Linf": "linf", "L2": "l2"}
-THREAT_MODELS = {norm: name for name, norm in NORMS.items()}
 FULL_TEST_SET = 10_000  # images; a smaller evaluation gets a footnote
 
 
@@ -93,90 +87,35 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     if device is not None:
         model.to(usable_device(device))
     attack = attacks.create("autoattack", eps=eps, norm=NORMS[threat_model])
-    options: dict[str, Any] = {"batch_size": batch_size, "journal": aa_state_path}
-    evaluation = evaluate(model, images.float() / 255, labels, {"AutoAttack": attack}, **options)
+    x, given = images.float() / 255, {"AutoAttack": attack}
+    evaluation = evaluate(model, x, labels, given, batch_size=batch_size, journal=aa_state_path)
     if log_path is not None:
         write_text(Path(log_path), f"{evaluation}\n")
     for flag in evaluation.flags:
         warnings.warn(AttackWarning(str(flag)), stacklevel=2)
-    robust = evaluation.robust["AutoAttack"].value
     if to_disk:
-        row = leaderboard_row(evaluation, dataset=dataset.name, eps=eps, autoattack=robust)
-        _write_row(Path("model_info"), row, threat_model, str(model_name))
-    return evaluation.clean.value, robust
+        _write_row(str(model_name), evaluation, dataset=dataset.name, threat_model=threat_model, eps=eps)
+    return evaluation.clean.value, evaluation.robust["AutoAttack"].value
 
 
-def leaderboard_row(
-    evaluation: Evaluation,
-    *,
-    dataset: str,
-    eps: float,
-    autoattack: float | None,
-    additional_data: bool | None = None,
-    architecture: str | None = None,
-) -> dict[str, Any]:
-    """RobustBench's keys for a model. What only its authors know (title, authors, venue, link) is None.
-
-    `autoattack` is the accuracy under standard AutoAttack, None if it was not run.
-    """
+def _write_row(model_name: str, evaluation: Evaluation, *, dataset: str, threat_model: str, eps: float) -> None:
+    """Write the record of the leaderboard where RobustBench does. What only the authors know is None."""
     n_images = len(evaluation.correct)
-    return {
+    row = {
         "link": None,
         "name": None,
         "authors": None,
-        "additional_data": additional_data,
+        "additional_data": None,
         "number_forward_passes": 1,
         "dataset": dataset,
         "venue": None,
-        "architecture": architecture,
+        "architecture": None,
         "eps": pixels(eps),
         "clean_acc": f"{100 * evaluation.clean.value:.2f}",
         "reported": None,
-        "autoattack_acc": None if autoattack is None else f"{100 * autoattack:.2f}",
+        "autoattack_acc": f"{100 * evaluation.robust['AutoAttack'].value:.2f}",
         "footnote": f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
         "unreliable": evaluation.distrusted,
     }
-
-
-def _write_row(folder: Path, row: dict[str, Any], threat_model: str, model_name: str) -> None:
-    """Write the row where RobustBench expects it."""
-    write_text(folder / row["dataset"] / threat_model / f"{model_name}.json", json.dumps(row, indent=2) + "\n")
-
-
-def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
-    """Write a trained arm as a model folder with its card, and its leaderboard row to model_info/.
-
-    Args:
-        run: the run folder.
-        arm: baseline, poe, largest or grid-K.
-        destination: the folder to write; by default exports/<experiment>-<arm>.
-
-    Returns:
-        The folder, for `hub.from_pretrained`. `autoattack_acc` of the row is null if the experiment did not run
-        AutoAttack in its full standard version. There is no row for your own images, or if no attack has a radius and
-        a norm of the leaderboard.
-    """
-    folder, experiment, evaluation = hub.export(run, arm, destination), run.experiment, run.arm(arm).evaluation
-    exact = experiment.attack_precision == "float32"
-    if evaluation is None or is_own(experiment.data.name):
-        return folder
-    # The row is for the standard AutoAttack, otherwise for the first attack with a radius and a norm.
-    for name, attack in sorted(as_attacks(experiment.attacks).items(), key=lambda item: not _is_standard(item[1])):
-        if attack.eps is not None and attack.norm in THREAT_MODELS:
-            row = leaderboard_row(
-                evaluation,
-                dataset=experiment.data.name,
-                eps=attack.eps,
-                autoattack=evaluation.robust[name].value if exact and _is_standard(attack) else None,
-                additional_data=experiment.data.unlabelled is not None,
-                architecture=experiment.model.name,
-            )
-            _write_row(folder / "model_info", row, THREAT_MODELS[attack.norm], f"{experiment.name}-{arm}")
-            break
-    return folder
-
-
-def _is_standard(attack: Attack) -> bool:
-    """Whether it is the leaderboard's AutoAttack, complete and at full length; the seed does not matter."""
-    largest = attack.rungs[-1]
-    return isinstance(largest, AutoAttack) and largest == AutoAttack(largest.eps, largest.norm, seed=largest.seed)
+    path = Path("model_info") / dataset / threat_model / f"{model_name}.json"
+    write_text(path, json.dumps(row, indent=2) + "\n")
