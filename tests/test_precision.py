@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from excite import precision
 from excite.errors import InputError
-from excite.precision import check_precision, exact_products, rounding, rounding_of_products
+from excite.precision import check_precision, choose_kernels, exact_products, rounding, rounding_of_products
 from excite.runs import load
 from excite.runs.assemble import assemble
 from tests.tf32 import tf32
@@ -73,18 +74,26 @@ def test_an_experiment_is_refused_before_it_is_trained(key: str) -> None:
 @pytest.fixture
 def former_kernels() -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    precision._former_kernels.cache_clear()
     yield
+    precision._former_kernels.cache_clear()
     torch.use_deterministic_algorithms(before[0])
     torch.backends.cudnn.benchmark = before[1]
 
 
 @pytest.mark.usefixtures("former_kernels")
-def test_an_experiment_chooses_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("benchmark", [False, True])
+def test_an_experiment_chooses_its_kernels_and_the_next_one_its_own(
+    *, monkeypatch: pytest.MonkeyPatch, benchmark: bool
+) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    torch.backends.cudnn.benchmark = benchmark
     for kernels, deterministic in (("deterministic", True), ("fastest", False)):
         assemble(load("mnist-sample", overrides=[f"training.kernels={kernels}"]), device="cpu")
         assert torch.are_deterministic_algorithms_enabled() is deterministic
         assert torch.backends.cudnn.benchmark is not deterministic
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    choose_kernels("deterministic")
     assemble(load("mnist-sample"), device="cpu")
-    assert torch.backends.cudnn.benchmark  # as it was
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.benchmark is benchmark  # as the user had it

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -95,10 +96,17 @@ def double(x: Tensor) -> Tensor:
 def choose_kernels(kernels: Kernels) -> None:
     """Make this process use kernels that repeat to the bit, or the fastest of each that cuDNN measures, on GPUs.
 
-    An operation that has no deterministic kernel then raises an error. "default" leaves torch's settings as they are.
+    An operation that has no deterministic kernel then raises an error. "default" restores the settings that torch had
+    before the first call.
     """
+    chosen: dict[Kernels, tuple[int | str, bool]]
+    chosen = {"default": _former_kernels(), "deterministic": ("error", False), "fastest": ("default", True)}
     if kernels == "deterministic":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first matrix product runs
-    if kernels != "default":
-        torch.use_deterministic_algorithms(kernels == "deterministic")
-        torch.backends.cudnn.benchmark = kernels == "fastest"
+    strictness, torch.backends.cudnn.benchmark = chosen[kernels]
+    torch.set_deterministic_debug_mode(strictness)
+
+
+@cache
+def _former_kernels() -> tuple[int, bool]:
+    return torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
