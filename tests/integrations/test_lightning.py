@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
+from excite import OnlineRate
 from excite.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's own, about workers and missing loggers
@@ -22,7 +23,7 @@ import torchmetrics  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger  # noqa: E402
 from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
-from excite.integrations.lightning import PoECallback  # noqa: E402
+from excite.integrations.lightning import OnlineRateCallback, PoECallback  # noqa: E402
 
 FIND = {"budget": 200, "steps": 20}
 
@@ -324,13 +325,138 @@ class Steeper(Module):
         return {"loss": 10 * super().training_step(batch, batch_idx)["loss"]}
 
 
+def ordered(examples: int = 96) -> DataLoader[Any]:
+    inputs = torch.randn(examples, 8, generator=torch.Generator().manual_seed(0))
+    return DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16)
+
+
+class Following(Module):
+    """Notes the rate of every batch; its scheduler sets the rate, at each step or at the end of an epoch."""
+
+    def __init__(self, interval: str) -> None:
+        super().__init__()
+        self.interval = interval
+        self.taken: list[float] = []
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.taken.append(optimizer.param_groups[0]["lr"])
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.interval}}
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_the_rate_found_on_the_way_is_that_of_a_plain_loop(interval: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, callback = Following(interval), OnlineRateCallback(rung=4)
+    torch.manual_seed(0)
+    plain = Following(interval)
+    fit(module, callback, data=ordered(), epochs=12, logger=CSVLogger(tmp_path))
+
+    found = plain.configure_optimizers()
+    optimizer, scheduler = found["optimizer"], found["lr_scheduler"]["scheduler"]
+    optimizer.param_groups[0]["lr"] *= 0.2
+    scheduler.base_lrs = [0.2 * rate for rate in scheduler.base_lrs]
+    online = OnlineRate(plain, optimizer, steps=72, rung=4, schedulers=[scheduler])
+    for _ in range(12):
+        for inputs, labels in ordered():
+            optimizer.zero_grad()
+            loss = cross_entropy(plain.net(inputs), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            plain.on_before_optimizer_step(optimizer)
+            optimizer.step()
+            online.after_step(loss)
+            if interval == "step":
+                scheduler.step()
+        if interval == "epoch":
+            scheduler.step()
+
+    assert module.taken == pytest.approx(plain.taken)
+    assert callback.online is not None
+    assert callback.online.ladder.good == pytest.approx(online.ladder.good)
+    assert callback.online.ladder.breaks == pytest.approx(online.ladder.breaks)
+    assert callback.estimate is not None
+    assert callback.estimate.constant == pytest.approx(online.estimate.constant)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(module.state_dict()[name], value)
+    (metrics,) = tmp_path.rglob("metrics.csv")
+    assert "excite/L" in metrics.read_text().splitlines()[0].split(",")
+
+
+def test_a_step_of_accumulated_batches_has_their_mean_loss() -> None:
+    callback = OnlineRateCallback(rung=6)
+    module = Seen()
+    initial = cross_entropy(module.net.eval()(ordered().dataset[:32][0]), ordered().dataset[:32][1])
+    fit(module.train(), callback, data=ordered(80), epochs=3, accumulate_grad_batches=2)  # the last step has one batch
+    assert callback.online is not None
+    ladder = callback.online.ladder
+    assert ladder.rungs == 1
+    assert len(ladder.losses) == 3
+    assert ladder.initial == pytest.approx(initial.item(), rel=0.3)  # batch-norm sees batches of 16
+
+
+@pytest.mark.parametrize("epochs", [3, 7])
+def test_a_rate_found_on_the_way_is_found_again_after_a_checkpoint(tmp_path: Path, epochs: int) -> None:
+    def started() -> tuple[Module, OnlineRateCallback]:
+        torch.manual_seed(0)
+        return Module(), OnlineRateCallback(rung=4)
+
+    whole, callback = started()
+    fit(whole, callback, data=ordered(), epochs=10)
+    stopped, first = started()
+    trainer = fit(stopped, first, StopAfter(epochs), data=ordered(), epochs=10)
+    trainer.save_checkpoint(tmp_path / "last.ckpt", weights_only=False)
+    resumed, again = started()
+    fit(resumed, again, data=ordered(), epochs=10, resume=tmp_path / "last.ckpt")
+    assert first.online is not None
+    assert callback.online is not None
+    assert again.online is not None
+    assert first.online.ladder.losses  # in the middle of a rung
+    assert again.online.ladder == callback.online.ladder
+    assert resumed.rates == whole.rates[epochs:]
+    for name, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value)
+
+
+class StopAfter(lightning.Callback):  # type: ignore[name-defined]
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.should_stop = trainer.current_epoch + 1 == self.epochs
+
+
+class WarmUp(Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        return [optimizer], [torch.optim.lr_scheduler.LinearLR(optimizer)]
+
+
+class Plateau(Module):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=self.lr)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "monitor": "loss"}}
+
+
+def test_a_rate_found_on_the_way_needs_a_schedule_without_warm_up_and_a_length() -> None:
+    with pytest.raises(InputError, match="warm-up"):
+        fit(WarmUp(), OnlineRateCallback())
+    with pytest.raises(InputError, match="ReduceLROnPlateau"):
+        fit(Plateau(), OnlineRateCallback())
+    with pytest.raises(InputError, match="max_steps"):
+        fit(Module(), OnlineRateCallback(), epochs=-1)
+
+
 TWO_PROCESSES = """
 import os, sys
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 import lightning.pytorch as lightning
-from excite.integrations.lightning import PoECallback
+from excite.integrations.lightning import OnlineRateCallback, PoECallback
 
 class Module(lightning.LightningModule):
     def __init__(self):
@@ -343,12 +469,14 @@ class Module(lightning.LightningModule):
 
 torch.manual_seed(0)
 inputs = torch.randn(96, 8)
-callback = PoECallback(find={"budget": 200, "steps": 20})
-trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback],
+online = sys.argv[1:] == ["online"]
+callback = OnlineRateCallback(2, rung=4) if online else PoECallback(find={"budget": 200, "steps": 20})
+epochs = 30 if online else 1
+trainer = lightning.Trainer(max_epochs=epochs, accelerator="cpu", devices=2, strategy="ddp", callbacks=[callback],
                             logger=False, enable_checkpointing=False, enable_progress_bar=False)
 trainer.fit(Module(), DataLoader(TensorDataset(inputs, inputs[:, :3].argmax(1)), batch_size=16, shuffle=True))
 rate = trainer.optimizers[0].param_groups[0]["lr"]
-found = callback.estimate.learning_rate()
+found = callback.online.rate if online else callback.estimate.learning_rate()
 words = f"RANK {trainer.global_rank} {rate:.12g} {found:.12g}\\n"
 sys.stdout.flush()
 os.write(1, words.encode())  # at once, so that no other process writes into the line
@@ -356,10 +484,11 @@ os.write(1, words.encode())  # at once, so that no other process writes into the
 
 
 @pytest.mark.slow
-def test_two_processes_agree_on_l(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["before", "online"])
+def test_two_processes_agree_on_l(tmp_path: Path, kind: str) -> None:
     script = tmp_path / "two.py"
     script.write_text(TWO_PROCESSES, encoding="utf-8")
-    command = [sys.executable, str(script)]
+    command = [sys.executable, str(script), kind]
     process = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert process.returncode == 0, process.stderr
     ranks = [line.split()[1:] for line in process.stdout.splitlines() if line.startswith("RANK")]

@@ -67,6 +67,10 @@ def trace_values(trace: Trace) -> dict[str, float]:
     return {"excite/acuteness": path.angles.fraction, "excite/certified": float(path.certified.mean())}
 
 
+def largest_rate(optimizer: Optimizer) -> float:
+    return max(float(group["lr"]) for group in optimizer.param_groups)
+
+
 class FindsRateBefore:
     """Base of callbacks that find L before the training, set the rates, and record the training."""
 
@@ -93,11 +97,11 @@ class FindsRateBefore:
     ) -> dict[str, float]:
         """Find L; scale optimizer and schedulers so that the largest rate is `multiple`/L. Returns values to log."""
         # Before time is spent on a search, this refuses what cannot be rescaled.
-        peak = max(map(peak_rate, schedulers)) if schedulers else max(group["lr"] for group in optimizer.param_groups)
+        peak = max(map(peak_rate, schedulers)) if schedulers else largest_rate(optimizer)
         self.estimate = find()
         check_reliable(self.estimate, allow_unidentified=self.allow_unidentified)
         rate = self.estimate.learning_rate(self.multiple)
-        scale_rates(optimizer, schedulers, rate / float(peak))
+        scale_rates(optimizer, schedulers, rate / peak)
         logger.info("%s", self.estimate)
         return estimate_values(self.estimate)
 

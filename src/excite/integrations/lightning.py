@@ -1,24 +1,34 @@
-"""A callback for Lightning that finds the learning rate before the training."""
+"""Callbacks for Lightning that find the learning rate, before or during the training."""
 
+import logging
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.finder.inputs import own_loader
-from excite.integrations import FindsRateBefore, needs, silent
-from excite.lipschitz import LipschitzEstimate
+from excite.integrations import FindsRateBefore, estimate_values, largest_rate, needs, silent
+from excite.lipschitz import LipschitzEstimate, OnlineRate
+from excite.quantities import check_positive
+from excite.rescaling import peak_rate, scale_rates
+from excite.schedules import ROUNDING
 
 with needs("excite[lightning]"):
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy, ModelParallelStrategy
     from lightning.pytorch.utilities import CombinedLoader, GradClipAlgorithmType
     from torchmetrics import Metric, MetricCollection
 
-__all__ = ["PoECallback"]
+__all__ = ["OnlineRateCallback", "PoECallback"]
+
+logger = logging.getLogger(__name__)
 
 
 class PoECallback(FindsRateBefore, Callback):
@@ -51,7 +61,7 @@ class PoECallback(FindsRateBefore, Callback):
             self.estimate = self.recorder = None  # of an earlier fit; checkpoints are loaded after this
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        optimizer = _only_optimizer(trainer, pl_module)
+        optimizer = _only_optimizer("PoECallback", trainer, pl_module)
         if self.estimate is None:
             schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
             _log(trainer, self._find_rate(optimizer, schedulers, lambda: self._find(trainer, pl_module, optimizer)))
@@ -89,6 +99,95 @@ class PoECallback(FindsRateBefore, Callback):
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(estimate))
 
 
+class OnlineRateCallback(Callback):
+    """Find the learning rate during the training, by `excite.OnlineRate`: one run, no search before it.
+
+    Training starts at `start` times the rate of your optimizer. The rate grows until training breaks; then the last
+    steps are rolled back, and the rate settles at `multiple`/L. Schedulers keep their shape and follow the rate; they
+    must not warm up. Several devices decide by their mean loss. A run resumed from a checkpoint continues the search.
+    Once the rate has settled, L is logged to every logger.
+
+    Args:
+        multiple: the rate settles at `multiple`/L; at most 2.
+        start: the first rate, as a multiple of the optimizer's.
+        rung: number of steps at each rate; by default 2.5% of the training.
+
+    Attributes:
+        online: the `OnlineRate`, once training has started.
+        estimate: L, once the rate has settled.
+
+    ```
+    trainer = Trainer(callbacks=[OnlineRateCallback()])
+    trainer.fit(module, loader)
+    ```
+    """
+
+    def __init__(self, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
+        check_positive("start", start)
+        self.multiple, self.start, self.rung = multiple, start, rung
+        self.online: OnlineRate | None = None
+        self._saved: dict[str, Any] | None = None
+
+    @property
+    def estimate(self) -> LipschitzEstimate | None:
+        return self.online.estimate if self.online and self.online.settled else None
+
+    def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.online = self._saved = None  # of an earlier fit; checkpoints are loaded after this
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        optimizer = _only_optimizer("OnlineRateCallback", trainer, pl_module)
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        if isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy):
+            raise InputError("OnlineRateCallback needs the whole model in every process; use strategy='ddp'.")
+        steps = trainer.estimated_stepping_batches
+        if not 0 < steps < math.inf:
+            raise InputError("OnlineRateCallback needs the length of the training; pass max_steps to the Trainer.")
+        if not self._saved:
+            highest = largest_rate(optimizer) * (1 + ROUNDING)
+            if any(isinstance(each, ReduceLROnPlateau) or peak_rate(each) > highest for each in schedulers):
+                raise InputError(
+                    "The rate is found from the first step on, so the schedule must start at its largest rate and be "
+                    "known: leave out the warm-up (OneCycleLR and CyclicLR warm up, too) or ReduceLROnPlateau."
+                )
+            scale_rates(optimizer, schedulers, self.start)
+        options: dict[str, Any] = {"multiple": self.multiple, "rung": self.rung, "schedulers": schedulers}
+        self.online = OnlineRate(pl_module, optimizer, steps=int(steps), **options)
+        if self._saved:
+            self.online.restore(**self._saved)
+        self._losses: list[Tensor] = []  # of the batches of the next step
+        self._taken: float | None = None  # the rate of the step just taken
+
+    def on_before_optimizer_step(self, _trainer: Trainer, _pl_module: LightningModule, optimizer: Optimizer) -> None:
+        self._taken = float(optimizer.param_groups[0]["lr"])
+
+    def on_train_batch_end(
+        self, trainer: Trainer, _pl_module: LightningModule, outputs: Any, _batch: Any, _batch_idx: int
+    ) -> None:
+        if self.online is None or not outputs:  # `training_step` skipped the batch
+            return
+        self._losses.append(outputs["loss"].detach() * trainer.accumulate_grad_batches)  # Lightning divided by it
+        if self._taken is None:
+            return
+        settled_before = self.online.settled
+        loss = trainer.strategy.reduce(torch.stack(self._losses).mean(), reduce_op="mean")
+        self.online.after_step(loss, taken=self._taken)
+        self._losses, self._taken = [], None
+        if self.online.settled and not settled_before:
+            logger.info("%s", self.online.estimate)
+            _log(trainer, estimate_values(self.online.estimate))
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.online is None:
+            return {}
+        tensors, facts = self.online.state()
+        return {"tensors": tensors, "facts": facts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._saved = state_dict
+
+
 class _Batches:
     """The Trainer's training data from copies of its loaders, because it is already iterating over its own."""
 
@@ -110,10 +209,10 @@ def _gradient_options(trainer: Trainer) -> dict[str, Any]:
     return {"clip_grad_norm": clip, "accumulate": trainer.accumulate_grad_batches}
 
 
-def _only_optimizer(trainer: Trainer, pl_module: LightningModule) -> Optimizer:
+def _only_optimizer(callback: str, trainer: Trainer, pl_module: LightningModule) -> Optimizer:
     if len(trainer.optimizers) != 1 or not pl_module.automatic_optimization:
         raise InputError(
-            f"PoECallback needs automatic optimization and one optimizer, not {len(trainer.optimizers)}. Otherwise use "
+            f"{callback} needs automatic optimization and one optimizer, not {len(trainer.optimizers)}. Otherwise use "
             "excite.find_learning_rate with a step function, or excite.OnlineRate, for each of them."
         )
     return trainer.optimizers[0]  # type: ignore[no-any-return]
