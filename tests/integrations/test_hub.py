@@ -1,25 +1,19 @@
 """An exported arm in the layout of the Hugging Face Hub, loaded by huggingface_hub itself and by `from_pretrained`."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from excite import data, models
+from excite import models
 from excite.console import Console
-from excite.errors import CorruptFileError, InputError
-from excite.evaluation import evaluate
-from excite.files import write_json
-from excite.integrations.hub import export, from_pretrained, model_card, save_model
-from excite.lipschitz import LipschitzEstimate
+from excite.errors import InputError
+from excite.integrations.hub import export, from_pretrained, save_model
 from excite.models import LeNet5
-from excite.runs.arms import OWN
 from excite.runs.assemble import assemble
 from excite.runs.experiment import from_values
 from excite.runs.folder import RunFolder
@@ -36,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         "data": {"name": "mnist-sample", "train_examples": 160, "test_examples": 24},
         "model": {"name": "lenet5", "options": {"activation": "tanh"}},
         "training": {"epochs": 1, "batch_size": 32, "schedule": {"kind": "constant", "rate": 0.2}},
-        "attacks": {"PGD": {"kind": "pgd", "eps": 0.1, "steps": 2, "random_start": True}},
+        "attacks": {"PGD": {"kind": "pgd", "eps": 0.1, "steps": 2}},
         "arms": ["baseline"],
     }
     Run(folder, from_values(values), console=Console(quiet=True)).all()
@@ -121,90 +115,3 @@ def test_on_the_command_line(run: RunFolder, tmp_path: Path, call: Callable[...,
         *("README.md", "config.json", "model.safetensors")
     }
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model"] == "lenet5"
-
-
-@pytest.fixture
-def saved(tmp_path: Path) -> tuple[Path, nn.Module]:
-    torch.manual_seed(0)
-    model = models.create("lenet5", input_shape=(1, 28, 28), normalize=([0.13], [0.31]), activation="tanh").eval()
-    card = model_card("LeNet-5", "A test.", None, dataset="mnist", load="from_pretrained()")
-    shape = (1, 28, 28)
-    save_model(tmp_path, model, "lenet5", options={"activation": "tanh"}, num_classes=10, input_shape=shape, card=card)
-    return tmp_path, model
-
-
-def test_a_saved_model_loads_back_bit_for_bit(saved: tuple[Path, nn.Module]) -> None:
-    folder, model = saved
-    again = from_pretrained(folder)
-    images = torch.rand(5, 1, 28, 28)
-    assert not again.training
-    assert torch.equal(again(images), model(images))
-    assert "Intended use" in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_changed_weights_are_refused(saved: tuple[Path, nn.Module]) -> None:
-    weights = saved[0] / "model.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)
-    with pytest.raises(CorruptFileError, match="SHA-256"):
-        from_pretrained(saved[0])
-
-
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="excite export"):
-        from_pretrained(tmp_path)
-
-
-def test_an_exported_arm_attacks_to_the_same_verdicts(run: RunFolder, tmp_path: Path) -> None:
-    folder = export(run, "baseline", tmp_path / "model")
-    parts = assemble(run.experiment, device="cpu")
-    again = evaluate(from_pretrained(folder), parts.test.floats(), parts.test.labels, parts.attacks, seed=0)
-    before = run.arm("baseline").evaluation
-    assert before is not None
-    for name in ("clean", "PGD"):
-        assert np.array_equal(again.outcomes(name), before.outcomes(name))
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert str(before.robust["PGD"]) in card
-    assert "Intended use" in card
-
-
-def test_the_path_of_own_images_stays_private(tmp_path: Path) -> None:
-    file, digits = tmp_path / "private" / "digits.npz", data.load("mnist-sample")
-    file.parent.mkdir()
-    parts = {"train": digits.train.subset(160), "test": digits.test.subset(24)}
-    arrays: dict[str, Any] = {f"x_{name}": part.images.numpy() for name, part in parts.items()}
-    arrays |= {f"y_{name}": part.labels.numpy() for name, part in parts.items()}
-    np.savez(file, **arrays)
-    experiment = from_values(
-        {
-            "name": "own",
-            "data": {"name": str(file)},
-            "model": {"name": "lenet5"},
-            "training": {"epochs": 1, "batch_size": 32, "schedule": {"kind": "constant", "rate": 0.2}},
-            "attacks": {"PGD": {"kind": "pgd", "eps": "8/255", "steps": 2}},
-            "arms": ["baseline"],
-        }
-    )
-    Run(tmp_path / "run", experiment, console=Console(quiet=True)).all()
-    folder = export(RunFolder(tmp_path / "run"), "baseline", tmp_path / "model")
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert "trained on digits" in card
-    assert "private" not in card
-
-
-def test_the_card_has_the_l_of_its_arm(run: RunFolder, tmp_path: Path) -> None:
-    shutil.copytree(run.path, tmp_path / "run")
-    (tmp_path / "run/baseline").rename(tmp_path / "run/poe@stated")
-    copy = RunFolder(tmp_path / "run")
-    for name, constant in ((OWN, 3.0), ("stated", 7.0)):
-        estimate = LipschitzEstimate(constant, (constant, constant), name or "edge", True, "a test")
-        write_json(copy.estimate_file(name), {"estimate": estimate.to_json(), "seconds": 0.0})
-    card = (export(copy, "poe@stated", tmp_path / "model") / "README.md").read_text(encoding="utf-8")
-    assert "L = 7, stated" in card
-    assert "L = 3" not in card
-
-
-def test_an_arm_that_was_not_trained_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--arm poe"):
-        export(run, "poe", tmp_path)

@@ -194,14 +194,16 @@ def pseudo_label(
     show(as_json, labelling.to_json() | {"file": str(out)}, f"{labelling}\nPseudo-labels: {out}")
 
 
-@click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to hub")
+@click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")
 @options.run
-@click.option("--to", "target", type=click.Choice(["hub", *TRACKERS]), required=True, help="Target format.")
+@click.option(
+    "--to", "target", type=click.Choice(["hub", "robustbench", *TRACKERS]), required=True, help="Target format."
+)
 @options.arm
 @click.option("--out", type=Output(file_okay=False), help="By default exports/<experiment>-<arm>, or RUN/tensorboard.")
 @options.as_json
 def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool) -> None:
-    """Export a trained arm for the Hugging Face Hub, or the curves of all arms."""
+    """Export a trained arm for the Hugging Face Hub or RobustBench's leaderboard, or the curves of all arms."""
     if target in TRACKERS:
         refuse_ignored(["arm"], "every arm is logged; leave it out")
         if target != "tensorboard":
@@ -211,13 +213,16 @@ def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool)
         hint = write_run(read_run(folder), target, out)
         show(as_json, {"show": hint}, hint)
         return
-    from excite.integrations import hub
+    from excite.integrations import hub, robustbench
     from excite.runs.arms import arm_named
 
+    export_to = hub.export if target == "hub" else robustbench.export
     run = read_run(folder)
-    written = hub.export(run, arm_named(arm).name, out)
-    load = f"excite.integrations.hub.{hub.loading(run.experiment, written)}"
-    show(as_json, {"folder": str(written)}, f"{written}\n{load}\nhf upload YOUR_NAME/{written.name} {written}")
+    written = export_to(run, arm_named(arm).name, out)
+    hint = f"excite.integrations.hub.{hub.loading(run.experiment, written)}"
+    if target == "hub":
+        hint += f"\nhf upload YOUR_NAME/{written.name} {written}"
+    show(as_json, {"folder": str(written)}, f"{written}\n{hint}")
 
 
 @click.command(epilog="Example: excite verify runs/mnist-sample")

@@ -1,24 +1,30 @@
-"""RobustBench's `benchmark` function, and the record for its leaderboard."""
+"""RobustBench's `benchmark` function, rows for its leaderboard, and exported models that load with one line."""
 
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from excite import attacks, data
-from excite.attacks import AttackWarning
+from excite.attacks import Attack, AttackWarning, AutoAttack
+from excite.attacks.given import as_attacks
 from excite.data import Dataset
+from excite.data.catalog import is_own
 from excite.errors import InputError, unknown
 from excite.evaluation import Evaluation, evaluate
 from excite.files import write_text
+from excite.integrations import hub
 from excite.quantities import check_whole, number, pixels
 from excite.randomness import usable_device
+from excite.runs.folder import RunFolder
 
-__all__ = ["benchmark"]
+__all__ = ["benchmark", "export", "write_row"]
 
 NORMS = {"Linf": "linf", "L2": "l2"}
+THREAT_MODELS = {norm: name for name, norm in NORMS.items()}
 FULL_TEST_SET = 10_000  # images; a smaller evaluation gets a footnote
 
 
@@ -94,28 +100,79 @@ def benchmark(  # noqa: PLR0917 - RobustBench's order
     for flag in evaluation.flags:
         warnings.warn(AttackWarning(str(flag)), stacklevel=2)
     if to_disk:
-        _write_row(str(model_name), evaluation, dataset=dataset.name, threat_model=threat_model, eps=eps)
+        row: dict[str, Any] = {"dataset": dataset.name, "threat_model": threat_model, "eps": eps}
+        write_row(Path("model_info"), str(model_name), evaluation, autoattack="AutoAttack", **row)
     return evaluation.clean.value, evaluation.robust["AutoAttack"].value
 
 
-def _write_row(model_name: str, evaluation: Evaluation, *, dataset: str, threat_model: str, eps: float) -> None:
-    """Write the record of the leaderboard where RobustBench does. What only the authors know is None."""
+def write_row(
+    folder: Path,
+    model_name: str,
+    evaluation: Evaluation,
+    *,
+    dataset: str,
+    threat_model: str,
+    eps: float,
+    autoattack: str,
+    additional_data: bool | None = None,
+    architecture: str | None = None,
+) -> None:
+    """Write a model's row of the leaderboard where RobustBench expects it.
+
+    What only its authors know (title, authors, venue, link) is None. `autoattack` names the attack in `evaluation`.
+    """
     n_images = len(evaluation.correct)
     row = {
         "link": None,
         "name": None,
         "authors": None,
-        "additional_data": None,
+        "additional_data": additional_data,
         "number_forward_passes": 1,
         "dataset": dataset,
         "venue": None,
-        "architecture": None,
+        "architecture": architecture,
         "eps": pixels(eps),
         "clean_acc": f"{100 * evaluation.clean.value:.2f}",
         "reported": None,
-        "autoattack_acc": f"{100 * evaluation.robust['AutoAttack'].value:.2f}",
+        "autoattack_acc": f"{100 * evaluation.robust[autoattack].value:.2f}",
         "footnote": f"on {n_images} test images" if n_images < FULL_TEST_SET else None,
         "unreliable": evaluation.distrusted,
     }
-    path = Path("model_info") / dataset / threat_model / f"{model_name}.json"
-    write_text(path, json.dumps(row, indent=2) + "\n")
+    write_text(folder / dataset / threat_model / f"{model_name}.json", json.dumps(row, indent=2) + "\n")
+
+
+def export(run: RunFolder, arm: str, destination: Path | None = None) -> Path:
+    """Write a trained arm as a model folder with its card, and its leaderboard row to model_info/.
+
+    Args:
+        run: the run folder.
+        arm: baseline, poe, largest or grid-K.
+        destination: the folder to write; by default exports/<experiment>-<arm>.
+
+    Returns:
+        The folder, for `hub.from_pretrained`. There is no row for your own images, or if the experiment did not run
+        AutoAttack in its full standard version, searched in float32.
+    """
+    folder, experiment, evaluation = hub.export(run, arm, destination), run.experiment, run.arm(arm).evaluation
+    if evaluation is None or is_own(experiment.data.name) or experiment.attack_precision != "float32":
+        return folder
+    for name, attack in as_attacks(experiment.attacks).items():
+        if _is_standard(attack) and attack.eps is not None and attack.norm in THREAT_MODELS:
+            write_row(
+                folder / "model_info",
+                f"{experiment.name}-{arm}",
+                evaluation,
+                dataset=experiment.data.name,
+                threat_model=THREAT_MODELS[attack.norm],
+                eps=attack.eps,
+                autoattack=name,
+                additional_data=experiment.data.unlabelled is not None,
+                architecture=experiment.model.name,
+            )
+    return folder
+
+
+def _is_standard(attack: Attack) -> bool:
+    """Whether it is the leaderboard's AutoAttack, complete and at full length; the seed does not matter."""
+    largest = attack.rungs[-1]
+    return isinstance(largest, AutoAttack) and largest == AutoAttack(largest.eps, largest.norm, seed=largest.seed)
