@@ -278,6 +278,12 @@ def test_a_saved_scheduler_resumes_exactly(
     assert run(fresh, resumed, len(expected) - 5) == whole[5:]
 
 
+def test_a_state_of_other_groups_is_refused() -> None:
+    state = attach(sgd(0.1, 0.2), constant(0.1)).state_dict()
+    with pytest.raises(InputError, match="groups"):
+        attach(sgd(), constant(0.1)).load_state_dict(state)
+
+
 def test_a_tensor_rate_stays_the_same_tensor() -> None:
     rate = torch.tensor(0.5, dtype=torch.float64)
     optimizer = sgd(rate)

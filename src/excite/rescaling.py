@@ -122,8 +122,9 @@ def shape_of(scheduler: LRScheduler, steps: int) -> list[float]:
     rates = [max(of_groups) for of_groups in itertools.islice(_future(_copy(scheduler)), steps)]
     if len(rates) < steps or max(rates) < peak * (1 - ROUNDING):
         raise InputError(
-            f"This {type(scheduler).__name__} ends before {steps} steps, or reaches its peak after them. Pass "
-            "scheduler_steps, the number of calls of scheduler.step() in a whole training."
+            f"In {steps} steps this {type(scheduler).__name__} "
+            + (f"ends after {len(rates)}" if len(rates) < steps else f"reaches only {max(rates):g} of {peak:g}")
+            + ". Pass scheduler_steps, the number of calls of scheduler.step() in a whole training."
         )
     return [rate / peak for rate in rates]
 

@@ -12,12 +12,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
-from excite.quantities import check_kind, check_number, check_positive, check_whole
+from excite.quantities import check_number, check_positive, check_whole
 
 Schedule = Callable[[int], float]
 
 ROUNDING = 1e-6  # relative tolerance for schedules that multiply step by step
-A_SCHEDULE = "a function of the epoch, such as schedules.constant(0.1)"
 NO_RATE = (ArithmeticError, LookupError, TypeError, ValueError)  # what a schedule may raise past its end
 
 
@@ -93,7 +92,7 @@ def rescale(schedule: Schedule, first: float, *, horizon: int = 1000) -> Schedul
     [0.25, 0.25, 0.025, 0.025]
     """
     check_positive("first", first)
-    check_kind("schedule", schedule, "__call__", A_SCHEDULE)
+    _check_schedule(schedule)
     baseline_first = schedule(0)  # γ¹
     check_positive("the baseline's first rate", baseline_first)
     check_whole("horizon", horizon, least=1)
@@ -116,7 +115,7 @@ def attach(optimizer: Optimizer, schedule: Schedule) -> "ScheduledRate":
 
     If parameter groups have different rates, the largest follows the schedule, and the others keep their ratio to it.
     """
-    check_kind("schedule", schedule, "__call__", A_SCHEDULE)
+    _check_schedule(schedule)
     rates = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
     if not (all(math.isfinite(rate) and rate >= 0 for rate in rates) and max(rates) > 0):
         raise InputError(f"lr of the parameter groups is {rates}; it must be finite, not negative, and not 0 for all.")
@@ -143,8 +142,12 @@ class ScheduledRate(LRScheduler):
         return {key: value for key, value in super().state_dict().items() if key != "schedule"} | rates
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        groups = self.optimizer.param_groups
+        if len(state_dict["base_lrs"]) != len(groups):
+            saved = len(state_dict["base_lrs"])
+            raise InputError(f"The saved schedule has {saved} parameter groups, the optimizer has {len(groups)}.")
         super().load_state_dict(state_dict)
-        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+        for group, rate in zip(groups, self.get_lr(), strict=True):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
@@ -168,6 +171,11 @@ def scale_base_rates(scheduler: LRScheduler, factor: float) -> None:
         for name in ("eta_min", "min_lr"):
             if hasattr(part, name):
                 setattr(part, name, getattr(part, name) * factor)
+
+
+def _check_schedule(schedule: Schedule) -> None:
+    if not callable(schedule):
+        raise InputError(f"schedule is {schedule!r}; pass a function of the epoch, such as schedules.constant(0.1).")
 
 
 def _checked_rate(rate: float, epoch: int) -> float:

@@ -1,18 +1,23 @@
 """The callback in the real Trainer, with a tiny model made here: the rate becomes 1/L, the schedule keeps its shape."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from excite import OnlineRate
 from excite.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers and accelerate themselves
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from excite.integrations.transformers import PoETrainerCallback  # noqa: E402
+from excite.integrations.transformers import OnlineRateTrainerCallback, PoETrainerCallback  # noqa: E402
 
 FIND = {"budget": 200, "steps": 20, "start": 0.01}
 BRIEF = FIND | {"budget": 40}
@@ -157,3 +162,140 @@ def test_what_compute_loss_logs_in_the_search_is_not_logged(tmp_path: Path) -> N
 def test_label_smoothing_is_refused_without_the_trainer(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="trainer=trainer"):
         train(tmp_path, PoETrainerCallback(find=FIND), label_smoothing_factor=0.1)
+
+
+ONLINE: dict[str, Any] = {"epochs": 12, "logging_steps": 1, "learning_rate": 0.05, "max_grad_norm": 0.0}
+
+
+def online(folder: Path, *, resume: str | None = None, **options: Any) -> tuple[Any, OnlineRateTrainerCallback]:
+    trainer = trainer_of(folder, **ONLINE | options)
+    callback = OnlineRateTrainerCallback(trainer, rung=4)
+    trainer.add_callback(callback)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, callback
+
+
+def rates(trainer: Any) -> list[float]:
+    return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+
+
+class InOrder(transformers.Trainer):  # type: ignore[name-defined]
+    """Without shuffling and dropout, so that a plain loop can do the same."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.model_accepts_loss_kwargs = False  # the loss of accumulated batches is their mean
+        self.taken: list[float] = []
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    def training_step(self, model: Any, *arguments: Any, **options: Any) -> Any:
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        self.taken.append(self.optimizer.param_groups[0]["lr"])
+        return super().training_step(model, *arguments, **options)
+
+
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_the_rate_found_on_the_way_is_that_of_a_plain_loop(tmp_path: Path, accumulated: int) -> None:
+    options: Any = {"kind": InOrder, "gradient_accumulation_steps": accumulated}
+    model = trainer_of(tmp_path, **ONLINE | options).model.eval()  # no dropout
+    trainer, callback = online(tmp_path, **options)
+    found = callback.online
+    assert found is not None
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+    steps = 48 // accumulated
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    plain = OnlineRate(model, optimizer, steps=steps, rung=4, schedulers=[scheduler])
+    batches = [*torch.utils.data.DataLoader(Texts(), batch_size=16 * accumulated)] * 12
+    taken = []
+    for batch in batches:
+        taken += [optimizer.param_groups[0]["lr"]] * accumulated
+        optimizer.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        plain.after_step(loss)
+        scheduler.step()
+    assert found.ladder.good == pytest.approx(plain.ladder.good)
+    assert found.ladder.breaks == pytest.approx(plain.ladder.breaks)
+    assert found.ladder.initial == pytest.approx(plain.ladder.initial)
+    assert len(found.ladder.good) > 3
+    assert trainer.taken == pytest.approx(taken)
+    for name, value in model.state_dict().items():
+        if not name.endswith("key.bias"):  # softmax ignores it, so its gradient is rounding, which Adam scales up
+            torch.testing.assert_close(trainer.model.state_dict()[name], value, rtol=1e-3, atol=1e-5)
+
+
+def test_l_is_logged_once_the_rate_has_settled(tmp_path: Path) -> None:
+    trainer, callback = online(tmp_path, epochs=18)  # enough steps for all rungs of the climb
+    assert callback.estimate is not None
+    logged = [entry for entry in trainer.state.log_history if "excite/L" in entry]
+    assert [entry["excite/L"] for entry in logged] == [callback.estimate.constant]
+
+
+@pytest.mark.parametrize("step", [pytest.param(10, marks=pytest.mark.slow), 30])
+def test_a_rate_found_on_the_way_is_found_again_after_a_checkpoint(tmp_path: Path, step: int) -> None:
+    options: Any = {"save_strategy": "steps", "save_steps": 10}
+    whole, callback = online(tmp_path, **options)
+    again, resumed = online(tmp_path, **options, resume=str(tmp_path / f"checkpoint-{step}"))
+    assert callback.online is not None
+    assert resumed.online is not None
+    assert resumed.online.ladder == callback.online.ladder
+    assert rates(again) == rates(whole)
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value)
+
+
+def test_a_checkpoint_without_a_search_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, None, save_strategy="epoch")
+    with pytest.raises(InputError, match="checkpoint"):
+        online(tmp_path, resume=str(tmp_path / "checkpoint-4"))
+
+
+def test_a_rate_found_on_the_way_needs_no_warm_up(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="warm-up"):
+        online(tmp_path, warmup_steps=4)
+
+
+TWO_PROCESSES = """
+import json, sys
+from pathlib import Path
+import torch
+from tests.integrations.test_transformers import online
+
+folder = Path(sys.argv[1])
+trainer, callback = online(folder, ddp_backend="gloo")
+weights = torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+ladder = callback.online.ladder
+found = [ladder.good, ladder.breaks, ladder.rate, weights.double().sum().item()]
+(folder / f"rank{trainer.args.process_index}.json").write_text(json.dumps([trainer.args.world_size, *found]))
+torch.distributed.destroy_process_group()  # a process that exits while its threads still run may abort
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_find_one_rate(tmp_path: Path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(TWO_PROCESSES, encoding="utf-8")
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    alone = {"GLOO_SOCKET_IFNAME": "lo", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    process = subprocess.run(
+        [*command, str(script), str(tmp_path)],
+        env=os.environ | alone | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    first, last = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))
+    assert first == last
+    world_size, good, *_ = first
+    assert world_size == 2
+    assert len(good) > 1

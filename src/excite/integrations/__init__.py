@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from excite.errors import ExciteError
+from excite.errors import ExciteError, InputError
 from excite.excitation import certify
-from excite.lipschitz import LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate, OnlineRate
+from excite.quantities import check_positive
 from excite.rescaling import check_reliable, peak_rate, scale_rates
+from excite.schedules import ROUNDING
 from excite.trace import Recorder, Trace
 
 __all__ = ["MissingExtraError", "estimate_values", "trace_values"]
@@ -67,7 +69,7 @@ def trace_values(trace: Trace) -> dict[str, float]:
     return {"excite/acuteness": path.angles.fraction, "excite/certified": float(path.certified.mean())}
 
 
-def largest_rate(optimizer: Optimizer) -> float:
+def _largest_rate(optimizer: Optimizer) -> float:
     return max(float(group["lr"]) for group in optimizer.param_groups)
 
 
@@ -97,7 +99,7 @@ class FindsRateBefore:
     ) -> dict[str, float]:
         """Find L; scale optimizer and schedulers so that the largest rate is `multiple`/L. Returns values to log."""
         # Before time is spent on a search, this refuses what cannot be rescaled.
-        peak = max(map(peak_rate, schedulers)) if schedulers else largest_rate(optimizer)
+        peak = max(map(peak_rate, schedulers)) if schedulers else _largest_rate(optimizer)
         self.estimate = find()
         check_reliable(self.estimate, allow_unidentified=self.allow_unidentified)
         rate = self.estimate.learning_rate(self.multiple)
@@ -119,6 +121,63 @@ class FindsRateBefore:
     def _stop_recording(self) -> None:
         if self.recorder:
             self.recorder.close()
+
+
+class FindsRateDuring:
+    """Base of callbacks that find the rate during the training, by `excite.OnlineRate`."""
+
+    def __init__(self, multiple: float, start: float, rung: int | None) -> None:
+        check_positive("start", start)
+        self.multiple, self.start, self.rung = multiple, start, rung
+        self.online: OnlineRate | None = None
+        self._losses: list[Tensor] = []  # of the batches of the next step
+
+    @property
+    def estimate(self) -> LipschitzEstimate | None:
+        return self.online.estimate if self.online and self.online.settled else None
+
+    def _begin(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedulers: Sequence[LRScheduler],
+        *,
+        steps: int,
+        saved: dict[str, Any] | None,
+    ) -> None:
+        """Start the search, or continue a `saved` one."""
+        if saved is None:
+            rises = any(peak_rate(scheduler) > _largest_rate(optimizer) * (1 + ROUNDING) for scheduler in schedulers)
+            if rises or any(isinstance(scheduler, ReduceLROnPlateau) for scheduler in schedulers):
+                raise InputError(
+                    "The rate is found from the first step on, so the schedule must start at its largest rate and be "
+                    "known: leave out the warm-up (OneCycleLR and CyclicLR warm up, too) or ReduceLROnPlateau."
+                )
+            scale_rates(optimizer, schedulers, self.start)
+        self.online = OnlineRate(
+            model, optimizer, steps=steps, multiple=self.multiple, rung=self.rung, schedulers=schedulers
+        )
+        if saved is not None:
+            self.online.restore(**saved)
+        self._losses = []
+
+    def _after_step(self, loss: Tensor, taken: float | None = None) -> dict[str, float]:
+        """Report the loss of a step; returns values to log when the rate settles."""
+        assert self.online is not None  # noqa: S101
+        settled_before = self.online.settled
+        self.online.after_step(loss, taken=taken)
+        self._losses = []
+        if settled_before or not self.online.settled:
+            return {}
+        logger.info("%s", self.online.estimate)
+        return estimate_values(self.online.estimate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The search, to continue it with `_begin(saved=…)`; empty before training has started."""
+        if self.online is None:
+            return {}
+        tensors, facts = self.online.state()
+        return {"tensors": tensors, "facts": facts}
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """Callbacks for Lightning that find the learning rate, before or during the training."""
 
-import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,16 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
 from excite.finder.inputs import own_loader
-from excite.integrations import FindsRateBefore, estimate_values, largest_rate, needs, silent
-from excite.lipschitz import LipschitzEstimate, OnlineRate
-from excite.quantities import check_positive
-from excite.rescaling import peak_rate, scale_rates
-from excite.schedules import ROUNDING
+from excite.integrations import FindsRateBefore, FindsRateDuring, needs, silent
+from excite.lipschitz import LipschitzEstimate
 
 with needs("excite[lightning]"):
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,8 +22,6 @@ with needs("excite[lightning]"):
     from torchmetrics import Metric, MetricCollection
 
 __all__ = ["OnlineRateCallback", "PoECallback"]
-
-logger = logging.getLogger(__name__)
 
 
 class PoECallback(FindsRateBefore, Callback):
@@ -99,7 +92,7 @@ class PoECallback(FindsRateBefore, Callback):
         return LipschitzEstimate.from_json(trainer.strategy.broadcast(estimate))
 
 
-class OnlineRateCallback(Callback):
+class OnlineRateCallback(FindsRateDuring, Callback):
     """Find the learning rate during the training, by `excite.OnlineRate`: one run, no search before it.
 
     Training starts at `start` times the rate of your optimizer. The rate grows until training breaks; then the last
@@ -123,14 +116,9 @@ class OnlineRateCallback(Callback):
     """
 
     def __init__(self, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
-        check_positive("start", start)
-        self.multiple, self.start, self.rung = multiple, start, rung
-        self.online: OnlineRate | None = None
+        super().__init__(multiple, start, rung)
         self._saved: dict[str, Any] | None = None
-
-    @property
-    def estimate(self) -> LipschitzEstimate | None:
-        return self.online.estimate if self.online and self.online.settled else None
+        self._taken: float | None = None  # the rate of the step just taken
 
     def setup(self, _trainer: Trainer, _pl_module: LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -138,26 +126,14 @@ class OnlineRateCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         optimizer = _only_optimizer("OnlineRateCallback", trainer, pl_module)
-        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         if isinstance(trainer.strategy, DeepSpeedStrategy | FSDPStrategy | ModelParallelStrategy):
             raise InputError("OnlineRateCallback needs the whole model in every process; use strategy='ddp'.")
         steps = trainer.estimated_stepping_batches
         if not 0 < steps < math.inf:
             raise InputError("OnlineRateCallback needs the length of the training; pass max_steps to the Trainer.")
-        if not self._saved:
-            highest = largest_rate(optimizer) * (1 + ROUNDING)
-            if any(isinstance(each, ReduceLROnPlateau) or peak_rate(each) > highest for each in schedulers):
-                raise InputError(
-                    "The rate is found from the first step on, so the schedule must start at its largest rate and be "
-                    "known: leave out the warm-up (OneCycleLR and CyclicLR warm up, too) or ReduceLROnPlateau."
-                )
-            scale_rates(optimizer, schedulers, self.start)
-        options: dict[str, Any] = {"multiple": self.multiple, "rung": self.rung, "schedulers": schedulers}
-        self.online = OnlineRate(pl_module, optimizer, steps=int(steps), **options)
-        if self._saved:
-            self.online.restore(**self._saved)
-        self._losses: list[Tensor] = []  # of the batches of the next step
-        self._taken: float | None = None  # the rate of the step just taken
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        self._begin(pl_module, optimizer, schedulers, steps=int(steps), saved=self._saved)
+        self._taken = None
 
     def on_before_optimizer_step(self, _trainer: Trainer, _pl_module: LightningModule, optimizer: Optimizer) -> None:
         self._taken = float(optimizer.param_groups[0]["lr"])
@@ -170,22 +146,12 @@ class OnlineRateCallback(Callback):
         self._losses.append(outputs["loss"].detach() * trainer.accumulate_grad_batches)  # Lightning divided by it
         if self._taken is None:
             return
-        settled_before = self.online.settled
         loss = trainer.strategy.reduce(torch.stack(self._losses).mean(), reduce_op="mean")
-        self.online.after_step(loss, taken=self._taken)
-        self._losses, self._taken = [], None
-        if self.online.settled and not settled_before:
-            logger.info("%s", self.online.estimate)
-            _log(trainer, estimate_values(self.online.estimate))
-
-    def state_dict(self) -> dict[str, Any]:
-        if self.online is None:
-            return {}
-        tensors, facts = self.online.state()
-        return {"tensors": tensors, "facts": facts}
+        _log(trainer, self._after_step(loss, self._taken))
+        self._taken = None
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._saved = state_dict
+        self._saved = state_dict or None
 
 
 class _Batches:

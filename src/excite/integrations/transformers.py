@@ -1,21 +1,27 @@
-"""A callback for Hugging Face's Trainer that finds the learning rate before the training."""
+"""Callbacks for Hugging Face's Trainer that find the learning rate, before or during the training."""
 
+import contextlib
 import logging
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from excite.errors import InputError
 from excite.finder import find_learning_rate
-from excite.integrations import FindsRateBefore, needs, silent
+from excite.integrations import FindsRateBefore, FindsRateDuring, needs, silent
 
 with needs("excite[transformers]"):
     from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-__all__ = ["PoETrainerCallback"]
+__all__ = ["OnlineRateTrainerCallback", "PoETrainerCallback"]
 
 logger = logging.getLogger(__name__)
+
+SAVED = "excite_online"  # attribute of the scheduler that holds the search, so that the Trainer saves it
 
 
 class PoETrainerCallback(FindsRateBefore, TrainerCallback):
@@ -61,20 +67,8 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
         super().__init__(multiple, record=record, find=options, allow_unidentified=allow_unidentified)
         self.trainer = trainer
 
-    def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        _control: Any,
-        *,
-        model: nn.Module,
-        optimizer: Any,
-        lr_scheduler: Any,
-        train_dataloader: Any,
-        **_: Any,
-    ) -> None:
-        optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it, and the scheduler
-        scheduler = getattr(lr_scheduler, "scheduler", lr_scheduler)
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, _control: Any, **given: Any) -> None:
+        model, optimizer, scheduler = _trained(given)
         if state.global_step:
             logger.info("Resumed at step %d with the learning rates of the checkpoint.", state.global_step)
         elif args.world_size > 1:
@@ -83,8 +77,16 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
                 "then pass learning_rate=estimate.learning_rate() to TrainingArguments."
             )
         else:
-            find = partial(find_learning_rate, model, train_dataloader, optimizer=optimizer, **self._options(args))
-            _log(state, self._find_rate(optimizer, [scheduler], find))
+            options = {
+                "clip_grad_norm": args.max_grad_norm or None,
+                "accumulate": args.gradient_accumulation_steps,
+                **self._step_option(args),
+                **self.find,
+            }
+            find = partial(find_learning_rate, model, given["train_dataloader"], optimizer=optimizer, **options)
+            with silent(self.trainer, "log") if self.trainer else contextlib.nullcontext():
+                values = self._find_rate(optimizer, [scheduler], find)
+            _log(state, values)
         self._start_recording(model, optimizer)
 
     def on_epoch_end(self, _args: Any, state: TrainerState, _control: Any, **_: Any) -> None:
@@ -93,26 +95,89 @@ class PoETrainerCallback(FindsRateBefore, TrainerCallback):
     def on_train_end(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
         self._stop_recording()
 
-    def _options(self, args: TrainingArguments) -> dict[str, Any]:
-        """Options that make short runs compute losses and gradients as the Trainer does."""
-        options: dict[str, Any] = {
-            "clip_grad_norm": args.max_grad_norm or None,
-            "accumulate": args.gradient_accumulation_steps,
-        }
+    def _step_option(self, args: TrainingArguments) -> dict[str, Any]:
+        """A `step` that computes the Trainer's loss; empty if that is the model's own."""
         if self.trainer is not None:
-            options["step"] = partial(_loss, self.trainer)
-        elif args.label_smoothing_factor and "step" not in self.find:
+            return {"step": lambda model, batch: _loss(self.trainer, model, batch)}
+        if args.label_smoothing_factor and "step" not in self.find:
             raise InputError(
                 f"With label_smoothing_factor={args.label_smoothing_factor:g} the Trainer's loss is not the model's. "
                 "Pass the Trainer: trainer.add_callback(PoETrainerCallback(trainer=trainer))."
             )
-        return options | self.find
+        return {}
+
+
+class OnlineRateTrainerCallback(FindsRateDuring, TrainerCallback):
+    """Find the learning rate during the training, by `excite.OnlineRate`: one run, no search before it.
+
+    Training starts at `start` times the Trainer's learning rate. The rate grows until training breaks; then the last
+    steps are rolled back, and the rate settles at `multiple`/L. The schedule keeps its shape and follows the rate. It
+    must not warm up: leave `warmup_steps` at 0. Several processes decide by their mean loss. A resumed run continues
+    the search. Once the rate has settled, L is written to `state.log_history`.
+
+    The Trainer does not tell callbacks its loss. This one reads the return value of the Trainer's `training_step`, so
+    it works with every subclass of Trainer and with accumulated batches.
+
+    Args:
+        trainer: the Trainer.
+        multiple: the rate settles at `multiple`/L; at most 2.
+        start: the first rate, as a multiple of the Trainer's.
+        rung: number of steps at each rate; by default 2.5% of the training.
+
+    Attributes:
+        online: the `OnlineRate`, once training has started.
+        estimate: L, once the rate has settled.
+
+    ```
+    trainer = Trainer(model, arguments, train_dataset=data)
+    trainer.add_callback(OnlineRateTrainerCallback(trainer))
+    trainer.train()
+    ```
+    """
+
+    def __init__(self, trainer: Trainer, multiple: float = 1.0, *, start: float = 0.2, rung: int | None = None) -> None:
+        super().__init__(multiple, start, rung)
+        self.trainer = trainer
+        training_step = trainer.training_step
+
+        def training_step_with_note(*arguments: Any, **options: Any) -> Tensor:
+            loss: Tensor = training_step(*arguments, **options)
+            self._losses.append(loss.detach())  # the losses of a step's batches add up to its loss
+            return loss
+
+        trainer.training_step = training_step_with_note
+
+    def on_train_begin(self, _args: TrainingArguments, state: TrainerState, _control: Any, **given: Any) -> None:
+        if self.trainer.is_deepspeed_enabled or self.trainer.is_fsdp_enabled:
+            raise InputError(
+                "OnlineRateTrainerCallback needs the whole model in every process; train without sharding."
+            )
+        model, optimizer, scheduler = _trained(given)
+        saved = getattr(scheduler, SAVED, None) if state.global_step else None
+        if saved is not None:  # the scheduler has stepped since
+            rates = [group["lr"] for group in optimizer.param_groups]
+            saved = {"tensors": saved["tensors"], "facts": saved["facts"] | {"rates": rates}}
+        elif state.global_step:
+            raise InputError("The checkpoint was saved without OnlineRateTrainerCallback; start a new training.")
+        self._begin(model, optimizer, [scheduler], steps=state.max_steps, saved=saved)
+
+    def on_optimizer_step(self, _args: Any, state: TrainerState, _control: Any, *, lr_scheduler: Any, **_: Any) -> None:
+        if self.online is None:
+            return
+        _log(state, self._after_step(self.trainer.accelerator.reduce(torch.stack(self._losses).sum(), "mean")))
+        setattr(getattr(lr_scheduler, "scheduler", lr_scheduler), SAVED, self.state_dict())
+
+
+def _trained(given: dict[str, Any]) -> tuple[nn.Module, Optimizer, LRScheduler]:
+    """The model, the optimizer and the scheduler; accelerate wraps the latter two."""
+    optimizer, scheduler = given["optimizer"], given["lr_scheduler"]
+    return given["model"], getattr(optimizer, "optimizer", optimizer), getattr(scheduler, "scheduler", scheduler)
 
 
 def _loss(trainer: Trainer, model: nn.Module, batch: Any) -> Tensor:
     """The loss that the Trainer would compute in a step with this batch alone."""
     _, items = trainer.get_batch_samples(iter([batch]), 1, trainer.args.device)
-    with silent(trainer, "log"), trainer.compute_loss_context_manager():
+    with trainer.compute_loss_context_manager():
         loss: Tensor = trainer.compute_loss(model, trainer._prepare_inputs(batch), num_items_in_batch=items)
     return loss
 
