@@ -41,7 +41,7 @@ class PoECallback(FindsRateBefore, Callback):
 
     Args:
         multiple: 1 for the persistently exciting rate 1/L, 2 for the largest convergent rate.
-        record: record the training; costs a forward and a backward pass at `slopes_per_epoch` steps of each epoch.
+        record: record the training; costs two forward and backward passes at `slopes_per_epoch` steps of each epoch.
         slopes_per_epoch: number of local slopes per epoch; 0 is used if gradients are clipped or accumulated.
         find: options of `find_learning_rate`, for example {"budget": 1000, "weights": "present"}.
         allow_unidentified: train at 1/L even if L is not identified.

@@ -10,8 +10,6 @@ half of the digits when two moments nearly coincide.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from excite.errors import CorruptFileError, InputError
+from excite.errors import CorruptFileError
 from excite.files import atomic, sha256
 from excite.precision import widest
 
@@ -29,7 +27,6 @@ Floats = NDArray[np.float64]
 
 SKETCH_ENTRIES = 8192
 EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
-_CHUNK = 2**20
 _BLOCKS = 128  # number of blocks of a sketch that are added at once
 
 
@@ -105,59 +102,27 @@ def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> 
     return Whole(parameters)
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """Embeddings may have sparse gradients; this adds their zeros."""
-    return tensor.to_dense() if tensor.is_sparse else tensor
-
-
 @torch.no_grad()
 def project(projection: Projection, tensors: Sequence[Tensor | None], vector: Tensor | None = None) -> Tensor:
     """Add `tensors`, one per parameter, to `vector`, which begins with zeros; None counts as zeros."""
     total = projection.zeros() if vector is None else vector
     for index, tensor in enumerate(tensors):
         if tensor is not None:
-            projection.add(total, index, _dense(tensor))
+            projection.add(total, index, tensor.to_dense() if tensor.is_sparse else tensor)
     return total
 
 
 def project_gradient(
     projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor], vector: Tensor | None = None
 ) -> Tensor:
-    """Add the gradient of `loss()` to `vector`, one parameter at a time, without touching `.grad` or keeping a copy.
+    """Add the gradient of `loss()` to `vector`, without touching `.grad`.
 
     Parameters that do not require a gradient, such as layers frozen during training, count as zeros.
     """
-    total = projection.zeros() if vector is None else vector
-
-    def add(index: int, gradient: Tensor) -> Tensor:
-        with torch.no_grad():
-            projection.add(total, index, _dense(gradient))
-        return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
-
-    trained = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
-    with ExitStack() as hooks, torch.enable_grad():
-        for index, parameter in trained.items():
-            hooks.enter_context(parameter.register_hook(partial(add, index)))  # type: ignore[no-untyped-call]
-        value = loss()
-        check_visible(value, torch.autograd.grad(value, list(trained.values()), allow_unused=True))
-    return total
-
-
-def check_visible(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
-    """Raise InputError if reentrant checkpoints hid gradients of the loss from `torch.autograd.grad`."""
-    pending = [loss.grad_fn] if any(gradient is None for gradient in gradients) else []
-    seen = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise InputError(
-                "The model uses activation checkpointing with use_reentrant=True, which hides gradients from all "
-                "but backward(). Use use_reentrant=False; the gradients are the same."
-            )
-        seen.add(node)
-        pending.extend(parent for parent, _ in node.next_functions)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    with torch.enable_grad():
+        gradients = iter(torch.autograd.grad(loss(), trained, allow_unused=True))
+    return project(projection, [next(gradients) if p.requires_grad else None for p in parameters], vector)
 
 
 class Vectors:
@@ -244,20 +209,17 @@ class Moments(Vectors):
 
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
     """‖a − b‖²; None counts as zero."""
-    return _in_chunks(lambda a, b: np.square(a - b).sum(), a, b)
+    return float(np.square(_difference(a, b)).sum())
 
 
 def inner_product(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None = None) -> float:
     """⟨a, b − c⟩; None counts as zero."""
-    return _in_chunks(lambda a, b, c: a @ (b - c), a, b, c)
+    return float(a.astype(np.float64) @ _difference(b, c))
 
 
-def _in_chunks(term: Callable[..., float], *vectors: NDArray[Any] | None) -> float:
-    """The sum of `term` over the chunks of the vectors, in float64."""
-    total = 0.0
-    for start in range(0, max(len(vector) for vector in vectors if vector is not None), _CHUNK):
-        total += float(term(*(0.0 if v is None else v[start : start + _CHUNK].astype(np.float64) for v in vectors)))
-    return total
+def _difference(a: NDArray[Any], b: NDArray[Any] | None) -> Floats:
+    wide: Floats = a.astype(np.float64)
+    return wide if b is None else wide - b
 
 
 def _array(vector: Tensor) -> NDArray[Any]:
