@@ -189,9 +189,9 @@ def test_the_authors_protocol_falls_back_to_the_largest_sample() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_maxima": (2,)}, "M must be 3"),
-        ({"n_points": (1,)}, "N must be 2"),
-        ({"initial_shapes": (0.0,)}, "Initial shapes must be positive"),
+        ({"n_maxima": (2,)}, "M must be 3 or more"),
+        ({"n_points": (1,)}, "N 2 or more"),
+        ({"initial_shapes": (0.0,)}, "initial shapes positive"),
         ({"n_points": (100,)}, "Record longer"),
         ({"alpha": 1.5}, "alpha"),
         ({"seed": -1}, "seed"),

@@ -99,7 +99,7 @@ class PathCertificate:
             f"‖∇l‖/‖θ − θ*‖ is at most {self.largest_slope:.3g}{below}."
         )
         parts.append("No step is persistently excited." if self.excitation is None else str(self.excitation))
-        if self.decay is not None:
+        if self.decay:
             parts.append(f"The rates {'rise' if self.decay < 0 else 'decay'} like k^{-self.decay:.2g}.")
         return " ".join(parts)
 

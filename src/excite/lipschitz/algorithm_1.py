@@ -146,14 +146,13 @@ class Algorithm1(Estimator[Trace]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(_several(self.n_maxima), default=0) < SMALLEST_SAMPLE:
-            raise InputError(f"M must be {SMALLEST_SAMPLE} or more, not {self.n_maxima}: the fit has 3 parameters.")
-        if self.n_points is not None and min(_several(self.n_points), default=0) < 2:
-            raise InputError(f"N must be 2 or more, not {self.n_points}: a slope needs two points.")
-        if not self.initial_shapes or min(self.initial_shapes) <= 0:
-            raise InputError(f"Initial shapes must be positive, not {list(self.initial_shapes)}.")
-        if not (0 < self.alpha < 1 and self.bootstraps >= 0 and self.seed >= 0):
-            raise InputError(f"alpha must be between 0 and 1, bootstraps and seed 0 or more, not {self}.")
+        usable = min(_several(self.n_maxima), default=0) >= SMALLEST_SAMPLE and min(self.initial_shapes, default=0) > 0
+        usable = usable and (self.n_points is None or min(_several(self.n_points), default=0) >= 2)
+        if not (usable and 0 < self.alpha < 1 and self.bootstraps >= 0 and self.seed >= 0):
+            raise InputError(
+                f"M must be {SMALLEST_SAMPLE} or more (the fit has 3 parameters), N 2 or more (a slope needs two "
+                f"points), initial shapes positive, alpha between 0 and 1, bootstraps and seed 0 or more, not {self}."
+            )
 
     @abstractmethod
     def sizes(self, recording: Recording) -> tuple[int, set[int]]:

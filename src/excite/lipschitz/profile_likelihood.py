@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 _GAPS = np.logspace(-6, 5, 34)  # the grid of δ, in mean gaps; 0 and ∞ are added at its ends
 _GRID = np.concatenate([[0.0], _GAPS, [np.inf]])
 _ZOOMS, _ZOOM_POINTS = 7, 11
-_CHUNK = 2_000_000  # most numbers in memory at once
 _TIE = 1e-7  # log-likelihoods closer than this count as equal
 
 
@@ -41,13 +40,6 @@ class ProfileFit(NamedTuple):
 
 def _profile(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
     """Rate, location and log-likelihood of samples (B, M) at endpoints (B, G), with shapes of at least 1."""
-    parts = max(1, math.ceil(gaps.size * deltas.shape[1] / _CHUNK))
-    chunks = map(_profile_chunk, np.array_split(gaps, parts), np.array_split(deltas, parts))
-    rate, location, log_likelihood = map(np.concatenate, zip(*chunks, strict=True))
-    return rate, location, log_likelihood
-
-
-def _profile_chunk(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
     finite = np.isfinite(deltas)
     curvature = np.where(finite, 1 / np.where(deltas > 0, deltas, 1.0), 0.0)  # 1/δ
     u = _log_gaps(gaps[:, None, :], deltas[:, :, None])
