@@ -12,12 +12,12 @@ from scipy.stats import weibull_min
 from excite.errors import InputError
 from excite.lipschitz.algorithm_1 import (
     Draw,
+    Epochs,
     HeatMap,
     local_maxima,
     secant_maxima,
     unmatched_maxima,
 )
-from excite.lipschitz.epochs import Epochs
 from excite.lipschitz.protocol import LipschitzEstimate
 
 Floats = NDArray[np.float64]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import CorruptFileError, InputError
-from excite.lipschitz.epochs import secants
+from excite.lipschitz.algorithm_1 import secants
 from excite.trace import Recorder, Trace
 
 EPOCHS, STEPS, BATCH = 4, 6, 8

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
-from excite.lipschitz.epochs import secants
+from excite.lipschitz.algorithm_1 import secants
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
 from excite.trace import Trace

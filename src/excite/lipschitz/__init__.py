@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
 from excite.lazy import lazily
+from excite.lipschitz.algorithm_1 import Epochs, Local
 from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
-from excite.lipschitz.epochs import Epochs, Local
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
 from excite.registry import build

@@ -95,7 +95,6 @@ class Curvature:
 
     value: float
     residual: float
-    iterations: int
 
 
 def largest_curvature(
@@ -124,18 +123,18 @@ def largest_curvature(
     previous, beta = torch.zeros_like(vector), 0.0
     diagonal: list[float] = []
     off_diagonal: list[float] = []
-    result = Curvature(0.0, 0.0, 0)
+    result = Curvature(0.0, 0.0)
     for iteration in range(1, min(iterations, size) + 1):
         image = hessian_vector_product(model, parameters, losses, vector)
         alpha = float(torch.dot(image, vector))
         image -= alpha * vector + beta * previous
         beta = float(image.norm())
         if not (math.isfinite(alpha) and math.isfinite(beta)):
-            return Curvature(math.nan, math.nan, iteration)
+            return Curvature(math.nan, math.nan)
         diagonal.append(alpha)
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
         best = int(np.abs(values).argmax())
-        result = Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])), iteration)
+        result = Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])))
         exhausted = beta <= 1e-7 * (abs(alpha) + sum(off_diagonal[-1:]))
         if exhausted or (iteration >= MIN_ITERATIONS and result.residual <= tolerance * result.value):
             break
