@@ -35,22 +35,17 @@ class Whole:
 
     cosine_error = 0.0
 
-    def __init__(self, shapes: Sequence[Tensor]) -> None:
-        self._shapes = [tensor.shape for tensor in shapes]
-        sizes = [tensor.numel() for tensor in shapes]
-        self._offsets = [sum(sizes[:index]) for index in range(len(sizes))]
-        self._dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in shapes) else torch.float32
-        self._device = shapes[0].device
-        self.entries = sum(sizes)
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        wide = any(parameter.dtype == torch.float64 for parameter in parameters)
+        self.dtype, self.device = torch.float64 if wide else torch.float32, parameters[0].device
+        self._sizes = [parameter.numel() for parameter in parameters]
+        self.entries = sum(self._sizes)
         self.description = f"exact vectors of {self.entries:,} entries"
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
-
-    def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
-        """Add the tensor of parameter number `index` to `vector`."""
-        shape, offset = self._shapes[index], self._offsets[index]
-        vector[offset : offset + shape.numel()].view(shape).add_(tensor)
+    def __call__(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        pairs = zip(tensors, self._sizes, strict=True)
+        flat = [torch.zeros(size, device=self.device) if t is None else t.reshape(-1) for t, size in pairs]
+        return torch.cat([part.to(self.dtype) for part in flat])
 
 
 class CountSketch:
@@ -60,39 +55,40 @@ class CountSketch:
     amount. Two entries of different blocks then fall into the same sum with probability 1/entries.
     """
 
-    def __init__(self, shapes: Sequence[Tensor], *, entries: int = SKETCH_ENTRIES, seed: int = 0) -> None:
+    def __init__(self, parameters: Sequence[Tensor], *, entries: int = SKETCH_ENTRIES, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.entries = entries
         self.cosine_error = 1 / math.sqrt(entries)  # standard error of a cosine near 0
-        self._device = shapes[0].device
-        self._dtype = widest(self._device)
+        self.device = parameters[0].device
+        self.dtype = widest(self.device)
         self._signs: list[Tensor] = []
         self._shifts: list[Tensor] = []
-        self._columns = torch.arange(entries, device=self._device)
-        for tensor in shapes:
-            signs = torch.randint(0, 2, (tensor.numel(),), dtype=torch.int8, generator=generator)
-            shifts = torch.randint(0, entries, (math.ceil(tensor.numel() / entries),), generator=generator)
-            self._signs.append(signs.mul_(2).sub_(1).to(self._device))
-            self._shifts.append(shifts.to(self._device))
+        self._columns = torch.arange(entries, device=self.device)
+        for parameter in parameters:
+            signs = torch.randint(0, 2, (parameter.numel(),), dtype=torch.int8, generator=generator)
+            shifts = torch.randint(0, entries, (math.ceil(parameter.numel() / entries),), generator=generator)
+            self._signs.append(signs.mul_(2).sub_(1).to(self.device))
+            self._shifts.append(shifts.to(self.device))
         error = math.sqrt(1 / (2 * entries))
         self.description = f"a count sketch of {entries:,} entries (relative error of a distance: {error:.1%})"
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
+    def __call__(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        total = zeros(self)
+        for tensor, signs, shifts in zip(tensors, self._signs, self._shifts, strict=True):
+            if tensor is None:
+                continue
+            flat = tensor.reshape(-1)
+            unrolled = torch.zeros(2 * self.entries, dtype=self.dtype, device=self.device)
+            for first in range(0, len(shifts), _BLOCKS):  # many at once: a kernel for each would keep a GPU waiting
+                part = slice(first * self.entries, (first + _BLOCKS) * self.entries)
+                signed = (flat[part] * signs[part]).to(self.dtype)
+                places = self._columns + shifts[first : first + _BLOCKS, None]
+                unrolled.index_add_(0, places.view(-1)[: len(signed)], signed)
+            total += unrolled[: self.entries] + unrolled[self.entries :]
+        return total
 
-    def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
-        """Add the tensor of parameter number `index` to `vector`."""
-        flat, signs, shifts = tensor.reshape(-1), self._signs[index], self._shifts[index]
-        unrolled = torch.zeros(2 * self.entries, dtype=self._dtype, device=self._device)
-        for first in range(0, len(shifts), _BLOCKS):  # many blocks at once: a kernel for each would keep a GPU waiting
-            part = slice(first * self.entries, (first + _BLOCKS) * self.entries)
-            signed = (flat[part] * signs[part]).to(self._dtype)
-            places = self._columns + shifts[first : first + _BLOCKS, None]
-            unrolled.index_add_(0, places.view(-1)[: len(signed)], signed)
-        vector += unrolled[: self.entries] + unrolled[self.entries :]
 
-
-Projection = Whole | CountSketch  # adds tensors, one per parameter, into a vector
+Projection = Whole | CountSketch  # a linear map from tensors, one per parameter, to a vector
 
 
 def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> Projection:
@@ -102,27 +98,25 @@ def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> 
     return Whole(parameters)
 
 
+def zeros(projection: Projection) -> Tensor:
+    return torch.zeros(projection.entries, dtype=projection.dtype, device=projection.device)
+
+
 @torch.no_grad()
-def project(projection: Projection, tensors: Sequence[Tensor | None], vector: Tensor | None = None) -> Tensor:
-    """Add `tensors`, one per parameter, to `vector`, which begins with zeros; None counts as zeros."""
-    total = projection.zeros() if vector is None else vector
-    for index, tensor in enumerate(tensors):
-        if tensor is not None:
-            projection.add(total, index, tensor.to_dense() if tensor.is_sparse else tensor)
-    return total
+def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
+    """The vector of `tensors`, one per parameter; None counts as zeros. Embeddings may have sparse gradients."""
+    return projection([t.to_dense() if t is not None and t.is_sparse else t for t in tensors])
 
 
-def project_gradient(
-    projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor], vector: Tensor | None = None
-) -> Tensor:
-    """Add the gradient of `loss()` to `vector`, without touching `.grad`.
+def project_gradient(projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor]) -> Tensor:
+    """The vector of the gradient of `loss()`; `.grad` is not touched.
 
     Parameters that do not require a gradient, such as layers frozen during training, count as zeros.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     with torch.enable_grad():
         gradients = iter(torch.autograd.grad(loss(), trained, allow_unused=True))
-    return project(projection, [next(gradients) if p.requires_grad else None for p in parameters], vector)
+    return project(projection, [next(gradients) if p.requires_grad else None for p in parameters])
 
 
 class Vectors:

@@ -21,7 +21,7 @@ from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace import Trace
 from excite.trace.batch_statistics import BatchNoise, Draw
-from excite.trace.moments import Moments, Storage, project, project_gradient, projection_of
+from excite.trace.moments import Moments, Storage, project, project_gradient, projection_of, zeros
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, Log
 
@@ -132,7 +132,7 @@ class Recorder:
         )
         self._parts: dict[str, Moments | BatchNoise] = self._vectors | ({"noise": self._noise} if self._noise else {})
         # What was recorded so far.
-        self._gradient_sum = self._projection.zeros()
+        self._gradient_sum = zeros(self._projection)
         self._log = Log(epoch_length=steps_per_epoch)
         self._keeps_trace = True
         self._facts: dict[str, Any] = {  # of the trace
@@ -267,7 +267,7 @@ class Recorder:
         scale = getattr(optimizer, "grad_scale", None)  # of a GradScaler, for a fused optimizer, which divides by it
         if scale is not None:
             gradients = [None if gradient is None else gradient / scale for gradient in gradients]
-        project(self._projection, gradients, self._gradient_sum)
+        self._gradient_sum += project(self._projection, gradients)
         self._log.steps_summed += 1
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
@@ -314,10 +314,10 @@ class Recorder:
                     'gradient="probe" with the training examples as the probe.',
                 )
             return self._gradient_sum / self._log.steps_summed
-        vector = self._projection.zeros()
+        total = zeros(self._projection)
         for _, loss in self._probe.evaluations(self._model):
-            project_gradient(self._projection, self._parameters, loss, vector)
-        return vector
+            total += project_gradient(self._projection, self._parameters, loss)
+        return total
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
