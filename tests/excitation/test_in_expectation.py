@@ -73,7 +73,7 @@ def test_it_is_the_mean_over_all_batches_of_the_step_of_torch(batch_size: int, m
     ]
     found = expected_acuteness(a_trace(rows, batch_size, momentum, nesterov))
     assert found.products[0] == pytest.approx(np.mean(products), rel=1e-9)
-    assert found.fraction == (np.mean(products) > 0)
+    assert found.holds.mean() == (np.mean(products) > 0)
 
 
 def a_trace(rows: list[float], batch_size: int, momentum: float, nesterov: bool, sketch: float = 0.0) -> Trace:

@@ -57,11 +57,6 @@ class ExpectedAcuteness:
         return self.products > 0
 
     @property
-    def fraction(self) -> float:
-        """Share of moments at which a step is acute in expectation."""
-        return float(self.holds.mean())
-
-    @property
     def undecided(self) -> NDArray[np.bool_]:
         """Moments at which sketched vectors do not tell the sign; none with exact vectors."""
         return np.abs(self.products) < self.margin

@@ -195,22 +195,14 @@ class Recorder:
         """Everything recorded so far."""
         if not self._keeps_trace:
             raise InputError("Another process keeps the trace of this training. Use the Recorder of rank 0.")
-        steps, rates = _columns(self._log.moments, 2)
-        slopes, slope_steps, slope_rates = _columns(self._log.slopes, 3)
-        curvatures, residuals, curvature_steps = _columns(self._log.curvatures, 3)
         doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}
         inputs = self._vectors.get("input_gradients")
         return Trace(
             squared_gradient_distances=self._vectors["gradients"].squared,
             squared_parameter_distances=self._vectors["parameters"].squared,
-            steps=steps.astype(np.int64),
-            learning_rates=rates,
-            slopes=slopes,
-            slope_steps=slope_steps.astype(np.int64),
-            slope_learning_rates=slope_rates,
-            curvatures=curvatures,
-            curvature_residuals=residuals,
-            curvature_steps=curvature_steps.astype(np.int64),
+            **_columns(self._log.moments, "steps", "learning_rates"),
+            **_columns(self._log.slopes, "slopes", "slope_steps", "slope_learning_rates"),
+            **_columns(self._log.curvatures, "curvatures", "curvature_residuals", "curvature_steps"),
             facts=self._facts | {name: doubt for name, doubt in doubts.items() if doubt},
             squared_input_gradient_distances=np.zeros(0) if inputs is None else inputs.squared,
             batch_statistics=np.array(self._noise.rows(self._vectors["parameters"]) if self._noise else ()),
@@ -338,5 +330,10 @@ def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
     return updated
 
 
-def _columns(rows: list[Any], n_columns: int) -> Any:
-    return np.array(rows, dtype=np.float64).reshape(-1, n_columns).T
+def _columns(rows: Sequence[tuple[float | None, ...]], *names: str) -> dict[str, Any]:
+    """The columns of a table by name; numbers of steps are integers."""
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(names)).T
+    return {
+        name: column.astype(np.int64) if name.endswith("steps") else column
+        for name, column in zip(names, columns, strict=True)
+    }
