@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import cross_entropy
 
 from excite import models
-from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, secant_maxima
-from excite.lipschitz.epochs import Epochs, secants
+from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, Epochs, secant_maxima, secants
 from excite.trace import Recorder, Trace
 from excite.trace.moments import Moments
 

@@ -17,7 +17,7 @@ from excite import data, models, precision
 from excite.attacks import ATTACKS, Attack, create, fast_inference
 from excite.data.augment import AUGMENTATIONS
 from excite.data.batches import epoch_batches
-from excite.excitation import certificate, certify_descent, gramian, simulate
+from excite.excitation import certificate, gramian, simulate
 from excite.lipschitz.online import OnlineRate
 from excite.objectives import OBJECTIVES, Objective, standard_loss
 from excite.randomness import accelerator
@@ -222,13 +222,11 @@ def test_models_and_their_fast_copies(gpu: torch.device, name: str) -> None:
 def numbers(device: torch.device) -> list[object]:
     points = [torch.tensor(values).to(device) for values in ([2.0, 1.0], [1.0, 0.8], [0.0, 0.0])]
     held = certificate(*points)
-    descent = certify_descent(lambda theta: 2 * theta, points[0], rate=0.2, steps=3)
     return [
         gramian(signal(device), 5.0).rate,
         simulate(signal(device), points[0].new_ones(3)).cpu().tolist(),
         held.residual,
         held.contract(points[0]).cpu().tolist(),
-        descent.certified.tolist(),
     ]
 
 

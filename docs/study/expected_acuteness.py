@@ -82,7 +82,7 @@ def compare(runs: Sequence[RunFolder], steps: dict[tuple[int, float], tuple[int,
         counted, expected = acuteness(trace), expected_acuteness(trace)
         epochs = Accuracy(int(counted.holds.sum()), len(counted.holds))
         low, high = epochs.interval
-        first = [f"{expected.fraction_with(other):.0%}" for other in sizes]
+        first = [f"{(expected.batch_sizes < other).mean():.0%}" for other in sizes]
         second = [f"{epoch_is_acute(trace, other, images).mean():.0%}" for other in sizes]
         acute_steps, n_steps = steps[size, rate]
         weakest += int(counted.cosines.argmin() == (expected.largest_rates / expected.rate).argmin())

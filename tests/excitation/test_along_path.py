@@ -52,19 +52,9 @@ def test_on_a_quadratic_the_proof_s_slope_is_below_the_largest_eigenvalue(trace_
     assert all(span.holds for span in found.spans)
 
 
-@pytest.mark.parametrize(
-    ("exponent", "diverges", "squares"), [(0.0, True, False), (0.75, True, True), (1.5, False, True)]
-)
-def test_step_size_decay_decides_both_sums(exponent: float, diverges: bool, squares: bool) -> None:
-    found = step_size_decay(0.3 * np.arange(1.0, 165.0) ** -exponent)
-    assert found.exponent == pytest.approx(exponent)
-    assert found.sum_diverges == diverges
-    assert found.squares_converge == squares
-
-
-def test_rising_rates_are_reported() -> None:
-    assert "rise like k^0.5" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** 0.5))
-    assert "decay like k^-0.5" in str(step_size_decay(0.1 * np.arange(1.0, 50.0) ** -0.5))
+@pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.75, 1.5])
+def test_step_size_decay_is_the_exponent_of_a_power_law(exponent: float) -> None:
+    assert step_size_decay(0.3 * np.arange(1.0, 165.0) ** -exponent) == pytest.approx(exponent)
 
 
 def test_two_moments_are_not_enough(trace_of: TraceOf) -> None:
@@ -80,13 +70,13 @@ def test_refuses_a_non_positive_or_non_finite_l(trace_of: TraceOf, walk: Floats,
 
 def test_no_step_size_decay_without_learning_rates(trace_of: TraceOf, walk: Floats) -> None:
     found = certify(trace_of(walk, walk, np.full(len(walk), np.nan)))
-    assert found.step_sizes is None
+    assert found.decay is None
     assert not found.satisfied.any()
 
 
 def test_a_trace_needs_no_learning_rates_at_all(trace_of: TraceOf, walk: Floats) -> None:
     found = certify(trace_of(walk, walk, np.zeros(0)))
-    assert found.step_sizes is None
+    assert found.decay is None
     assert np.isnan(found.inverse_rates).all()
 
 

@@ -42,11 +42,6 @@ def test_where_only_the_transient_is_left_it_is_not_trusted() -> None:
     assert "all within the first 20%" in str(found)
 
 
-def test_a_quantile_may_replace_the_largest() -> None:
-    found = estimate_lipschitz(trace([1.0, 2.0, 3.0, 4.0, 5.0]), "curvature", transient=0.0, quantile=0.5)
-    assert found.constant == 3.0
-
-
 def test_unsettled_eigenvalues_are_not_trusted_and_broken_ones_not_counted() -> None:
     found = estimate_lipschitz(trace([2.0, float("nan"), 0.0, 3.0], [0.0, 0.0, 0.0, 1.0]), "curvature")
     assert "2 Hessian norms" in str(found)

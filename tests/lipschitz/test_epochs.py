@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from excite.errors import InputError
-from excite.lipschitz.algorithm_1 import Protocol
-from excite.lipschitz.epochs import Epochs, Local, secants
+from excite.lipschitz.algorithm_1 import Epochs, Local, Protocol, secants
 from excite.lipschitz.protocol import Recording
 from excite.trace import Trace
 

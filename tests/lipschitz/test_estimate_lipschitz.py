@@ -127,9 +127,9 @@ def test_too_little_is_named_with_the_cure(trace: Trace) -> None:
         estimate_lipschitz(trace, "epochs", n_points=100)
     with pytest.raises(InputError, match="N=1000"):
         estimate_lipschitz(trace, "local", n_points=1000)
-    with pytest.raises(InputError, match=r'"edge" needs ShortTrainings .* not Trace'):
+    with pytest.raises(InputError, match=r'"edge" needs a ShortTrainings, not Trace'):
         estimate_lipschitz(trace, "edge")
-    with pytest.raises(InputError, match=r'"local" needs a Trace .* not NoneType'):
+    with pytest.raises(InputError, match=r'"local" needs a Trace, not NoneType'):
         estimate_lipschitz(None, "local")
     empty = Trace(np.zeros((1, 1)), np.zeros((1, 1)), facts={"gradient": "epoch_mean"})
     for method in FROM_TRACES:

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import fmin
 from scipy.stats import kstest, weibull_min
 
-from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_SHAPES, secant_maxima
-from excite.lipschitz.epochs import PAPER_POINTS, Epochs, secants
+from excite.lipschitz.algorithm_1 import PAPER_MAXIMA, PAPER_POINTS, PAPER_SHAPES, Epochs, secant_maxima, secants
 from excite.trace import Trace
 
 RUN = Path(__file__).parents[2] / "results/figures-5-6-small/figures-5-6-small"

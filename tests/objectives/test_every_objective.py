@@ -186,27 +186,26 @@ def test_slopes_are_secants_of_the_loss_at_the_held_perturbation(kind: str) -> N
     torch.manual_seed(5)
     expected = []
 
-    def gradient(loss: Callable[[dict[str, Tensor]], Tensor], mask: Tensor) -> Tensor:
+    def gradient(loss: Callable[[dict[str, Tensor]], Tensor], at: nn.Module, mask: Tensor) -> Tensor:
         torch.set_rng_state(mask)
-        named = {name: value.detach().clone().requires_grad_() for name, value in model.named_parameters()}
+        named = {name: value.detach().clone().requires_grad_() for name, value in at.named_parameters()}
         return torch.cat([g.flatten() for g in torch.autograd.grad(loss(named), list(named.values()))])
 
     for step in range(STEPS):
         x, y = examples(step)
-        begin = torch.get_rng_state()
+        begin, before = torch.get_rng_state(), copy.deepcopy(model)
         loss = held_loss(kind, objective, copy.deepcopy(model), x, y)
-        mask = torch.get_rng_state()
-        before, theta = gradient(loss, mask), nn.utils.parameters_to_vector(model.parameters()).detach().clone()
         torch.set_rng_state(begin)
         closure = frozen(objective, model, x, y)
         optimizer.zero_grad()
         closure().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+        mask = torch.get_rng_state()
         recorder.after_step(closure)
-        end = torch.get_rng_state()
-        length = (nn.utils.parameters_to_vector(model.parameters()).detach() - theta).norm()
-        expected.append(float((gradient(loss, mask) - before).norm() / length))
-        torch.set_rng_state(end)
+        change = gradient(loss, model, mask) - gradient(loss, before, mask)
+        moved = [a.detach() - b.detach() for a, b in zip(model.parameters(), before.parameters(), strict=True)]
+        expected.append(float(change.norm() / nn.utils.parameters_to_vector(moved).norm()))
+        torch.set_rng_state(mask)
     np.testing.assert_allclose(recorder.trace.slopes, expected, rtol=1e-6)
 
 

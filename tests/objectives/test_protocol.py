@@ -56,7 +56,7 @@ def test_an_objective_of_one_stage_is_what_it_was() -> None:
 def test_a_curvature_attacks_each_batch_once() -> None:
     (model, x, y), objective = linear(), Shifted()
     found = largest_curvature(model, Probe(x, y, batch_size=4, objective=objective))
-    assert found.iterations > 3
+    assert found.value > 0
     assert objective.attacks == 3
 
 

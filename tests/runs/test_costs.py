@@ -82,7 +82,7 @@ def test_every_setting_counts() -> None:
     assert work("lipschitz.steps=14").estimating == 2 * before.estimating
     assert work("training.steps=2").training == 3 * 4 * (60 * 3 + 10)
     assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
-    assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (4 * 30 * 3)  # 4 steps an epoch
+    assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (2 * 4 * 30 * 3)  # 4 steps an epoch
     assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
     assert work("record.gradient=probe").training == before.training + 3 * 4 * 100 * 3
     assert work("record.input_gradients=true").training == before.training + 3 * 4 * 100 * 3

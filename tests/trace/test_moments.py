@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from excite.trace.moments import CountSketch, Moments, Whole, project, project_gradient, squared_distance
+from excite.trace.moments import CountSketch, Moments, Whole, project, project_gradient
 
 
 @settings(max_examples=50)
@@ -28,15 +28,6 @@ def test_distances_of_nearly_equal_moments_are_accurate(seed: int, closeness: fl
             direct = float((a.double() - b.double()).norm())
             assert np.sqrt(moments.squared[i + 1, j + 1]) == pytest.approx(direct, rel=1e-5, abs=0)
         assert np.sqrt(moments.squared[0, i + 1]) == pytest.approx(float(a.double().norm()), rel=1e-12)
-
-
-def test_long_vectors_are_summed_in_chunks() -> None:
-    a = np.arange(2**20 + 3, dtype=np.float32)
-    assert (
-        squared_distance(a, None)
-        == squared_distance(a, np.zeros_like(a))
-        == pytest.approx(float(np.sum(a.astype(np.float64) ** 2)), rel=1e-12)
-    )
 
 
 def tensors() -> list[torch.Tensor]:

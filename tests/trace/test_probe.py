@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, log_softmax, one_hot
-from torch.utils.checkpoint import checkpoint
 
 from excite.errors import InputError
 from excite.trace import Probe, largest_curvature
@@ -45,17 +44,6 @@ def test_curvature_of_a_quadratic_is_its_largest_eigenvalue(sign: int, dtype: to
     for found in values:
         assert found.value == pytest.approx(largest, rel=1e-4)
         assert abs(found.value - largest) <= found.residual + 1e-4 * largest
-
-
-class Checkpointed(nn.Sequential):
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)  # type: ignore[no-any-return]
-
-
-def test_refuses_reentrant_checkpoints() -> None:
-    model = nn.Sequential(Checkpointed(nn.Linear(3, 4), nn.Tanh()), nn.Linear(4, 2))
-    with pytest.raises(InputError, match="use_reentrant=False"):
-        largest_curvature(model, Probe(torch.randn(5, 3), torch.zeros(5, dtype=torch.long)))
 
 
 def test_curvature_in_some_parameters_is_that_of_their_hessian_block() -> None:

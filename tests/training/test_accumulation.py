@@ -75,17 +75,6 @@ def test_a_recorded_training_never_sees_more_than_a_part(digits: data.Split) -> 
     np.testing.assert_allclose(traces[1].squared_gradient_distances, traces[0].squared_gradient_distances, rtol=1e-3)
 
 
-def test_the_recorder_repeats_the_dropout_masks_of_every_part(digits: data.Split) -> None:
-    """It would report another gradient if a part ran again with other masks."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 30), nn.Tanh(), nn.Dropout(0.5), nn.Linear(30, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    recorder = Recorder(model, optimizer, slopes_per_epoch=3, steps_per_epoch=5)
-    options: dict[str, Any] = {"epochs": 1, "batch_size": 64, "recorder": recorder, "accumulate": 4}
-    train(model, digits, standard_loss, optimizer, constant(0.05), **options)
-    assert len(recorder.trace.slopes) == 3
-    assert recorder.problems == ()
-
-
 def test_the_recorders_closure_keeps_no_activations(digits: data.Split) -> None:
     """What layers save for the backward pass is computed again there, one part after the other."""
     kept = [0, 0]

@@ -6,40 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from excite.errors import InputError
 from excite.excitation.assumption import Acuteness, acuteness, step_products
 from excite.excitation.theorem import Span, certify_span
-from excite.lipschitz.epochs import secants
+from excite.lipschitz.algorithm_1 import secants
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.quantities import check_positive
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class StepSizes:
-    """The decay of step sizes: ηᵏ ~ k^{−exponent} over the second half of the run.
-
-    SGD requires Σηᵏ = ∞ and Σ(ηᵏ)² < ∞. Power laws satisfy both if the exponent is in (1/2, 1].
-    """
-
-    exponent: float
-
-    @property
-    def sum_diverges(self) -> bool:
-        return self.exponent <= 1
-
-    @property
-    def squares_converge(self) -> bool:
-        return self.exponent > 0.5
-
-    def __str__(self) -> str:
-        return (
-            f"The rates {'rise' if self.exponent < 0 else 'decay'} like k^{-self.exponent:.2g}. If this continues, "
-            f"Σηᵏ {'diverges' if self.sum_diverges else 'converges'} and "
-            f"Σ(ηᵏ)² {'converges' if self.squares_converge else 'diverges'}."
-        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +72,7 @@ class PathCertificate:
     inverse_rates: Floats
     angles: Acuteness
     spans: tuple[Span, ...]
-    step_sizes: StepSizes | None
+    decay: float | None  # of the learning rates; see `step_size_decay`
     smoothness: Smoothness | None
     excitation: Excitation | None
 
@@ -119,14 +93,14 @@ class PathCertificate:
     def __str__(self) -> str:
         parts = [] if self.smoothness is None else [str(self.smoothness)]
         parts.append(str(self.angles))
-        below = "" if self.step_sizes is None else f", and below 1/η at {int(self.satisfied.sum())} of them"
+        below = "" if self.decay is None else f", and below 1/η at {int(self.satisfied.sum())} of them"
         parts.append(
             f"{int(self.certified.sum())} of {len(self.spans)} steps are certified; "
             f"‖∇l‖/‖θ − θ*‖ is at most {self.largest_slope:.3g}{below}."
         )
         parts.append("No step is persistently excited." if self.excitation is None else str(self.excitation))
-        if self.step_sizes is not None:
-            parts.append(str(self.step_sizes))
+        if self.decay:
+            parts.append(f"The rates {'rise' if self.decay < 0 else 'decay'} like k^{-self.decay:.2g}.")
         return " ".join(parts)
 
 
@@ -158,7 +132,7 @@ def certify(trace: Trace, estimate: LipschitzEstimate | float | None = None) -> 
         inverse_rates=np.divide(1.0, used, out=np.full(len(norms), np.nan), where=used > 0),
         angles=angles,
         spans=spans,
-        step_sizes=step_size_decay(rates) if known else None,
+        decay=step_size_decay(rates) if known else None,
         smoothness=None if estimate is None else smoothness(trace, estimate),
         excitation=excitation(spans),
     )
@@ -185,16 +159,16 @@ def excitation(spans: tuple[Span, ...]) -> Excitation | None:
     return Excitation(min(slow), largest, 1.0, mean_rate=sum(slow) / len(slow), everywhere=everywhere)
 
 
-def step_size_decay(rates: Floats) -> StepSizes:
-    """Fit the exponent of the decay to the second half of the rates, by least squares on logarithms.
+def step_size_decay(rates: Floats) -> float:
+    """The exponent of ηᵏ ~ k^{−exponent}, by least squares on logarithms, over the second half of at least two rates.
 
-    >>> step_size_decay(0.1 / np.arange(1.0, 101.0)).exponent.__round__(6)
+    SGD requires Σηᵏ = ∞ and Σ(ηᵏ)² < ∞. Power laws satisfy both if the exponent is in (1/2, 1].
+
+    >>> step_size_decay(0.1 / np.arange(1.0, 101.0)).__round__(6)
     1.0
     """
-    if len(rates) < 2:
-        raise InputError("The decay of step sizes needs at least 2 rates.")
     start = (len(rates) - 1) // 2
     logs = np.log(np.arange(start + 1, len(rates) + 1))
     centered = logs - logs.mean()
     exponent = -float(centered @ np.log(rates[start:])) / float(centered @ centered)
-    return StepSizes(0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent)
+    return 0.0 if math.isclose(exponent, 0.0, abs_tol=1e-12) else exponent

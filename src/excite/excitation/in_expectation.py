@@ -57,11 +57,6 @@ class ExpectedAcuteness:
         return self.products > 0
 
     @property
-    def fraction(self) -> float:
-        """Share of moments at which a step is acute in expectation."""
-        return float(self.holds.mean())
-
-    @property
     def undecided(self) -> NDArray[np.bool_]:
         """Moments at which sketched vectors do not tell the sign; none with exact vectors."""
         return np.abs(self.products) < self.margin
@@ -77,12 +72,8 @@ class ExpectedAcuteness:
         noise, without_noise = self.rate * self.noise, self.ahead - self.rate * self.squared
         return np.divide(noise, without_noise, out=np.full_like(noise, np.inf), where=without_noise > 0)
 
-    def fraction_with(self, batch_size: float) -> float:
-        """Share of moments at which a step with batches of this size is acute in expectation."""
-        return float((self.batch_sizes < batch_size).mean())
-
     def batch_size_for(self, share: float = 1.0) -> int | None:
-        """The smallest batch size with which `fraction_with` is at least `share`; None if no batch would do."""
+        """The smallest batch with which this share of steps is acute in expectation; None if no batch would do."""
         needed = np.sort(self.batch_sizes)[max(math.ceil(share * len(self.batch_sizes)), 1) - 1]
         return math.floor(needed) + 1 if math.isfinite(needed) else None
 

@@ -5,25 +5,20 @@ and only if uᵀq > 0. One choice is ΦΦᵀ = log(I + B⁻¹) with B = I − uu
 span(u, q) it is log 2 times the identity, so the cost is O(d). At uᵀq = 0 the paper's condition Σ ≺ I fails.
 """
 
-import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from excite import html
 from excite.errors import InputError
-from excite.precision import double, widest
-from excite.quantities import check_kind, check_positive, check_whole
+from excite.precision import double
+from excite.quantities import check_kind
 
 Angle = Literal["acute", "right", "obtuse"]
 Pair = tuple[float, float]
-Floats = NDArray[np.float64]
 
 _ROUNDING = 16 * torch.finfo(torch.float64).eps
 _OUTSIDE = math.log(2)  # the rate in every direction outside span(u, q)
@@ -179,64 +174,3 @@ def certificate(theta: Tensor, theta_next: Tensor, theta_star: Tensor) -> Certif
     whole = now - goal
     missed = q - certified.contract(whole)
     return replace(certified, residual=math.sqrt(float(missed.square().sum()) / float(whole @ whole)))
-
-
-@dataclass(frozen=True, eq=False)
-class CertifiedDescent:
-    """Gradient descent at a constant rate, one entry per step.
-
-    `distances` are ‖θᵏ − θ*‖ (with the end of the last step), `cosines` those of Assumption 2, `residuals` the relative
-    errors of the certificates at θᵏ⁺¹ (NaN if a step is not certified).
-    """
-
-    rate: float
-    distances: Floats
-    cosines: Floats
-    certified: NDArray[np.bool_]
-    residuals: Floats
-
-    def __str__(self) -> str:
-        return (
-            f"Gradient descent at {self.rate:.3g}: {int(self.certified.sum())} of {len(self.certified)} steps are "
-            f"certified; ‖θ − θ*‖ goes from {self.distances[0]:.3g} to {self.distances[-1]:.3g}."
-        )
-
-
-def certify_descent(
-    gradient: Callable[[Tensor], Tensor], start: Tensor, *, rate: float, steps: int, goal: Tensor | None = None
-) -> CertifiedDescent:
-    """Run gradient descent θᵏ⁺¹ = θᵏ − η ∇l(θᵏ) from `start` and certify each of `steps` steps.
-
-    This is what the theorem is about. On a quadratic, a rate below 1/L does not overshoot θ* along any eigenvector.
-    Above 1/L it overshoots along the sharpest one, and the certificate holds as long as the other directions outweigh
-    that. At 2/L the iterates oscillate forever.
-
-    Args:
-        gradient: the full-batch gradient ∇l at a vector of parameters.
-        start: the initial parameters.
-        rate: the learning rate η.
-        steps: number of steps to certify.
-        goal: θ*; by default the point reached by one more step, because a step that ends at θ* cannot be certified.
-
-    >>> curvatures = torch.tensor([4.0, 1.0])  # L = 4
-    >>> quadratic = lambda theta: curvatures * theta
-    >>> for multiple in (1, 2):
-    ...     descent = certify_descent(quadratic, torch.ones(2), rate=multiple / 4, steps=20, goal=torch.zeros(2))
-    ...     print(multiple, int(descent.certified.sum()))
-    1 20
-    2 0
-    """
-    check_positive("rate", rate)
-    check_whole("steps", steps, least=1)
-    path = [start.detach().to(widest(start.device))]
-    for _ in range(steps + 1):
-        path.append(path[-1] - rate * gradient(path[-1]).detach())
-    end = path[-1] if goal is None else goal.detach().to(path[-1].dtype)
-    certificates = [certificate(now, after, end) for now, after in itertools.pairwise(path[: steps + 1])]
-    return CertifiedDescent(
-        rate=rate,
-        distances=np.array([float((theta - end).norm()) for theta in path[: steps + 1]]),
-        cosines=np.array([each.span.cosine for each in certificates]),
-        certified=np.array([each.holds for each in certificates]),
-        residuals=np.array([each.residual for each in certificates]),
-    )

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 from excite.errors import InputError
 from excite.lazy import lazily
+from excite.lipschitz.algorithm_1 import Epochs, Local
 from excite.lipschitz.curvature import PathCurvature
 from excite.lipschitz.edge import Edge, find_edge
-from excite.lipschitz.epochs import Epochs, Local
-from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, Recording, ShortTrainings
+from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Recording, ShortTrainings
 from excite.lipschitz.stated import Stated
 from excite.registry import build
 from excite.trace import Trace
@@ -43,7 +43,7 @@ def estimate_lipschitz(
     "epochs" is the paper's Algorithm 1, on secants between epochs; "local" is Algorithm 1 on the slopes of single
     steps. Both have the options `n_maxima` (M) and `n_points` (N), one number or several to choose from,
     `initial_shapes`, `alpha`, `bootstraps` and `seed`; "epochs" also has `protocol`: "fitted", "text" or "authors".
-    "curvature" has `transient` and `quantile`, "stated" has `constant`. "edge" needs `ShortTrainings` instead of a
+    "curvature" has `transient`, "stated" has `constant`. "edge" needs `ShortTrainings` instead of a
     trace. The same evidence and options give the same estimate, bit for bit.
 
     Args:
@@ -58,19 +58,12 @@ def estimate_lipschitz(
     0.5
     """
     chosen = estimator(method, **options)
-    wanted, described = _EVIDENCE[chosen.needs]
+    wanted = {"trace": Trace, "short trainings": ShortTrainings, "nothing": object}[chosen.needs]
     if not isinstance(evidence, wanted):
         raise InputError(
-            f'The estimator "{method}" needs {described}, not {type(evidence).__name__}. Estimators that use a trace: '
-            f"{', '.join(name for name, kind in ESTIMATORS.items() if kind.needs == 'trace')}."
+            f'The estimator "{method}" needs a {wanted.__name__}, not {type(evidence).__name__}. Estimators that use a '
+            f"trace: {', '.join(name for name, kind in ESTIMATORS.items() if kind.needs == 'trace')}."
         )
     estimate = chosen(evidence)
     problems = evidence.facts.get("problems", ()) if isinstance(evidence, Trace) else ()
     return replace(estimate, basis=". ".join([estimate.basis, *(text.removesuffix(".") for text in problems)]))
-
-
-_EVIDENCE: dict[Needs, tuple[type, str]] = {
-    "trace": (Trace, "a Trace (recorder.trace)"),
-    "short trainings": (ShortTrainings, "ShortTrainings (or call find_edge with a function that trains)"),
-    "nothing": (object, "nothing"),
-}

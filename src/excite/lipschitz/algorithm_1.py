@@ -7,7 +7,8 @@ maxima. There are three protocols:
   bounds the slopes (Fisher-Tippett-Gnedenko theorem), or a bound if the data do not determine an endpoint.
 - "text", to the letter: one fit per initial shape, by an optimizer that starts there, with its own Kolmogorov-Smirnov
   p-value; L is the scale of the fit with the largest p-value.
-- "authors", as the released code does it: the same fits, but L is the endpoint, or the largest maximum if p < 0.001.
+- "authors", as the released code does it: gradients with respect to the pixels, slopes that combine gradients and
+  parameters of different epochs, and the same fits, but L is the endpoint, or the largest maximum if p < 0.001.
 
 The maxima come from the slopes of one run. The interval treats them as independent, so it is too narrow if M·N/2 is
 much larger than the number of slopes.
@@ -31,6 +32,7 @@ from excite.lipschitz.reverse_weibull import (
     fit_reverse_weibull,
     stopping_point,
 )
+from excite.registry import check_choice
 from excite.trace import Trace
 
 Floats = NDArray[np.float64]
@@ -39,6 +41,10 @@ Protocol = Literal["text", "fitted", "authors"]
 
 PAPER_MAXIMA = (25, 55, 105, 155, 200)
 PAPER_SHAPES = (0.1, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+PAPER_MOMENTS = 164  # epochs behind the paper's Figure 5
+PAPER_POINTS = (80, 100, 120, 150, 164)  # the values of N there
+_METHODS = {"fitted": "epochs", "text": "epochs (the text)", "authors": "epochs (authors' protocol)"}
+BLOCKS = (0.025, 0.035, 0.05, 0.07, 0.1)  # block sizes of `Local` as shares of all slopes; small, so that blocks differ
 _AUTHORS_SMALLEST_P = 0.001
 REDRAWS = 10
 _SAME = 0.01  # the text's scale is identified if it is the proper fit's, up to this share
@@ -146,14 +152,13 @@ class Algorithm1(Estimator[Trace]):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(_several(self.n_maxima), default=0) < SMALLEST_SAMPLE:
-            raise InputError(f"M must be {SMALLEST_SAMPLE} or more, not {self.n_maxima}: the fit has 3 parameters.")
-        if self.n_points is not None and min(_several(self.n_points), default=0) < 2:
-            raise InputError(f"N must be 2 or more, not {self.n_points}: a slope needs two points.")
-        if not self.initial_shapes or min(self.initial_shapes) <= 0:
-            raise InputError(f"Initial shapes must be positive, not {list(self.initial_shapes)}.")
-        if not (0 < self.alpha < 1 and self.bootstraps >= 0 and self.seed >= 0):
-            raise InputError(f"alpha must be between 0 and 1, bootstraps and seed 0 or more, not {self}.")
+        usable = min(_several(self.n_maxima), default=0) >= SMALLEST_SAMPLE and min(self.initial_shapes, default=0) > 0
+        usable = usable and (self.n_points is None or min(_several(self.n_points), default=0) >= 2)
+        if not (usable and 0 < self.alpha < 1 and self.bootstraps >= 0 and self.seed >= 0):
+            raise InputError(
+                f"M must be {SMALLEST_SAMPLE} or more (the fit has 3 parameters), N 2 or more (a slope needs two "
+                f"points), initial shapes positive, alpha between 0 and 1, bootstraps and seed 0 or more, not {self}."
+            )
 
     @abstractmethod
     def sizes(self, recording: Recording) -> tuple[int, set[int]]:
@@ -262,6 +267,78 @@ class Algorithm1(Estimator[Trace]):
             f"ten redraws {min(redraws, default=constant):.3g} to {max(redraws, default=constant):.3g}"
         )
         return LipschitzEstimate(constant, interval, method, identified, f"{basis}; {context}", p_value, details)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs(Algorithm1):
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ between two epochs; a block is N epochs, paired at random.
+
+    By default, N takes the values of the paper's Figure 5, in proportion to the number of recorded epochs.
+    """
+
+    title: ClassVar[str] = "epochs (Algorithm 1, secants)"
+    about: ClassVar[str] = "Algorithm 1 on secants between epochs of the baseline: fitted, as the text, or as released."
+
+    protocol: Protocol = "fitted"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("protocol", Protocol, self.protocol)
+
+    def sizes(self, recording: Recording) -> tuple[int, set[int]]:
+        if recording.moments < 2:
+            raise InputError(
+                f"{recording.says} too few moments ({recording.moments}); a secant needs 2. "
+                "Train for more epochs, with recorder.record() after each."
+            )
+        if self.protocol == "authors" and not recording.input_gradients:
+            raise InputError(
+                f'{recording.says} no gradients with respect to the pixels, which protocol="authors" uses. '
+                "Set record.input_gradients = true, or Recorder(…, input_gradients=True)."
+            )
+        most = recording.moments // 2
+        pairs = [round(points / PAPER_MOMENTS * recording.moments / 2) for points in PAPER_POINTS]
+        return recording.moments, {2 * max(1, min(pair, most)) for pair in pairs}
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        points = self.points(Recording.of(evidence))
+        if self.protocol == "authors":
+            rise, run = evidence.input_gradient_distances, evidence.parameter_distances
+            slopes, draw = ratios(rise, run), unmatched_maxima(rise, run)
+        else:
+            slopes = secants(evidence)
+            draw = secant_maxima(slopes)
+        return self.estimate(
+            draw,
+            method=_METHODS[self.protocol],
+            largest_slope=float(slopes.max()),
+            n_points=points,
+        )
+
+
+def secants(trace: Trace) -> NDArray[np.float64]:
+    """‖∇l(θⁱ) − ∇l(θʲ)‖ / ‖θⁱ − θʲ‖ for every two moments, T×T; 0 if the parameters did not move."""
+    return ratios(trace.gradient_distances, trace.parameter_distances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Algorithm1):
+    """‖g_B(θᵏ⁺¹) − g_B(θᵏ)‖ / ‖θᵏ⁺¹ − θᵏ‖ at sampled steps, secants of the loss of one batch; N/2 per block."""
+
+    title: ClassVar[str] = "local (Algorithm 1, single steps)"
+    about: ClassVar[str] = "Algorithm 1 on the slopes of single steps, each for the loss of one batch."
+
+    def sizes(self, recording: Recording) -> tuple[int, set[int]]:
+        if recording.slopes == 0:
+            raise InputError(
+                f"{recording.says} no local slopes. Call recorder.after_step(closure) after each step; if you did, "
+                "raise the learning rate: the steps were too small to change the gradient."
+            )
+        return 2 * recording.slopes, {2 * max(1, int(share * recording.slopes)) for share in BLOCKS}
+
+    def __call__(self, evidence: Trace) -> LipschitzEstimate:
+        points, slopes = self.points(Recording.of(evidence)), evidence.slopes
+        return self.estimate(local_maxima(slopes), method="local", largest_slope=float(slopes.max()), n_points=points)
 
 
 def _endpoint_basis(fit: ReverseWeibullFit, constant: float, largest_slope: float) -> tuple[tuple[float, float], str]:

@@ -12,7 +12,7 @@ from excite.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class PathCurvature(Estimator[Trace]):
-    """The `quantile` (1: the largest) of the curvatures measured after the first `transient` share of the steps.
+    """The largest of the curvatures measured after the first `transient` share of the steps.
 
     A curvature is the largest absolute eigenvalue of the Hessian of the loss on the recorder's probe, in train mode.
     The interval is the range of these curvatures, widened by the bounds on their errors.
@@ -23,13 +23,10 @@ class PathCurvature(Estimator[Trace]):
     needs: ClassVar[Needs] = "trace"
 
     transient: float = 0.2
-    quantile: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.transient < 1 and 0 <= self.quantile <= 1):
-            raise InputError(
-                f"transient is {self.transient}, quantile {self.quantile}; they must be in [0, 1) and [0, 1]."
-            )
+        if not 0 <= self.transient < 1:
+            raise InputError(f"transient is {self.transient}; it must be at least 0 and below 1.")
 
     def check(self, recording: Recording) -> None:
         if recording.curvatures == 0:
@@ -42,12 +39,11 @@ class PathCurvature(Estimator[Trace]):
         has_late = bool((usable & late).any())
         kept = usable & late if has_late else usable
         values, residuals = evidence.curvatures[kept], evidence.curvature_residuals[kept]
-        constant = float(np.quantile(values, self.quantile))
+        constant = float(values.max())
         low, high = float((values - residuals).min()), float((values + residuals).max())
         accurate = bool((residuals <= 0.1 * values).all())
-        which = "largest" if self.quantile == 1 else f"{self.quantile:.0%} quantile"
         basis = (
-            f"{which} of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, "
+            f"largest of {len(values)} Hessian norms on {evidence.facts.get('probe', 'the')} probe examples, "
             f"{'after' if has_late else 'all within'} the first {self.transient:.0%} of the steps"
             f"{'' if has_late else ', because no later one is positive and finite'}; "
             "interval = their range along the path"

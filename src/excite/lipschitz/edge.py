@@ -1,6 +1,8 @@
 """The certified L is 2/η*: short runs bound η*, the largest rate at which 95% of whole trainings converge."""
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -10,7 +12,6 @@ import numpy as np
 from excite.errors import DivergedError, InputError
 from excite.lipschitz.brief_run import Before, BriefRun, Yardstick, converged, train_briefly
 from excite.lipschitz.dose_response import UNKNOWN, DoseResponse
-from excite.lipschitz.optimizers import described, is_adaptive
 from excite.lipschitz.protocol import Estimator, LipschitzEstimate, Needs, ShortTrainings
 from excite.quantities import check_positive, check_whole
 
@@ -152,37 +153,28 @@ def find_edge(
     if before is not None and len(before) < 2:
         raise InputError(f"before holds {len(before)} losses; pass those of at least two batches.")
     limit = budget if limit is None else limit
-    steps_of_run = _check(budget, limit, steps, start)
-    longest = steps or whole or limit
-    say = say or (lambda _: None)
+    first_length = max(min(FIRST_LENGTH, limit // FEWEST_RUNS), SHORTEST) if steps is None else steps
+    check_positive("start", start)
+    for name, count in (("budget", budget), ("limit", limit), ("steps", first_length)):
+        check_whole(name, count, least=1)
+    if not budget <= limit >= first_length:
+        raise InputError(
+            f"limit={limit} is below the budget of {budget} steps, or too small for a run of {first_length}. Pass "
+            f"budget={FEWEST_RUNS * first_length}."
+        )
     search = _Search(
-        losses_at,
-        start,
-        steps_of_run,
-        max(budget, steps_of_run),
-        limit,
-        longest,
-        whole,
-        say,
-        Before.of(before) if before else None,
+        losses_at=losses_at,
+        start=start,
+        steps=first_length,
+        budget=max(budget, first_length),
+        limit=limit,
+        longest=steps or whole or limit,
+        whole=whole,
+        say=say or (lambda _: None),
+        before=Before.of(before) if before else None,
     )
     search.run()
     return search.conclude(budget, described(optimizer))
-
-
-def _check(budget: int, limit: int, steps: int | None, start: float) -> int:
-    """The steps of the first runs."""
-    check_positive("start", start)
-    check_whole("budget", budget)
-    check_whole("limit", limit)
-    if steps is not None:
-        check_whole("steps", steps, least=1)
-    if limit < budget:
-        raise InputError(f"limit={limit} is below the budget of {budget} steps; raise it, or leave it out.")
-    steps = steps or max(min(FIRST_LENGTH, limit // FEWEST_RUNS), SHORTEST)
-    if steps > limit:
-        raise InputError(f"{limit} steps are too few for a run of {steps}. Pass budget={FEWEST_RUNS * steps}.")
-    return steps
 
 
 @dataclass
@@ -361,3 +353,31 @@ class _Search:
                 "optimizer": optimizer,
             },
         )
+
+
+def is_adaptive(name: str) -> bool:
+    """Whether an optimizer of this name rescales each coordinate of the gradient.
+
+    >>> is_adaptive("AdamW (weight_decay=0.1)"), is_adaptive("SGD (momentum=0.9)")
+    (True, False)
+    """
+    return re.search("ada|rmsprop|lion|shampoo", name.lower()) is not None
+
+
+def described(optimizer: "Optimizer | str") -> str:
+    """The optimizer's name and its options that differ from their defaults, without the rate.
+
+    >>> import torch
+    >>> described(torch.optim.SGD([torch.zeros(1)], lr=0.1, momentum=0.9, nesterov=True))
+    'SGD (momentum=0.9, nesterov=True)'
+    """
+    if isinstance(optimizer, str):
+        return optimizer
+    defaults = {name: known.default for name, known in inspect.signature(type(optimizer)).parameters.items()}
+    chosen = {
+        name: value
+        for name, value in optimizer.param_groups[0].items()
+        if name in defaults and name not in {"params", "lr"} and value != defaults[name]
+    }
+    settings = ", ".join(f"{name}={value}" for name, value in chosen.items())
+    return type(optimizer).__name__ + (f" ({settings})" if settings else "")

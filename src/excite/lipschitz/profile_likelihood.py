@@ -22,7 +22,6 @@ Floats = NDArray[np.float64]
 _GAPS = np.logspace(-6, 5, 34)  # the grid of δ, in mean gaps; 0 and ∞ are added at its ends
 _GRID = np.concatenate([[0.0], _GAPS, [np.inf]])
 _ZOOMS, _ZOOM_POINTS = 7, 11
-_CHUNK = 2_000_000  # most numbers in memory at once
 _TIE = 1e-7  # log-likelihoods closer than this count as equal
 
 
@@ -41,13 +40,6 @@ class ProfileFit(NamedTuple):
 
 def _profile(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
     """Rate, location and log-likelihood of samples (B, M) at endpoints (B, G), with shapes of at least 1."""
-    parts = max(1, math.ceil(gaps.size * deltas.shape[1] / _CHUNK))
-    chunks = map(_profile_chunk, np.array_split(gaps, parts), np.array_split(deltas, parts))
-    rate, location, log_likelihood = map(np.concatenate, zip(*chunks, strict=True))
-    return rate, location, log_likelihood
-
-
-def _profile_chunk(gaps: Floats, deltas: Floats) -> tuple[Floats, Floats, Floats]:
     finite = np.isfinite(deltas)
     curvature = np.where(finite, 1 / np.where(deltas > 0, deltas, 1.0), 0.0)  # 1/δ
     u = _log_gaps(gaps[:, None, :], deltas[:, :, None])
@@ -149,18 +141,18 @@ def profile_interval(gaps: Floats, fits: ProfileFit, level: float) -> tuple[Floa
     from scipy.special import chdtri
 
     cut = fits.best - float(chdtri(1, 1 - level)) / 2
-    inside = fits.profile >= cut[:, None]
-    # The fitted point itself is inside, even if both neighboring grid points are outside.
-    known = fits.log_likelihood >= cut
-    nearest = np.clip(np.searchsorted(_GRID, fits.gap), 1, len(_GRID) - 1)
-    first = np.where(inside.any(axis=1), inside.argmax(axis=1), nearest)
-    last = np.where(inside.any(axis=1), len(_GRID) - 1 - inside[:, ::-1].argmax(axis=1), nearest - 1)
-    low_in = np.where(known, np.minimum(_GRID[first], fits.gap), _GRID[first])
-    high_in = np.where(known, np.maximum(_GRID[last], fits.gap), _GRID[last])
-    low_out = _GRID[np.maximum(np.searchsorted(_GRID, low_in) - 1, 0)]
-    high_out = _GRID[np.minimum(np.searchsorted(_GRID, high_in, side="right"), len(_GRID) - 1)]
+    # The fitted point is inside, even if both neighboring grid points are outside.
+    points = np.column_stack([np.broadcast_to(_GRID, fits.profile.shape), fits.gap])
+    order = points.argsort(axis=1, kind="stable")
+    points = np.take_along_axis(points, order, axis=1)
+    likelihoods = np.column_stack([fits.profile, fits.log_likelihood])
+    inside = np.take_along_axis(likelihoods, order, axis=1) >= cut[:, None]
+    everyone, end = np.arange(len(gaps)), points.shape[1] - 1
+    first, last = inside.argmax(axis=1), end - inside[:, ::-1].argmax(axis=1)
+    low_in, high_in = points[everyone, first], points[everyone, last]
+    low_out, high_out = points[everyone, np.maximum(first - 1, 0)], points[everyone, np.minimum(last + 1, end)]
     lower, upper = np.zeros(len(gaps)), np.full(len(gaps), np.inf)
-    cuts_low, cuts_high = ~inside[:, 0], ~inside[:, -1]
+    cuts_low, cuts_high = first > 0, last < end
     lower[cuts_low] = _crossing(gaps[cuts_low], cut[cuts_low], low_out[cuts_low], low_in[cuts_low])
     upper[cuts_high] = _crossing(gaps[cuts_high], cut[cuts_high], high_out[cuts_high], high_in[cuts_high])
     return lower, upper

@@ -118,12 +118,9 @@ class LipschitzEstimate:
     def plot(self, axes: "Axes | None" = None) -> "Axes":
         """Draw 1/L, 2/L, the interval and the short runs over the learning rate, on `axes` or on new ones."""
         if axes is None:
-            from matplotlib.backends.backend_agg import FigureCanvasAgg
             from matplotlib.figure import Figure
 
-            figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-            FigureCanvasAgg(figure)  # needs no display
-            axes = figure.subplots()
+            axes = Figure(figsize=(6.4, 3.6), layout="constrained").subplots()
         low, high = self.interval
         if low > 0:
             axes.axvspan(2 / high, 2 / low, color=CURVE, alpha=0.15, lw=0, label="interval of 2/L")

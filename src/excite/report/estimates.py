@@ -193,7 +193,7 @@ def excitation_facts(trace: "Trace", estimate: LipschitzEstimate) -> dict[str, A
         "largest_slope": path.largest_slope,
         "at_most_1/L": int((products <= 1 + ROUNDING).sum()),
         "at_most_2/L": int((products <= 2 + ROUNDING).sum()),
-        "decay_exponent": path.step_sizes.exponent if path.step_sizes else None,
+        "decay_exponent": path.decay,
         "assumption_1": None if path.smoothness is None else asdict(path.smoothness),
         "excitation": None if path.excitation is None else asdict(path.excitation),  # Definition 1: μ₁, μ₂, T₀
         "in_expectation": expected and expected.to_json(),

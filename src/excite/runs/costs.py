@@ -72,7 +72,7 @@ def count_work(experiment: Experiment) -> Workload:
     first_attack = sum(attacks[:1])
 
     probe = min(record.probe_examples, n_train)
-    epoch: float = (images + min(record.slopes_per_epoch, steps) * batch) * passes
+    epoch: float = (images + 2 * min(record.slopes_per_epoch, steps) * batch) * passes
     epoch += min(record.test_examples, n_test) + min(record.attacked_examples, n_test) * first_attack
     epoch += probe * passes * (record.gradient == "probe") + probe * TRAINING_PASSES * record.input_gradients
     epoch += min(record.noise_examples, per_epoch) * passes

@@ -16,7 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from excite.errors import InputError
 from excite.randomness import derive_seed, device_of, seed_all, undisturbed
-from excite.trace.moments import Projection, Vectors, inner_product, project, project_gradient
+from excite.trace.moments import Projection, Vectors, inner_product, project, project_gradient, zeros
 from excite.trace.probe import Probe
 
 Draw = Callable[[int], tuple[Tensor, Tensor]]  # moment -> (x, y), training examples that are drawn anew
@@ -66,7 +66,7 @@ class BatchNoise:
         """Measure at the present parameters, which the recorder keeps as moment number `moment`."""
         batches = self._batches(moment)
         decay = project(self.projection, self._per_parameter(lambda p, group: group["weight_decay"] * p.detach()))
-        total, squares, count = self.projection.zeros(), 0.0, len(batches.batches)
+        total, squares, count = zeros(self.projection), 0.0, len(batches.batches)
         for _, share_of_loss in batches.evaluations(self.model):
             gradient = project_gradient(self.projection, self.parameters, share_of_loss).mul_(count).add_(decay)
             squares += _dot(gradient, gradient)

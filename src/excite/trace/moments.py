@@ -10,8 +10,6 @@ half of the digits when two moments nearly coincide.
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from excite.errors import CorruptFileError, InputError
+from excite.errors import CorruptFileError
 from excite.files import atomic, sha256
 from excite.precision import widest
 
@@ -29,7 +27,6 @@ Floats = NDArray[np.float64]
 
 SKETCH_ENTRIES = 8192
 EXACT_LIMIT = 2_000_000  # parameters; storage="auto" sketches larger models
-_CHUNK = 2**20
 _BLOCKS = 128  # number of blocks of a sketch that are added at once
 
 
@@ -38,22 +35,17 @@ class Whole:
 
     cosine_error = 0.0
 
-    def __init__(self, shapes: Sequence[Tensor]) -> None:
-        self._shapes = [tensor.shape for tensor in shapes]
-        sizes = [tensor.numel() for tensor in shapes]
-        self._offsets = [sum(sizes[:index]) for index in range(len(sizes))]
-        self._dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in shapes) else torch.float32
-        self._device = shapes[0].device
-        self.entries = sum(sizes)
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        wide = any(parameter.dtype == torch.float64 for parameter in parameters)
+        self.dtype, self.device = torch.float64 if wide else torch.float32, parameters[0].device
+        self._sizes = [parameter.numel() for parameter in parameters]
+        self.entries = sum(self._sizes)
         self.description = f"exact vectors of {self.entries:,} entries"
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
-
-    def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
-        """Add the tensor of parameter number `index` to `vector`."""
-        shape, offset = self._shapes[index], self._offsets[index]
-        vector[offset : offset + shape.numel()].view(shape).add_(tensor)
+    def __call__(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        pairs = zip(tensors, self._sizes, strict=True)
+        flat = [torch.zeros(size, device=self.device) if t is None else t.reshape(-1) for t, size in pairs]
+        return torch.cat([part.to(self.dtype) for part in flat])
 
 
 class CountSketch:
@@ -63,39 +55,40 @@ class CountSketch:
     amount. Two entries of different blocks then fall into the same sum with probability 1/entries.
     """
 
-    def __init__(self, shapes: Sequence[Tensor], *, entries: int = SKETCH_ENTRIES, seed: int = 0) -> None:
+    def __init__(self, parameters: Sequence[Tensor], *, entries: int = SKETCH_ENTRIES, seed: int = 0) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.entries = entries
         self.cosine_error = 1 / math.sqrt(entries)  # standard error of a cosine near 0
-        self._device = shapes[0].device
-        self._dtype = widest(self._device)
+        self.device = parameters[0].device
+        self.dtype = widest(self.device)
         self._signs: list[Tensor] = []
         self._shifts: list[Tensor] = []
-        self._columns = torch.arange(entries, device=self._device)
-        for tensor in shapes:
-            signs = torch.randint(0, 2, (tensor.numel(),), dtype=torch.int8, generator=generator)
-            shifts = torch.randint(0, entries, (math.ceil(tensor.numel() / entries),), generator=generator)
-            self._signs.append(signs.mul_(2).sub_(1).to(self._device))
-            self._shifts.append(shifts.to(self._device))
+        self._columns = torch.arange(entries, device=self.device)
+        for parameter in parameters:
+            signs = torch.randint(0, 2, (parameter.numel(),), dtype=torch.int8, generator=generator)
+            shifts = torch.randint(0, entries, (math.ceil(parameter.numel() / entries),), generator=generator)
+            self._signs.append(signs.mul_(2).sub_(1).to(self.device))
+            self._shifts.append(shifts.to(self.device))
         error = math.sqrt(1 / (2 * entries))
         self.description = f"a count sketch of {entries:,} entries (relative error of a distance: {error:.1%})"
 
-    def zeros(self) -> Tensor:
-        return torch.zeros(self.entries, dtype=self._dtype, device=self._device)
+    def __call__(self, tensors: Sequence[Tensor | None]) -> Tensor:
+        total = zeros(self)
+        for tensor, signs, shifts in zip(tensors, self._signs, self._shifts, strict=True):
+            if tensor is None:
+                continue
+            flat = tensor.reshape(-1)
+            unrolled = torch.zeros(2 * self.entries, dtype=self.dtype, device=self.device)
+            for first in range(0, len(shifts), _BLOCKS):  # many at once: a kernel for each would keep a GPU waiting
+                part = slice(first * self.entries, (first + _BLOCKS) * self.entries)
+                signed = (flat[part] * signs[part]).to(self.dtype)
+                places = self._columns + shifts[first : first + _BLOCKS, None]
+                unrolled.index_add_(0, places.view(-1)[: len(signed)], signed)
+            total += unrolled[: self.entries] + unrolled[self.entries :]
+        return total
 
-    def add(self, vector: Tensor, index: int, tensor: Tensor) -> None:
-        """Add the tensor of parameter number `index` to `vector`."""
-        flat, signs, shifts = tensor.reshape(-1), self._signs[index], self._shifts[index]
-        unrolled = torch.zeros(2 * self.entries, dtype=self._dtype, device=self._device)
-        for first in range(0, len(shifts), _BLOCKS):  # many blocks at once: a kernel for each would keep a GPU waiting
-            part = slice(first * self.entries, (first + _BLOCKS) * self.entries)
-            signed = (flat[part] * signs[part]).to(self._dtype)
-            places = self._columns + shifts[first : first + _BLOCKS, None]
-            unrolled.index_add_(0, places.view(-1)[: len(signed)], signed)
-        vector += unrolled[: self.entries] + unrolled[self.entries :]
 
-
-Projection = Whole | CountSketch  # adds tensors, one per parameter, into a vector
+Projection = Whole | CountSketch  # a linear map from tensors, one per parameter, to a vector
 
 
 def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> Projection:
@@ -105,59 +98,25 @@ def projection_of(parameters: Sequence[Tensor], storage: Storage, seed: int) -> 
     return Whole(parameters)
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    """Embeddings may have sparse gradients; this adds their zeros."""
-    return tensor.to_dense() if tensor.is_sparse else tensor
+def zeros(projection: Projection) -> Tensor:
+    return torch.zeros(projection.entries, dtype=projection.dtype, device=projection.device)
 
 
 @torch.no_grad()
-def project(projection: Projection, tensors: Sequence[Tensor | None], vector: Tensor | None = None) -> Tensor:
-    """Add `tensors`, one per parameter, to `vector`, which begins with zeros; None counts as zeros."""
-    total = projection.zeros() if vector is None else vector
-    for index, tensor in enumerate(tensors):
-        if tensor is not None:
-            projection.add(total, index, _dense(tensor))
-    return total
+def project(projection: Projection, tensors: Sequence[Tensor | None]) -> Tensor:
+    """The vector of `tensors`, one per parameter; None counts as zeros. Embeddings may have sparse gradients."""
+    return projection([t.to_dense() if t is not None and t.is_sparse else t for t in tensors])
 
 
-def project_gradient(
-    projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor], vector: Tensor | None = None
-) -> Tensor:
-    """Add the gradient of `loss()` to `vector`, one parameter at a time, without touching `.grad` or keeping a copy.
+def project_gradient(projection: Projection, parameters: Sequence[Tensor], loss: Callable[[], Tensor]) -> Tensor:
+    """The vector of the gradient of `loss()`; `.grad` is not touched.
 
     Parameters that do not require a gradient, such as layers frozen during training, count as zeros.
     """
-    total = projection.zeros() if vector is None else vector
-
-    def add(index: int, gradient: Tensor) -> Tensor:
-        with torch.no_grad():
-            projection.add(total, index, _dense(gradient))
-        return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)  # frees its memory
-
-    trained = {index: parameter for index, parameter in enumerate(parameters) if parameter.requires_grad}
-    with ExitStack() as hooks, torch.enable_grad():
-        for index, parameter in trained.items():
-            hooks.enter_context(parameter.register_hook(partial(add, index)))  # type: ignore[no-untyped-call]
-        value = loss()
-        check_visible(value, torch.autograd.grad(value, list(trained.values()), allow_unused=True))
-    return total
-
-
-def check_visible(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
-    """Raise InputError if reentrant checkpoints hid gradients of the loss from `torch.autograd.grad`."""
-    pending = [loss.grad_fn] if any(gradient is None for gradient in gradients) else []
-    seen = set()
-    while pending:
-        node = pending.pop()
-        if node is None or node in seen:
-            continue
-        if node.name() == "CheckpointFunctionBackward":
-            raise InputError(
-                "The model uses activation checkpointing with use_reentrant=True, which hides gradients from all "
-                "but backward(). Use use_reentrant=False; the gradients are the same."
-            )
-        seen.add(node)
-        pending.extend(parent for parent, _ in node.next_functions)
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    with torch.enable_grad():
+        gradients = iter(torch.autograd.grad(loss(), trained, allow_unused=True))
+    return project(projection, [next(gradients) if p.requires_grad else None for p in parameters])
 
 
 class Vectors:
@@ -244,20 +203,17 @@ class Moments(Vectors):
 
 def squared_distance(a: NDArray[Any], b: NDArray[Any] | None) -> float:
     """‖a − b‖²; None counts as zero."""
-    return _in_chunks(lambda a, b: np.square(a - b).sum(), a, b)
+    return float(np.square(_difference(a, b)).sum())
 
 
 def inner_product(a: NDArray[Any], b: NDArray[Any], c: NDArray[Any] | None = None) -> float:
     """⟨a, b − c⟩; None counts as zero."""
-    return _in_chunks(lambda a, b, c: a @ (b - c), a, b, c)
+    return float(a.astype(np.float64) @ _difference(b, c))
 
 
-def _in_chunks(term: Callable[..., float], *vectors: NDArray[Any] | None) -> float:
-    """The sum of `term` over the chunks of the vectors, in float64."""
-    total = 0.0
-    for start in range(0, max(len(vector) for vector in vectors if vector is not None), _CHUNK):
-        total += float(term(*(0.0 if v is None else v[start : start + _CHUNK].astype(np.float64) for v in vectors)))
-    return total
+def _difference(a: NDArray[Any], b: NDArray[Any] | None) -> Floats:
+    wide: Floats = a.astype(np.float64)
+    return wide if b is None else wide - b
 
 
 def _array(vector: Tensor) -> NDArray[Any]:

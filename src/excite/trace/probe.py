@@ -19,7 +19,6 @@ from torch.nn.functional import cross_entropy
 from excite.errors import InputError
 from excite.objectives.protocol import Objective, frozen
 from excite.randomness import seed_all, undisturbed
-from excite.trace.moments import check_visible
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, targets) -> a scalar or one loss per example
 
@@ -96,7 +95,6 @@ class Curvature:
 
     value: float
     residual: float
-    iterations: int
 
 
 def largest_curvature(
@@ -112,7 +110,7 @@ def largest_curvature(
 
     For some unit vector v, ‖H v − λ v‖ ≤ residual. The iteration stops when the residual is below `tolerance` × λ; the
     error of λ is of the order of its square. H is taken with respect to `parameters`, by default all parameters of the
-    model that require gradients. Memory: three vectors of the model's size and the graph of one batch. For ½ θᵀAθ the
+    model that require gradients. Memory: six vectors of the model's size and the graph of one batch. For ½ θᵀAθ the
     value is the largest |eigenvalue| of A.
     """
     parameters = [p for p in (model.parameters() if parameters is None else parameters) if p.requires_grad]
@@ -125,18 +123,18 @@ def largest_curvature(
     previous, beta = torch.zeros_like(vector), 0.0
     diagonal: list[float] = []
     off_diagonal: list[float] = []
-    result = Curvature(0.0, 0.0, 0)
+    result = Curvature(0.0, 0.0)
     for iteration in range(1, min(iterations, size) + 1):
         image = hessian_vector_product(model, parameters, losses, vector)
         alpha = float(torch.dot(image, vector))
         image -= alpha * vector + beta * previous
         beta = float(image.norm())
         if not (math.isfinite(alpha) and math.isfinite(beta)):
-            return Curvature(math.nan, math.nan, iteration)
+            return Curvature(math.nan, math.nan)
         diagonal.append(alpha)
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
         best = int(np.abs(values).argmax())
-        result = Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])), iteration)
+        result = Curvature(abs(float(values[best])), beta * abs(float(vectors[-1, best])))
         exhausted = beta <= 1e-7 * (abs(alpha) + sum(off_diagonal[-1:]))
         if exhausted or (iteration >= MIN_ITERATIONS and result.residual <= tolerance * result.value):
             break
@@ -150,24 +148,14 @@ def hessian_vector_product(
 ) -> Tensor:
     """H v, where H is the Hessian of the sum of `losses`."""
     product = torch.zeros_like(vector)
-    sizes = [parameter.numel() for parameter in parameters]
-    pieces = [piece.view(p.shape) for piece, p in zip(torch.split_with_sizes(vector, sizes), parameters, strict=True)]
     with torch.enable_grad(), as_in_training(model):
         for loss in losses:
-            value = loss()
-            gradients = torch.autograd.grad(value, parameters, create_graph=True, allow_unused=True)
-            check_visible(value, gradients)
-            curved = [
-                (gradient, piece)
-                for gradient, piece in zip(gradients, pieces, strict=True)
-                if gradient is not None and gradient.requires_grad
-            ]
-            if not curved:
-                continue
-            images = torch.autograd.grad(
-                [gradient for gradient, _ in curved], parameters, [piece for _, piece in curved], allow_unused=True
-            )
-            for target, image in zip(torch.split_with_sizes(product, sizes), images, strict=True):
-                if image is not None:
-                    target.add_(image.reshape(-1))
+            gradients = torch.autograd.grad(loss(), parameters, create_graph=True, materialize_grads=True)
+            along = torch.dot(_flat(gradients), vector)
+            if along.requires_grad:  # it does not if the loss is linear
+                product += _flat(torch.autograd.grad(along, parameters, materialize_grads=True))
     return product
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])

@@ -21,7 +21,7 @@ from excite.quantities import MODULE, check_kind, check_whole
 from excite.registry import check_choice
 from excite.trace import Trace
 from excite.trace.batch_statistics import BatchNoise, Draw
-from excite.trace.moments import Moments, Storage, project, project_gradient, projection_of
+from excite.trace.moments import Moments, Storage, project, project_gradient, projection_of, zeros
 from excite.trace.probe import Loss, Probe, input_gradient, largest_curvature
 from excite.trace.slopes import LocalSlopes, Log
 
@@ -43,8 +43,8 @@ class Recorder:
             "probe" is the gradient on the probe at the moment's parameters; use it if an epoch is a single step.
         input_gradients: also record the released code's gradient: with respect to the probe's pixels, averaged over the
             batch once more than the loss is.
-        slopes_per_epoch: number of local slopes per epoch, at steps drawn from (seed, epoch). Each costs a forward and
-            a backward pass.
+        slopes_per_epoch: number of local slopes per epoch, at steps drawn from (seed, epoch). Each costs two forward
+            and backward passes.
         steps_per_epoch: number of steps in an epoch. If None, the first epoch samples its steps 1, 2, 4, 8, ….
         storage: "exact" stores vectors, "sketch" compresses them to 8,192 numbers, "auto" is exact up to 2 million
             parameters. Lengths of a sketch are accurate to 2% and cosines to 0.02 (two standard errors).
@@ -130,20 +130,11 @@ class Recorder:
         self._noise = draw and BatchNoise(
             *recorded, optimizer, draw, make_probe=make_probe, batch_size=batch_size, seed=seed, folder=folder
         )
-        self._parts: dict[str, Moments | BatchNoise] = {**self._vectors}
-        if self._noise:
-            self._parts["noise"] = self._noise
+        self._parts: dict[str, Moments | BatchNoise] = self._vectors | ({"noise": self._noise} if self._noise else {})
         # What was recorded so far.
-        self._gradient_sum = self._projection.zeros()
+        self._gradient_sum = zeros(self._projection)
         self._log = Log(epoch_length=steps_per_epoch)
         self._keeps_trace = True
-        self._slopes = LocalSlopes(
-            *recorded,
-            per_epoch=slopes_per_epoch if optimizer is not None else 0,
-            seed=seed,
-            log=self._log,
-            warn=self._warn,
-        )
         self._facts: dict[str, Any] = {  # of the trace
             "gradient": gradient,
             "storage": self._projection.description,
@@ -151,27 +142,22 @@ class Recorder:
             "probe": 0 if self._probe is None else len(self._probe.x),
             "batch_size": batch_size,
             "seed": seed,
+            **({"input_gradients": True} if input_gradients else {}),
+            **({"sgd": self._noise.facts} if self._noise else {}),
         }
-        if input_gradients:
-            self._facts["input_gradients"] = True
-        if self._noise:
-            self._facts["sgd"] = self._noise.facts
-        self._handles = [] if optimizer is None else self._watch(optimizer)
-        self._slopes.expect_step()
-
-    def _watch(self, optimizer: Optimizer) -> list[RemovableHandle]:
-        """Follow the steps of the optimizer from now on."""
-        if not isinstance(optimizer, SGD):
-            name = type(optimizer).__name__
-            self._warn(
-                "optimizer",
-                f"Slopes are those of the raw gradient, which {name} rescales, so an L from them gives rates for SGD. "
-                f"Use find_learning_rate or find_edge for rates for {name}.",
-            )
-        return [
-            optimizer.register_step_pre_hook(self._before_optimizer_step),
-            optimizer.register_step_post_hook(self._after_optimizer_step),
-        ]
+        # Follow the steps of the optimizer from now on.
+        self._slopes = LocalSlopes(*recorded, slopes_per_epoch, seed, self._log)
+        self._handles: list[RemovableHandle] = []
+        if optimizer is not None:
+            if not isinstance(optimizer, SGD):
+                name = type(optimizer).__name__
+                self._warn(
+                    "optimizer",
+                    f"Slopes are those of the raw gradient, which {name} rescales, so an L from them gives rates for "
+                    f"SGD. Use find_learning_rate or find_edge for rates for {name}.",
+                )
+            self._handles.append(optimizer.register_step_pre_hook(self._before_optimizer_step))
+            self._handles.append(optimizer.register_step_post_hook(self._after_optimizer_step))
 
     def join(self, average: Callable[[Tensor], Tensor], *, keeps: bool) -> None:
         """Record one of several processes that train one model (DistributedDataParallel), each with a Recorder.
@@ -185,10 +171,8 @@ class Recorder:
         """At a sampled step, measure the change of the gradient per length of the step; otherwise return at once.
 
         `closure` recomputes the loss that the step minimized (same batch, same mode) and returns it, without a backward
-        pass. The gradient before the step is the one in `.grad` at the time of the step. At the first sampled step, and
-        whenever clipping or accumulation changed `.grad`, the closure is evaluated at the old parameters too, which
-        costs one more pass. If the two gradients differ, the closure's is used, and `problems` explains what happened
-        and what to do. A change of the gradient below rounding error gives no slope.
+        pass. It is evaluated at the parameters before and after the step, with the same random numbers. A change of the
+        gradient below rounding error gives no slope.
         """
         self._slopes.measure(closure)
 
@@ -200,7 +184,6 @@ class Recorder:
         self._gradient_sum.zero_()
         self._log.epoch_length = self._log.epoch_length or self._log.step_of_epoch or None
         self._log.step_of_epoch = self._log.steps_summed = 0
-        self._slopes.expect_step()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -212,22 +195,14 @@ class Recorder:
         """Everything recorded so far."""
         if not self._keeps_trace:
             raise InputError("Another process keeps the trace of this training. Use the Recorder of rank 0.")
-        steps, rates = _columns(self._log.moments, 2)
-        slopes, slope_steps, slope_rates = _columns(self._log.slopes, 3)
-        curvatures, residuals, curvature_steps = _columns(self._log.curvatures, 3)
         doubts = {"problems": list(self.problems), "cosine_error": self._projection.cosine_error}
         inputs = self._vectors.get("input_gradients")
         return Trace(
             squared_gradient_distances=self._vectors["gradients"].squared,
             squared_parameter_distances=self._vectors["parameters"].squared,
-            steps=steps.astype(np.int64),
-            learning_rates=rates,
-            slopes=slopes,
-            slope_steps=slope_steps.astype(np.int64),
-            slope_learning_rates=slope_rates,
-            curvatures=curvatures,
-            curvature_residuals=residuals,
-            curvature_steps=curvature_steps.astype(np.int64),
+            **_columns(self._log.moments, "steps", "learning_rates"),
+            **_columns(self._log.slopes, "slopes", "slope_steps", "slope_learning_rates"),
+            **_columns(self._log.curvatures, "curvatures", "curvature_residuals", "curvature_steps"),
             facts=self._facts | {name: doubt for name, doubt in doubts.items() if doubt},
             squared_input_gradient_distances=np.zeros(0) if inputs is None else inputs.squared,
             batch_statistics=np.array(self._noise.rows(self._vectors["parameters"]) if self._noise else ()),
@@ -254,20 +229,19 @@ class Recorder:
                 part.restore(tensors, facts[name])
         self._gradient_sum.copy_(tensors["gradient_sum"])
         self._log = self._slopes.log = Log(**copy.deepcopy({each.name: facts[each.name] for each in fields(Log)}))
-        self._slopes.expect_step()
 
     def close(self) -> None:
         """Stop recording; the trace remains."""
         for handle in self._handles:
             handle.remove()
-        self._handles = []
-        self._slopes.close()
 
     def _before_optimizer_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> tuple[Any, Any] | None:
         """Read the gradients before the step, because some optimizers overwrite them; a closure computes them in it."""
         self._slopes.before_step()
+        if self._gradient == "probe":
+            return None
         closure = (*arguments[1:], options.get("closure"))[0]  # the first argument is the optimizer
         if closure is None:
             self._note_gradient(optimizer)
@@ -285,28 +259,13 @@ class Recorder:
         scale = getattr(optimizer, "grad_scale", None)  # of a GradScaler, for a fused optimizer, which divides by it
         if scale is not None:
             gradients = [None if gradient is None else gradient / scale for gradient in gradients]
-        if self._gradient == "epoch_mean":
-            project(self._projection, gradients, self._gradient_sum)
-            self._log.steps_summed += 1
-        self._slopes.note_gradient(gradients)
+        self._gradient_sum += project(self._projection, gradients)
+        self._log.steps_summed += 1
 
     def _after_optimizer_step(self, optimizer: Optimizer, *_: object) -> None:
-        if self._log.step_of_epoch == 0:  # layers are usually unfrozen between epochs
-            self._check_unfrozen(optimizer)
         self._log.step += 1
         self._log.step_of_epoch += 1
         self._log.rate = float(optimizer.param_groups[0]["lr"])
-        self._slopes.after_step()
-
-    def _check_unfrozen(self, optimizer: Optimizer) -> None:
-        recorded = {id(parameter) for parameter in self._parameters}
-        moving = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if any(id(p) in moving - recorded for p in self._model.parameters() if p.requires_grad):
-            self._warn(
-                "unfrozen",
-                "The optimizer now updates parameters that it did not update when the Recorder was created. Slopes and "
-                "angles leave them out. Create a new Recorder after unfreezing layers.",
-            )
 
     def _warn(self, kind: str, text: str) -> None:
         """Log a problem once per kind, and keep it for `problems` and the trace."""
@@ -329,8 +288,7 @@ class Recorder:
                 iterations=self._curvature_iterations,
                 seed=self._seed + number,
             )
-            measured = math.isfinite(curvature.value)
-            value, residual = (curvature.value, curvature.residual) if measured else (None, None)
+            value, residual = (v if math.isfinite(v) else None for v in (curvature.value, curvature.residual))
             self._log.curvatures.append((value, residual, self._log.step))
 
     def _moment_gradient(self) -> Tensor:
@@ -348,10 +306,10 @@ class Recorder:
                     'gradient="probe" with the training examples as the probe.',
                 )
             return self._gradient_sum / self._log.steps_summed
-        vector = self._projection.zeros()
+        total = zeros(self._projection)
         for _, loss in self._probe.evaluations(self._model):
-            project_gradient(self._projection, self._parameters, loss, vector)
-        return vector
+            total += project_gradient(self._projection, self._parameters, loss)
+        return total
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
@@ -372,5 +330,10 @@ def held_by(optimizer: Optimizer, parameters: Sequence[Tensor]) -> list[Tensor]:
     return updated
 
 
-def _columns(rows: list[Any], n_columns: int) -> Any:
-    return np.array(rows, dtype=np.float64).reshape(-1, n_columns).T
+def _columns(rows: Sequence[tuple[float | None, ...]], *names: str) -> dict[str, Any]:
+    """The columns of a table by name; numbers of steps are integers."""
+    columns = np.array(rows, dtype=np.float64).reshape(-1, len(names)).T
+    return {
+        name: column.astype(np.int64) if name.endswith("steps") else column
+        for name, column in zip(names, columns, strict=True)
+    }

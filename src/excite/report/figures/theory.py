@@ -1,5 +1,6 @@
 """Figures of the theory: schedules from 1/L and 2/L, Algorithm 1 for every (M, N), Assumption 2 and Theorem 1."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -282,20 +283,18 @@ def _quadratic(curvatures: Sequence[float]) -> list[Descent]:
     """Gradient descent on ½ Σ λᵢ θᵢ² from θ = 1; L is the largest λ, and θ* is 0."""
     import torch
 
-    from excite.excitation import certify_descent
+    from excite.excitation import certificate
 
-    eigenvalues = torch.tensor(curvatures, dtype=torch.float64)
+    eigenvalues, goal = torch.tensor(curvatures, dtype=torch.float64), torch.zeros(len(curvatures))
     descents = []
     for multiple in MULTIPLES:
-        path = certify_descent(
-            lambda theta: eigenvalues * theta,
-            torch.ones(len(curvatures)),
-            rate=multiple / max(curvatures),
-            steps=STEPS,
-            goal=torch.zeros(len(curvatures)),
-        )
-        shares = path.distances[:-1] / path.distances[0]
-        descents.append(Descent(multiple, path.cosines, path.certified, shares, path.residuals))
+        path = [torch.ones(len(curvatures), dtype=torch.float64)]
+        for _ in range(STEPS):
+            path.append(path[-1] - multiple / max(curvatures) * eigenvalues * path[-1])
+        steps = [certificate(now, after, goal) for now, after in itertools.pairwise(path)]
+        cosines, residuals = np.array([(step.span.cosine, step.residual) for step in steps]).T
+        shares = np.array([float(theta.norm() / path[0].norm()) for theta in path[:-1]])
+        descents.append(Descent(multiple, cosines, np.array([step.holds for step in steps]), shares, residuals))
     return descents
 
 

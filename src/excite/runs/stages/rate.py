@@ -18,7 +18,7 @@ from excite.data.batches import steps_per_epoch
 from excite.errors import DivergedError, InputError
 from excite.evaluation import Evaluation
 from excite.lipschitz import LipschitzEstimate, ShortTrainings
-from excite.lipschitz.optimizers import described
+from excite.lipschitz.edge import described
 from excite.quantities import OnProgress
 from excite.runs.arms import OWN
 from excite.runs.assemble import Parts

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from excite.lipschitz.optimizers import described
+from excite.lipschitz.edge import described
 from tests.lipschitz.stability import largest_stable_rate
 
 New = Callable[[list[torch.Tensor], float], torch.optim.Optimizer]
