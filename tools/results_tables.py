@@ -14,7 +14,7 @@ from statistics import fmean
 from excite.evaluation.comparison import paired_difference
 from excite.files import write_text
 from excite.report.formats import points
-from excite.report.rows import CLEAN, Row, by_arm, tidy
+from excite.report.rows import CLEAN, Row, by_arm, tidy, train_accuracy
 from excite.report.tables import EMPTY, StudyTable
 from excite.report.verdict import Result
 from excite.runs.folder import collect
@@ -38,7 +38,7 @@ def table(rows: Sequence[Row]) -> str:
     """A row per arm of one experiment, under the attack that decides."""
     study = StudyTable(rows)
     decides = rows[0].experiment.deciding
-    columns = {title: [cell.text for cell in cells] for title, cells in study.columns.items()}
+    columns = study.columns
     arms = [arm[CLEAN].rows for arm in study.arms]
     shown = {
         "arm": columns["arm"],
@@ -59,8 +59,8 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _train_accuracy(rows: Sequence[Row]) -> str:
-    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
-    return f"{fmean(known):.1%}".removesuffix("%") if known else EMPTY
+    share = train_accuracy(rows)
+    return EMPTY if share is None else f"{share:.1%}".removesuffix("%")
 
 
 def against_the_others(rows: Sequence[Row], name: str) -> str:

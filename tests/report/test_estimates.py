@@ -1,5 +1,6 @@
 """Estimates of L side by side, and the theorem's conditions along a known descent."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 
-def test_lists_methods_and_why_one_has_no_estimate() -> None:
+def test_lists_methods_and_why_one_has_no_estimate(write_run: Callable[..., RunFolder]) -> None:
     found: dict[str, LipschitzEstimate | str] = {
         "local": LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima", p_value=0.5),
         "curvature": "The trace holds no curvatures.",
     }
-    lines = estimates_table(found).splitlines()
+    lines = estimates_table(found, write_run({})).splitlines()
     assert lines[2].split() == [
         "local",
         "4",

@@ -117,7 +117,7 @@ def test_sections_name_files_and_rows_name_folders(html: str, small_run: RunFold
 
 def test_backticks_become_code(write_run: WriteRun, evaluated: Callable[..., Evaluation]) -> None:
     text = page([write_run({name: {"evaluation": evaluated(95, 40)} for name in ("baseline", "poe")})])
-    assert "<code>excite report</code> on both folders" in text
+    assert "<code>--seeds 3</code> and another" in text
     assert "`" not in re.sub(r"<script>.*?</script>|<style>.*?</style>", "", text, flags=re.DOTALL)
 
 

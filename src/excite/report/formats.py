@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from rich import box
@@ -33,21 +33,15 @@ LATEX = {
 }
 
 
-class Cell(NamedTuple):
-    text: str
-    mark: str | None = None  # "best" (bold) or "second" (underlined)
-
-
-Rows = Sequence[Sequence[Cell]]
+Rows = Sequence[Sequence[str]]
 
 
 def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str:
     """Columns of words are aligned to the left, numbers to the right."""
-    styles = {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}
     lines = [
         [title.translate(MARKDOWN) for title in titles],
         [":--" if left else "--:" for left in words],
-        *([styles[cell.mark].format(cell.text.translate(MARKDOWN)) for cell in row] for row in rows),
+        *([cell.translate(MARKDOWN) for cell in row] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -57,8 +51,7 @@ def latex(titles: Sequence[str], rows: Rows, *, words: Sequence[bool], keys: int
 
     Columns that do not fit on the page go below, in a further part that repeats the first `keys` columns.
     """
-    styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
-    widths = [max(len(title), *(len(row[n].text) for row in rows)) + 2 for n, title in enumerate(titles)]
+    widths = [max(len(title), *(len(row[n]) for row in rows)) + 2 for n, title in enumerate(titles)]
     parts = column_parts(widths, keys=keys, width=LATEX_WIDTH)
     limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
     lines = [r"% \usepackage{adjustbox,booktabs}", r"\begin{table*}[t]", r"\centering\footnotesize"]
@@ -67,9 +60,7 @@ def latex(titles: Sequence[str], rows: Rows, *, words: Sequence[bool], keys: int
         alignment = "".join("l" if words[n] else "r" for n in part)
         lines += [r"\par\smallskip", limits, rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
         lines += [" & ".join(escape_latex(titles[n]) for n in part) + r" \\", r"\midrule"]
-        for row in rows:
-            cells = (styles[row[n].mark].format(escape_latex(row[n].text)) for n in part)
-            lines.append(" & ".join(cells) + r" \\")
+        lines += [" & ".join(escape_latex(row[n]) for n in part) + r" \\" for row in rows]
         lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
     return "\n".join([*lines, r"\end{table*}"])
 

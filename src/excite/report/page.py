@@ -19,7 +19,7 @@ import excite
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
 from excite.quantities import duration, number, pixels
-from excite.report.estimates import trust_in
+from excite.report.estimates import trust
 from excite.report.figures import accuracy, style
 from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, apart, arm_title, arm_titles, by_experiment, by_seed, same_but, tidy
@@ -156,7 +156,7 @@ def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, A
     shown = [
         title
         for title, cells in table.columns.items()
-        if not title.startswith(("Δ", ADJUSTED_P)) and (title == "arm" or len({cell.text for cell in cells}) > 1)
+        if not title.startswith(("Δ", ADJUSTED_P)) and (title == "arm" or len(set(cells)) > 1)
     ]
     folders = [", ".join(f"{folder(row.run)}{row.name}/" for row in arm[CLEAN].rows) for arm in table.arms]
     has_differences = any("Δ" in title for title in shown)
@@ -182,7 +182,7 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
                     "file": run.estimate_file(name).relative_to(run.path).as_posix(),
                     "used": name in used,
                     "preset": name != OWN,
-                    "trust": trust_in(run, estimate) if estimate else None,
+                    "trust": trust(run, estimate) if estimate else None,
                 }
 
 

@@ -307,7 +307,7 @@ def _draw_blocks(axes: "Axes", blocks: Blocks, reach: float = math.inf) -> None:
 def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
     """A mark with its interval, and a small dot for each of several seeds; or the reason why there is no gain."""
     difference = result.difference
-    if difference is None or result.effect is Effect.BASELINE_LEARNED_NOTHING:
+    if difference is None or result.effect is Effect.BASELINE_FAILED:
         _write(axes, row, result.effect)
         return
     gain, low, high = (100 * share for share in (difference.difference, *difference.interval))
