@@ -247,12 +247,12 @@ def show_report(
 
     JSON also contains `facts`, and text ends with `summary` and the name of the page.
     """
-    from excite.report.page import PAGE, write_page
+    from excite.report.page import write_page
     from excite.report.rows import tidy
     from excite.report.tables import StudyTable
 
     table = StudyTable(tidy(runs))
-    page = write_page(runs, page or folder / PAGE)
+    page = write_page(runs, page or folder / "report.html")
     text = f"{table.with_verdict()}\n{summary}Report: {page}"
     show(as_json, table.to_json() | (facts or {}) | {"report": str(page)}, text)
     return page

@@ -46,16 +46,20 @@ Blocks = list[tuple[str, list[Result]]]  # a heading, and the arms below it
 
 def figure_2(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network; each arm of a run is a training at one constant rate. Mean and range over seeds."""
-    constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
-    groups = same_but(["training.schedule.rate"], constant)
-    groups = [group for group in groups if len(_by_rate(_without_controls(group), CLEAN)) > 1]
-    if not groups:
+    families = rate_families(run for run in runs if run.experiment.training.schedule["kind"] == "constant")
+    if not families:
         raise InputError(
             "figure-2 needs evaluated runs of one network at two or more constant rates. Try `excite sweep "
             'figure-2-relu-small`, or set training.schedule to { kind = "constant", rate = … } and run at several '
             "rates."
         )
-    return against_rate(groups)
+    return against_rate(families)
+
+
+def rate_families(runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
+    """Groups of runs that differ in their rate alone, and were evaluated at several."""
+    families = same_but(["training.schedule.rate"], runs)
+    return [family for family in families if len(_by_rate(_without_controls(family), CLEAN)) > 1]
 
 
 def against_rate(groups: Sequence[Sequence[RunFolder]]) -> "Figure":
