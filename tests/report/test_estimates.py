@@ -88,6 +88,6 @@ def test_facts_contain_the_bounds_of_definition_1() -> None:
 
 def test_the_l_of_other_presets_is_told_and_a_stated_one_is_not() -> None:
     sentence = beside(RunFolder(Path(__file__).parents[2] / "results/table-1-whose-l/seed-0"))
-    assert "fitted 9.445 (a bound)" in sentence
+    assert "fitted 9.445 (not identified)" in sentence
     assert "authors 0.01309 (not identified)" in sentence
     assert "stated" not in sentence  # the run's own

@@ -1,6 +1,5 @@
 """Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from excite.trace import Trace
 
 ROUNDING = 1e-9
-SIGNIFICANCE = 0.05
-EDGE = 2.0  # the largest multiple of 1/L at which trainings should converge
 ESTIMATES = ["method", "L", "interval", "1/L", "2/L", "p", "trusted?"]
 EPOCHS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/η", "below", "η·L", "contraction rates"]
 UNMET = "it requires slopes of the gradient of at most 1/η = {:.4g}, but recorded slopes reach {:.4g}."
@@ -46,8 +43,8 @@ def _objection(run: RunFolder, estimate: LipschitzEstimate) -> str | None:
 
     A training that diverged at a safe rate contradicts the estimate, unless another one converged at a higher rate.
     Rates up to 2/L are safe if L is an upper bound; otherwise rates up to 1/L, and rates below the interval of 2/L. A
-    training that converged above the interval of 2/L contradicts it, too. Failures of single trainings at 2/L are
-    judged over all seeds by `doubted`. Controls do not count: their batch size may differ from the one of L.
+    training that converged above the interval of 2/L contradicts it, too. Controls do not count: their batch size may
+    differ from the one of L.
     """
     trained = [arm for arm in run.arms if not arm.arm.control]
     edge = estimate.learning_rate(2)
@@ -75,41 +72,20 @@ def used_estimates(run: RunFolder) -> dict[str, LipschitzEstimate]:
 
 
 def doubted(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """For each L in use that trainings contradict, over all seeds of an experiment: the contradiction.
-
-    If L is an upper bound, 5% of trainings at up to 2/L may fail. Otherwise 2/L is the middle of an interval, and half
-    may. Significantly more failures contradict L.
-    """
-    doubts: dict[str, str] = {}
-    for run in runs:
-        objections = {name: _objection(run, estimate) for name, estimate in used_estimates(run).items()}
-        doubts = {name: reason for name, reason in objections.items() if reason} | doubts
-    for arm in {arm.name: arm.arm for run in runs for arm in run.arms}.values():
-        if not arm.multiple or arm.multiple > EDGE:
-            continue
-        trained = [each for run in runs if run.estimate_of(arm.name) for each in run.arms if each.name == arm.name]
-        is_bound = all(estimate.convergence for run in runs if (estimate := run.estimate_of(arm.name)))
-        chance, expected = (0.05, "at least 95%") if is_bound else (0.5, "at least half")
-        failures, n = sum(each.failed for each in trained), len(trained)
-        tail = sum(math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(failures, n + 1))  # binomial
-        if tail <= SIGNIFICANCE:
-            reason = f"{failures} of {n} trainings at {arm.short_title} failed; {expected} should converge"
-            doubts.setdefault(L_by(arm.estimator or OWN), reason)
-    return doubts
+    """For each L in use that trainings contradict, over all seeds of an experiment: the first contradiction."""
+    used = [(run, name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
+    objections = [(name, reason) for run, name, estimate in used if (reason := _objection(run, estimate))]
+    return dict(reversed(objections))
 
 
 def beside(run: RunFolder) -> str:
     """The L of the experiment's other presets, which no arm need have used, in one sentence; "" if there is none."""
     others = []
-    for name in run.experiment.estimators:
-        if name == run.experiment.own_name or name not in run.estimates:
-            continue
-        if (estimate := run.estimates[name].estimate) is None:
-            others.append(f"{name}: none")
-        else:
-            sure = estimate.identified or estimate.method == "stated"
-            note = "" if sure else " (a bound)" if estimate.reliable else " (not identified)"
-            others.append(f"{name} {estimate.constant:.4g}{note}")
+    for name, stored in run.estimates.items():
+        if name in run.experiment.estimators and name != run.experiment.own_name:
+            estimate = stored.estimate
+            note = "" if estimate is None or estimate.identified or estimate.method == "stated" else " (not identified)"
+            others.append(f"{name} {estimate.constant:.4g}{note}" if estimate else f"{name}: none")
     return f"L by other estimators: {', '.join(others)}." if others else ""
 
 
