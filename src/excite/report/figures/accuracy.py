@@ -1,7 +1,6 @@
 """Figures of accuracy: against the rate, the epoch and the radius of an attack, and what each arm gains."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,6 @@ from excite.errors import InputError
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import pixels
 from excite.report.figures import style
-from excite.report.formats import points as signed_points
 from excite.report.rows import (
     CLEAN,
     Row,
@@ -24,7 +22,7 @@ from excite.report.rows import (
 )
 from excite.report.verdict import Effect, Result, compare_arms
 from excite.runs.experiment import Experiment
-from excite.runs.folder import FURTHER, RunFolder, Weights
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +33,7 @@ CLEAN_EPOCHS, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the
 ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
 LOSS = "loss"
 MARKED_EPOCHS = 8
-WEIGHTS: tuple[Weights, ...] = ("last", *FURTHER)
-REACH = 20  # points to either side of zero that the summary shows
+REACH = 20  # points to either side of zero, beyond which the summary has a logarithmic scale
 ROW, HEADING = 0.23, 3.3  # inches: the height of a row, and the width of a heading
 GAINED = "points gained (95% interval)"
 HOLLOW = "Hollow: one training per arm; its interval covers the choice of test images only."
@@ -242,47 +239,43 @@ def gains(runs: Sequence[RunFolder]) -> "Figure":
 
 
 def _by_images(rows: Sequence[Row]) -> Blocks:
-    """Every arm against the baseline: on clean images and under each attack, with the last and with other weights."""
-    experiment, blocks = rows[0].experiment, Blocks()
-    for images in images_of(rows):
-        arms = compare_arms(rows, images)
-        for weights in WEIGHTS:
-            if any(arm.at(weights).difference for arm in arms):
-                name = "on clean images" if images == CLEAN else f"under {experiment.attack_title(images)}"
-                which = "" if weights == "last" else f", {weights} weights"
-                blocks.append((f"{name}{which}", [arm.at(weights) for arm in arms]))
-    return blocks
+    """Every arm against the baseline, on clean images and under each attack."""
+    title = rows[0].experiment.attack_title
+    return [
+        ("on clean images" if images == CLEAN else f"under {title(images)}", compare_arms(rows, images))
+        for images in images_of(rows)
+    ]
 
 
 def summary(runs: Sequence[RunFolder]) -> "Figure":
     """A block of rows per experiment and a row per arm: under the attack that decides, and on clean images."""
+    from matplotlib.ticker import FixedLocator
+
     experiments = [rows for rows in by_experiment(tidy(runs)) if compare_arms(rows)]
-    headings = _headings(experiments)
-    robust = list(zip(headings, map(compare_arms, experiments), strict=True))
-    clean = [(heading, compare_arms(rows, CLEAN)) for heading, rows in zip(headings, experiments, strict=True)]
+    robust = [(_heading(rows), compare_arms(rows)) for rows in experiments]
+    clean = [(_heading(rows), compare_arms(rows, CLEAN)) for rows in experiments]
     if not any(arm.difference for _, arms in robust for arm in arms):
         raise InputError(NOTHING.format("summary"))
     figure, (left, right) = style.panels(1, 2, width=4.8, height=1.1 + ROW * _height(robust))
     style.label(left, GAINED, "arm (its rate η)", "under the attack that decides")
     style.label(right, GAINED, "", "on clean images")
-    _draw_blocks(left, robust, reach=REACH)
-    _draw_blocks(right, clean, reach=REACH)
+    for axes, blocks in ((left, robust), (right, clean)):
+        _draw_blocks(axes, blocks)
+        axes.set_xscale("symlog", linthresh=REACH)
+        axes.xaxis.set_major_locator(FixedLocator([-80, -40, -20, -10, 0, 10, 20, 40, 80]))
+        axes.xaxis.set_major_formatter("{x:g}")
     right.set_yticklabels([])
     figure.supxlabel(HOLLOW, fontsize=8)
     return figure
 
 
-def _headings(experiments: Sequence[Sequence[Row]]) -> list[str]:
-    """Network, data, batch size, objective, seeds and attack; and the experiment's name if two are otherwise equal."""
-    headings = []
-    for row in (rows[0] for rows in experiments):
-        experiment, n_seeds = row.experiment, len(row.runs)
-        words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
-        words += [] if experiment.trains_plainly else [experiment.objective]
-        words += [f"{n_seeds} seed{'s' * (n_seeds > 1)}", experiment.attack_title(experiment.deciding)]
-        headings.append((", ".join(words), experiment.name))
-    repeated = Counter(heading for heading, _ in headings)
-    return [f"{heading} ({name})" if repeated[heading] > 1 else heading for heading, name in headings]
+def _heading(rows: Sequence[Row]) -> str:
+    """Network, data, batch size, objective, seeds and attack."""
+    experiment, n_seeds = rows[0].experiment, len(rows[0].runs)
+    words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
+    words += [] if experiment.trains_plainly else [experiment.objective]
+    words += [f"{n_seeds} seed{'s' * (n_seeds > 1)}", experiment.attack_title(experiment.deciding)]
+    return ", ".join(words)
 
 
 def _height(blocks: Blocks) -> int:
@@ -290,35 +283,29 @@ def _height(blocks: Blocks) -> int:
     return sum(len(style.wrapped(heading, HEADING).splitlines()) + len(arms) for heading, arms in blocks)
 
 
-def _draw_blocks(axes: "Axes", blocks: Blocks, reach: float = math.inf) -> None:
-    """Draw headings and arms from top to bottom; a gain beyond `reach` points is written at the border."""
+def _draw_blocks(axes: "Axes", blocks: Blocks) -> None:
+    """Draw headings and arms from top to bottom."""
     names: list[str] = []
     for heading, arms in blocks:
         for line in style.wrapped(heading, HEADING).splitlines():
             _write(axes, len(names), line, weight="bold", size=8)
             names.append("")
         for arm in arms:
-            _draw_gain(axes, len(names), arm, reach)
+            _draw_gain(axes, len(names), arm)
             names.append(f"{arm.arm.short_title} ({_rate_range(arm.rows)})")
-    if math.isfinite(reach):
-        axes.set_xlim(-reach, reach)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
+def _draw_gain(axes: "Axes", row: int, result: Result) -> None:
     """A mark with its interval, and a small dot for each of several seeds; or the reason why there is no gain."""
     difference = result.difference
     if difference is None or result.effect is Effect.BASELINE_FAILED:
         _write(axes, row, result.effect)
         return
     gain, low, high = (100 * share for share in (difference.difference, *difference.interval))
-    if abs(gain) > reach:
-        text = "{} ({} to {})".format(*map(signed_points, (difference.difference, *difference.interval)))
-        _write(axes, row, f"← {text}" if gain < 0 else f"{text} →", at_right=gain > 0)
-        return
     color, marker = style.look(result.name)
     axes.vlines(0, row - 0.5, row + 0.5, color=style.INK, linewidth=1)
     axes.plot([low, high], [row, row], color=color, linewidth=1.2)
@@ -328,11 +315,10 @@ def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
     axes.plot([gain], [row], marker, color=color, markerfacecolor=color if difference.seeds > 1 else "none")
 
 
-def _write(axes: "Axes", row: int, text: str, *, at_right: bool = False, weight: str = "normal", size: int = 7) -> None:
-    """Write at the left or right border of a row."""
-    place, side = (0.99, "right") if at_right else (0.01, "left")
+def _write(axes: "Axes", row: int, text: str, *, weight: str = "normal", size: int = 7) -> None:
+    """Write at the left border of a row."""
     where = axes.get_yaxis_transform()
-    axes.text(place, row, text, transform=where, ha=side, va="center", fontsize=size, fontweight=weight)
+    axes.text(0.01, row, text, transform=where, ha="left", va="center", fontsize=size, fontweight=weight)
 
 
 def _rate_range(rows: Sequence[Row]) -> str:
