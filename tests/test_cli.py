@@ -144,11 +144,11 @@ def test_two_models_are_compared_on_the_same_images(finished: tuple[Path, str, s
         assert clean["difference"] == pytest.approx(second["clean"]["accuracy"] - first["clean"]["accuracy"])
         assert attacked["interval"][0] <= attacked["difference"] <= attacked["interval"][1]
     text, _ = call("attack", f"{run}/baseline", f"{run}/poe", *attack, cwd=folder)
-    assert f"B = {run}/poe" in text
+    assert f"{run}/poe\n" in text
     assert "McNemar" in text
     weights = [str(next((folder / run / arm).glob("weights-*"))) for arm in ("baseline", "poe")]
     own, _ = call("attack", "--model", "lenet5", "--data", "mnist-sample", *weights, *attack, cwd=folder)
-    assert own.splitlines()[3] == text.splitlines()[3]  # the titles of the table
+    assert own.count("McNemar") == text.count("McNemar")
 
 
 def test_every_estimate_side_by_side(finished: tuple[Path, str, str]) -> None:

@@ -40,8 +40,7 @@ def test_row_has_possible_confounders(write_run: WriteRun) -> None:
     run = write_run({"baseline": told}, changes=["training.weight_decay=0.001"])
     row = trained(run, [0.4, 0.4, 0.04, 0.04, 0.04])
     assert row.batch_size == 100
-    assert (row.rate_per_image, row.rate_times_decay) == pytest.approx((0.004, 0.0004))
-    assert row.final_loss == pytest.approx(0.2)
+    assert row.rate_per_image == pytest.approx(0.004)
 
 
 def test_missing_fields_are_unknown(write_run: WriteRun) -> None:

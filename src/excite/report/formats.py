@@ -17,7 +17,6 @@ from rich.table import Table
 NO_BREAK = "\ue000"  # stands for a space at which a cell is not wrapped
 PADDING = 3  # columns of a terminal: one to the left of a cell, one to its right, one between cells
 WIDTH_WITHOUT_TERMINAL = 120
-LATEX_WIDTH = 100  # characters that fit on a line of a page in \\footnotesize
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "|*_`<\\"})
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta"},
@@ -36,7 +35,7 @@ LATEX = {
 Rows = Sequence[Sequence[str]]
 
 
-def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str:
+def markdown(titles: Sequence[str], rows: Rows, words: Sequence[bool]) -> str:
     """Columns of words are aligned to the left, numbers to the right."""
     lines = [
         [title.translate(MARKDOWN) for title in titles],
@@ -46,23 +45,22 @@ def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(titles: Sequence[str], rows: Rows, *, words: Sequence[bool], keys: int, caption: str, label: str) -> str:
-    """A `table*`; the document needs adjustbox and booktabs.
-
-    Columns that do not fit on the page go below, in a further part that repeats the first `keys` columns.
-    """
-    widths = [max(len(title), *(len(row[n]) for row in rows)) + 2 for n, title in enumerate(titles)]
-    parts = column_parts(widths, keys=keys, width=LATEX_WIDTH)
-    limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
-    lines = [r"% \usepackage{adjustbox,booktabs}", r"\begin{table*}[t]", r"\centering\footnotesize"]
-    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{{label}}}"]
-    for part in parts:
-        alignment = "".join("l" if words[n] else "r" for n in part)
-        lines += [r"\par\smallskip", limits, rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
-        lines += [" & ".join(escape_latex(titles[n]) for n in part) + r" \\", r"\midrule"]
-        lines += [" & ".join(escape_latex(row[n]) for n in part) + r" \\" for row in rows]
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
-    return "\n".join([*lines, r"\end{table*}"])
+def latex(titles: Sequence[str], rows: Rows, words: Sequence[bool], *, caption: str, label: str) -> str:
+    """A `table*`, not wider than the page; the document needs adjustbox and booktabs."""
+    head, *body = (" & ".join(map(escape_latex, row)) + r" \\" for row in (titles, *rows))
+    return "\n".join(
+        [
+            r"% \usepackage{adjustbox,booktabs}",
+            r"\begin{table*}[t]",
+            r"\centering\footnotesize",
+            rf"\caption{{{escape_latex(caption)}}}",
+            rf"\label{{{label}}}",
+            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.75\textheight}",
+            rf"\begin{{tabular}}{{{''.join('l' if left else 'r' for left in words)}}}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            *(r"\end{tabular}", r"\end{adjustbox}", r"\end{table*}"),
+        ]
+    )
 
 
 def column_parts(widths: Sequence[int], *, keys: int, width: int) -> list[list[int]]:

@@ -1,6 +1,5 @@
 """Tidy rows, one per experiment, arm and seed; how runs are grouped and titled; and the paper's numbers."""
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,17 +70,6 @@ class Row:
     def rate_per_image(self) -> float:
         """η¹/B."""
         return self.arm.rate / self.batch_size
-
-    @property
-    def rate_times_decay(self) -> float:
-        """η¹·λ, with weight decay λ."""
-        return self.arm.rate * self.experiment.training.weight_decay
-
-    @property
-    def final_loss(self) -> float | None:
-        """The mean over the batches of the last epoch; None if it is not finite."""
-        loss = self.arm.epochs[-1].loss if self.arm.epochs else math.nan
-        return loss if math.isfinite(loss) else None
 
 
 def tidy(runs: Iterable[RunFolder]) -> list[Row]:

@@ -5,15 +5,16 @@ import io
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from itertools import groupby
 from typing import Any
 
 from excite import html
-from excite.evaluation.comparison import PairedDifference, holm
+from excite.evaluation.comparison import holm
 from excite.report.estimates import beside
 from excite.report.formats import latex, markdown, prose, terminal_width, text_table
-from excite.report.rows import CLEAN, PublishedAccuracy, Row, at_full_scale, published_row, tidy, train_accuracy
-from excite.report.verdict import Mean, Result, conclude, results
+from excite.report.rows import CLEAN, Row, at_full_scale, published_row, tidy, train_accuracy
+from excite.report.verdict import Result, conclude, results
 from excite.runs.arms import OWN, POE, POE_BY_EDGE
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
@@ -66,16 +67,15 @@ class StudyTable:
 
     def markdown(self) -> str:
         rows = list(zip(*self.columns.values(), strict=True))
-        return "\n\n".join([markdown(list(self.columns), rows, words=list(map(self.words, self.columns))), *self.notes])
+        return "\n\n".join([markdown(list(self.columns), rows, list(map(self.words, self.columns))), *self.notes])
 
     def latex(self) -> str:
         """Values that are the same in every row move to the caption."""
-        common, shown, keys = self._layout()
+        common, shown, _ = self._layout()
         rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
         names = dict.fromkeys(record["experiment"] for record in self.records)
         caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
-        words = list(map(self.words, shown))
-        return latex(shown, rows, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
+        return latex(shown, rows, list(map(self.words, shown)), caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
         """A header and a line per record."""
@@ -147,50 +147,33 @@ def record(result: Result, adjusted: float | None) -> dict[str, Any]:
         "seeds": len(result.runs),
         "evaluated": result.n_evaluated,
         "diverged": result.n_diverged,
-        **_mean_and_range("rate", [each.arm.rate for each in result.rows]),
-        **_mean_and_range("L", [estimate.constant for estimate in estimates]),
+        "rate": statistics.mean(each.arm.rate for each in result.rows),
+        "L": statistics.mean(estimate.constant for estimate in estimates) if estimates else None,
         "L_by": result.method or None,
         "L_trusted": result.trusted if estimates else None,
         "images": result.images,
         "number": accuracies[0].total if accuracies else None,
-        **_values(result.accuracy, mean="accuracy", deviation="deviation", low="low", high="high"),
-        **_difference("difference", difference),
+        **_measured("", result),
         "difference_seeds": difference.seeds if difference else None,
         "p_value": difference.p_value if difference else None,
         "p_adjusted": adjusted,
         "doubted": result.doubted,
-        **_values(stated, mean="paper", deviation="paper_deviation"),
-        **_further_weights(result),
+        "paper": stated.mean if stated else None,
+        "paper_deviation": stated.deviation if stated else None,
+        **_measured("best_", result.at("best")),
+        **_measured("averaged_", result.at("averaged")),
         "steps": statistics.mean(steps) if steps else None,
         "train_accuracy": None if fitted is None else 100 * fitted,
     }
 
 
-def _mean_and_range(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """The mean, the smallest and the largest value over seeds."""
-    if not values:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: statistics.mean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
-
-
-def _values(source: Mean | PublishedAccuracy | None, **fields: str) -> dict[str, float | None]:
-    """Attributes of `source` under the names of the record's fields."""
-    return {field: getattr(source, attribute, None) for attribute, field in fields.items()}
-
-
-def _difference(name: str, difference: PairedDifference | None) -> dict[str, float | None]:
-    shares = (difference.difference, *difference.interval) if difference else (None,) * 3
-    fields = (name, f"{name}_low", f"{name}_high")
-    return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}
-
-
-def _further_weights(result: Result) -> dict[str, float | None]:
-    fields: dict[str, float | None] = {}
-    for weights in FURTHER:
-        further = result.at(weights)
-        fields |= _values(further.accuracy, mean=f"{weights}_accuracy", deviation=f"{weights}_deviation")
-        fields |= _difference(f"{weights}_difference", further.difference)
-    return fields
+def _measured(prefix: str, result: Result) -> dict[str, float | None]:
+    """The accuracy and the gain on the baseline with some weights, each with its interval."""
+    accuracy, paired = result.accuracy, result.difference
+    names = ("accuracy", "deviation", "low", "high", "difference", "difference_low", "difference_high")
+    values = astuple(accuracy) if accuracy else (None,) * 4
+    gained = [100 * share for share in (paired.difference, *paired.interval)] if paired else [None] * 3
+    return {f"{prefix}{name}": value for name, value in zip(names, (*values, *gained), strict=True)}
 
 
 def _adjusted(every: Sequence[Result]) -> dict[Result, float]:
