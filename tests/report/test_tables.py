@@ -58,7 +58,6 @@ def test_shows_the_papers_numbers_and_notes_a_small_twin(three_seeds: list[RunFo
     baseline = cells(table, "baseline")
     assert baseline["paper: clean %"] == "81.55 ± 2.60"
     assert baseline["paper: robust %"] == "24.69 ± 2.30"
-    assert baseline["paper: L, (M, N), epochs, batch"] == "3.526, (200, 100), 164, 5000"
     assert any("PGD-20, ε = 1/255" in note for note in table.notes)
     assert any("table-1-cifar10-resnet20-small" in note for note in table.notes)
 

@@ -45,14 +45,16 @@ class Output(click.Path):
 
 
 class Number(click.ParamType[float]):
-    """A number between two bounds, or a fraction such as 8/255."""
+    """A number between two bounds, or a fraction such as 8/255; if `several`, also numbers separated by commas."""
 
     name = "number"
 
-    def __init__(self, least: float = -math.inf, most: float = math.inf) -> None:
-        self.least, self.most = least, most
+    def __init__(self, least: float = -math.inf, most: float = math.inf, *, several: bool = False) -> None:
+        self.least, self.most, self.several = least, most, several
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.several and isinstance(value, str) and "," in value:
+            return [self.convert(part, param, ctx) for part in value.split(",")]
         try:
             converted = number(str(value))
         except InputError as error:
@@ -62,19 +64,8 @@ class Number(click.ParamType[float]):
         return converted
 
 
-class Numbers(Number):
-    """One such number, or several separated by commas."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and "," in value:
-            return [super(Numbers, self).convert(part, param, ctx) for part in value.split(",")]
-        return super().convert(value, param, ctx)
-
-
 NUMBER = Number()
-NUMBERS = Numbers()
+NUMBERS = Number(several=True)
 SHARE = Number(0, 1)
 TRACKERS = ("trackio", "wandb", "mlflow", "tensorboard")
 VERBOSITY, LOG_FILE = "excite.verbosity", "excite.log-file"  # keys in the context of a command

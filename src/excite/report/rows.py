@@ -202,9 +202,6 @@ class PublishedRow(msgspec.Struct, frozen=True):
     def attack(self) -> str:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
 
-    def __str__(self) -> str:
-        return f"{self.constant:g}, ({self.n_maxima}, {self.n_points}), {self.epochs}, {self.batch_size}"
-
     def measured_by(self, attack: Mapping[str, Any]) -> bool:
         """Whether an attack of an experiment, given by its options, is the one of the row's table."""
         pgd_20 = {"kind": "pgd", "eps": "1/255", "norm": "linf", "loss": "cross_entropy"}

@@ -224,9 +224,6 @@ def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str,
         columns |= {
             "paper: clean %": [str(arm.clean) if arm else EMPTY for arm in stated],
             "paper: robust %": [str(arm.robust) if arm else EMPTY for arm in stated],
-            "paper: L, (M, N), epochs, batch": [
-                str(row) if arm else EMPTY for row, arm in zip(published, stated, strict=True)
-            ],
         }
     return columns
 

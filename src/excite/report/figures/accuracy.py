@@ -21,7 +21,6 @@ from excite.report.rows import (
     titles,
 )
 from excite.report.verdict import Effect, Result, compare_arms
-from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
         clean = ATTACKED_CLEAN if same_images else CLEAN_EPOCHS
         for axes, key, name in ((left, clean, "clean"), (right, robust, attack)):
             _draw_epochs(axes, group, key)
-            style.label(axes, "epoch", "accuracy (%)", f"{title}\n{name}, {_images(experiment, key)}")
+            style.label(axes, "epoch", "accuracy (%)", f"{title}\n{name}{' (held-out)' * (key == HELD_OUT)}")
     style.legend_below(figure, all_axes)
     return figure
 
@@ -139,16 +138,6 @@ def _draw_epochs(axes: "Axes", runs: Sequence[RunFolder], key: str) -> bool:
             axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return bool(axes.lines)
-
-
-def _images(experiment: Experiment, key: str) -> str:
-    """On which images the accuracy of an epoch was measured."""
-    record = experiment.record
-    if key == HELD_OUT:
-        return f"{record.held_out_examples:,} held-out images"
-    first = record.test_examples if key == CLEAN_EPOCHS else record.attacked_examples
-    available = experiment.data.test_examples or math.inf
-    return f"first {first:,} test images" if 0 < first < available else "all test images"
 
 
 def _has(run: RunFolder, key: str) -> bool:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,6 @@ MULTIPLES = {0.5: "half", 1.0: "poe", 1.5: "beyond", 2.0: "largest"}  # of 1/L, 
 QUADRATICS = {"a quadratic in one dimension": (1.0,), "a quadratic, λ = 1, 0.3, 0.1": (1.0, 0.3, 0.1)}
 SHAPE, POINTS, MAXIMA = "initial shape (no unit)", "N (points per block)", "M (block maxima)"
 STEPS = 40  # on the quadratics
-SMALLEST = 1e-6  # smaller distances, as a share of the first, are drawn here
 Floats = NDArray[np.float64]
 
 
@@ -220,14 +218,12 @@ def _frame(axes: "Axes", row: int, column: int) -> None:
     axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=style.VERMILION, linewidth=3))
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
+class Descent(NamedTuple):
     """Gradient descent at a multiple of 1/L; one value per step."""
 
     multiple: float
     cosines: Floats  # of the angle between the step and the rest of the way
     certified: NDArray[np.bool_]
-    distances: Floats  # ‖θᵏ − θ*‖ as a share of the first
     residuals: Floats
 
 
@@ -243,9 +239,9 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
             "theorem-1 needs arms at multiples of 1/L that recorded every step (full batches, one step per epoch). "
             "`excite run theorem-1` makes them."
         )
-    figure, axes = style.panels(2, len(problems), width=4.4, height=2.9)
-    for column, (title, descents) in enumerate(problems.items()):
-        _draw_descents(axes[column], axes[len(problems) + column], title, descents)
+    figure, axes = style.panels(1, len(problems), width=4.4, height=2.9)
+    for panel, (title, descents) in zip(axes, problems.items(), strict=True):
+        _draw_descents(panel, title, descents)
     style.legend_below(figure, axes, columns=5)
     residuals = [descent.residuals for descents in problems.values() for descent in descents]
     worst = np.nanmax(np.concatenate([[0.0], *residuals]))
@@ -269,8 +265,7 @@ def _quadratic(curvatures: Sequence[float]) -> list[Descent]:
             steps=STEPS,
             goal=torch.zeros(len(curvatures)),
         )
-        shares = path.distances[:-1] / path.distances[0]
-        descents.append(Descent(multiple, path.cosines, path.certified, shares, path.residuals))
+        descents.append(Descent(multiple, path.cosines, path.certified, path.residuals))
     return descents
 
 
@@ -283,27 +278,18 @@ def _descents(run: RunFolder) -> list[Descent]:
         if multiple is None or trace is None or len(trace) < 3 or (np.diff(trace.steps) != 1).any():
             continue
         path = certify(trace)
-        distances = trace.parameter_distances[:-2, -1]
         residuals = np.array([span.residual for span in path.spans])
-        shares = distances / distances[0]
-        descents.append(Descent(multiple, path.angles.cosines, path.certified, shares, residuals))
+        descents.append(Descent(multiple, path.angles.cosines, path.certified, residuals))
     return sorted(descents, key=lambda descent: descent.multiple)
 
 
-def _draw_descents(top: "Axes", bottom: "Axes", title: str, descents: Sequence[Descent]) -> None:
-    for descent in descents:
-        color, marker = style.look(MULTIPLES.get(descent.multiple, f"{descent.multiple:g}-over-L"))
-        steps = np.arange(1, len(descent.cosines) + 1)
-        every = max(1, len(steps) // 25)
-        for axes, values in ((top, descent.cosines), (bottom, np.maximum(descent.distances, SMALLEST))):
-            name = f"{descent.multiple:g}/L" if axes is top else None
-            certified, other = (np.flatnonzero(where) for where in (descent.certified, ~descent.certified))
-            axes.plot(
-                steps, values, marker, linestyle="-", color=color, linewidth=1, label=name, markevery=certified[::every]
-            )
-            axes.plot(steps[other][::every], values[other][::every], "x", color=color)
-    top.axhline(0, color=style.INK, linewidth=0.8)
-    top.set_ylim(-1.1, 1.1)
-    bottom.set_yscale("log")
-    style.label(top, "step (of gradient descent)", "cosine of step and rest (no unit)", title)
-    style.label(bottom, "step (of gradient descent)", "distance to θ* (share of the first)")
+def _draw_descents(axes: "Axes", title: str, descents: Sequence[Descent]) -> None:
+    for multiple, cosines, certified, _ in descents:
+        color, marker = style.look(MULTIPLES.get(multiple, f"{multiple:g}-over-L"))
+        steps, every = np.arange(1, len(cosines) + 1), max(1, len(cosines) // 25)
+        shown, other = np.flatnonzero(certified)[::every], np.flatnonzero(~certified)[::every]
+        axes.plot(steps, cosines, marker, ls="-", lw=1, color=color, label=f"{multiple:g}/L", markevery=shown)
+        axes.plot(steps[other], cosines[other], "x", color=color)
+    axes.axhline(0, color=style.INK, linewidth=0.8)
+    axes.set_ylim(-1.1, 1.1)
+    style.label(axes, "step (of gradient descent)", "cosine of step and rest (no unit)", title)
