@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from excite.execution import EngineName
     from excite.precision import Precision
 
+PRECISIONS = ("float32", "tf32", "bf16")
+FORMATS = ("hub", "robustbench", *options.TRACKERS)
+
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
 @options.run
@@ -68,13 +71,7 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
 @click.option("--batch-size", type=options.POSITIVE, default=128, show_default=True, help="Images attacked together.")
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "tf32", "bf16"]),
-    default="float32",
-    show_default=True,
-    help="Of the search; float32 decides which images are misclassified.",
-)
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", help="Of the search; float32 decides.")
 @click.option("--workers", type=options.POSITIVE, help="Processes that share the images, each with one thread or GPU.")
 @options.engine
 @options.address
@@ -192,9 +189,7 @@ def pseudo_label(
 
 @click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")
 @options.run
-@click.option(
-    "--to", "target", type=click.Choice(["hub", "robustbench", *options.TRACKERS]), required=True, help="Target format."
-)
+@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="Target format.")
 @options.arm
 @click.option("--out", type=options.Output(file_okay=False), help="Folder; by default in exports or RUN/tensorboard.")
 @options.as_json

@@ -134,9 +134,7 @@ def train(experiment: str, arm: str, log: str | None, device: str | None, as_jso
 @click.argument("experiment", metavar="EXPERIMENT_OR_RUN")
 @click.argument("sizes", nargs=-1, type=options.POSITIVE)
 @click.option("--try", "tries", is_flag=True, help="Train at batch sizes, which follow.")
-@click.option(
-    "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
-)
+@click.option("--threshold", type=SHARE, help="Clean accuracy to reach; by default 0.8, or 0.6 on CIFAR-100.")
 @options.arm
 @options.out
 @options.changes

@@ -20,7 +20,7 @@ from excite.report.estimates import trust
 from excite.report.figures import accuracy, style
 from excite.report.formats import template
 from excite.report.rows import CLEAN, Row, apart, arm_title, arm_titles, by_experiment, by_seed, tidy
-from excite.report.tables import ADJUSTED, ADJUSTED_P, StudyTable
+from excite.report.tables import ADJUSTED, StudyTable
 from excite.report.verdict import compare_arms
 from excite.runs import Experiment
 from excite.runs.arms import OWN, arm_named
@@ -79,6 +79,7 @@ def page(runs: Sequence[RunFolder]) -> str:
             rows=rows,
             trained=sorted(rows, key=lambda row: runs.index(row.run)),
             verdict=table.verdict,
+            notes=table.notes,
             legend=[(title, *style.look(name)) for name, title in names.items()],
             glyphs=dict(zip(style.MARKERS, style.GLYPHS, strict=True)),
             multiples=[arm for name in names if (arm := arm_named(name)).multiple],
@@ -119,18 +120,12 @@ def _code(text: str) -> Markup:
 
 
 def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, Any]:
-    """The columns that differ between rows, and the folders of each row; differences are in another table."""
-    shown = [
-        title
-        for title, cells in table.columns.items()
-        if not title.startswith(("Δ", ADJUSTED_P)) and (title == "arm" or len(set(cells)) > 1)
-    ]
+    """The columns that differ between rows, and the folders of each row."""
+    shown = [title for title, texts in table.columns.items() if title == "arm" or len(set(texts)) > 1]
     folders = [", ".join(f"{folder(row.run)}{row.name}/" for row in arm[CLEAN].rows) for arm in table.arms]
-    has_differences = any("Δ" in title for title in shown)
     return {
         "titles": {title: table.words(title) for title in shown},
         "rows": [(folders[n], [table.columns[title][n] for title in shown]) for n in range(len(table.arms))],
-        "notes": [note for note in table.notes if has_differences or not note.startswith(("Δ", ADJUSTED_P))],
     }
 
 

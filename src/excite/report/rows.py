@@ -172,19 +172,11 @@ def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     return [f"{name}\n{words}" if words else name for name, words in zip(names, apart(experiments), strict=True)]
 
 
-class PublishedAccuracy(msgspec.Struct, frozen=True, array_like=True):
-    """An accuracy in %, and its standard deviation over seeds if one is stated."""
-
-    mean: float
-    deviation: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
-
-
 class PublishedArm(msgspec.Struct, frozen=True):
-    clean: PublishedAccuracy
-    robust: PublishedAccuracy
+    """Accuracies in %, each with its standard deviation over seeds."""
+
+    clean: tuple[float, float]
+    robust: tuple[float, float]
 
 
 class PublishedRow(msgspec.Struct, frozen=True):

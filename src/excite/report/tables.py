@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
@@ -24,10 +23,6 @@ WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of tex
 KEYS = ("setting", "arm")  # columns that identify a row
 DESCRIPTION = ("data", "model", "objective", "by", "epochs")  # columns that a table of one row does without
 
-MEDIAN = (
-    "Median minimal ε: the radius at which half of the test images are misclassified, interpolated between the "
-    "attack's radii; mean ± standard deviation over seeds (one seed: 95% interval). Its accuracy is at the largest."
-)
 DIFFERENCE = (
     "Δ: gain over the baseline in percentage points, paired by test image and seed. Its 95% interval covers the "
     "variation of both (one seed: of the images only)."
@@ -158,8 +153,8 @@ def record(result: Result, adjusted: float | None) -> dict[str, Any]:
         "p_value": difference.p_value if difference else None,
         "p_adjusted": adjusted,
         "doubted": result.doubted,
-        "paper": stated.mean if stated else None,
-        "paper_deviation": stated.deviation if stated else None,
+        "paper": stated[0] if stated else None,
+        "paper_deviation": stated[1] if stated else None,
         **_measured("best_", result.at("best")),
         **_measured("averaged_", result.at("averaged")),
         "steps": statistics.mean(steps) if steps else None,
@@ -209,8 +204,6 @@ def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str,
         "batch": [_range([row.batch_size for row in result.rows]) for result in clean],
     }
     columns |= {f"{on} %": [accuracy_text(arm[on]) for arm in arms] for on in images}
-    medians = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
-    columns |= {title: column for title, column in medians.items() if set(column) - {EMPTY}}
     columns |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
     if adjusted:
         by_arm = [[adjusted[result] for result in arm.values() if result in adjusted] for arm in arms]
@@ -222,8 +215,8 @@ def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str,
     stated = [row and row.arms.get(result.name) for row, result in zip(published, clean, strict=True)]
     if any(stated):
         columns |= {
-            "paper: clean %": [str(arm.clean) if arm else EMPTY for arm in stated],
-            "paper: robust %": [str(arm.robust) if arm else EMPTY for arm in stated],
+            "paper: clean %": ["{:.2f} ± {:.2f}".format(*arm.clean) if arm else EMPTY for arm in stated],
+            "paper: robust %": ["{:.2f} ± {:.2f}".format(*arm.robust) if arm else EMPTY for arm in stated],
         }
     return columns
 
@@ -259,16 +252,6 @@ def accuracy_text(result: Result) -> str:
     return f"{accuracy.mean:.2f} ± {accuracy.deviation:.2f}{dagger}"
 
 
-def _median(result: Result) -> str:
-    medians = result.medians
-    if len(medians) < 2:
-        return str(medians[0]) if medians else EMPTY
-    words, radii = medians[0].words, [median.value for median in medians]
-    if math.inf in radii:
-        return f"{words(math.inf)} at {radii.count(math.inf)} of {len(radii)} seeds"
-    return f"{words(statistics.mean(radii))} ± {words(statistics.stdev(radii))}"
-
-
 def difference_text(result: Result) -> str:
     paired = result.difference
     if paired is None:
@@ -284,8 +267,6 @@ def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
         yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     else:
         yield "Accuracies in %, with Wilson's 95% interval for the choice of test images; one training per arm."
-    if any(result.medians for arm in arms for result in arm.values()):
-        yield MEDIAN
     yield DIFFERENCE
     if n_compared:
         yield ADJUSTED.format(n_compared)

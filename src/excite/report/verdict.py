@@ -14,7 +14,6 @@ from typing import Any
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import PairedDifference, paired_difference
-from excite.evaluation.result import MedianRadius
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.report.estimates import UNMET, L_by, doubted, trust, used_estimates
 from excite.report.formats import listed, percent, points, template
@@ -119,11 +118,6 @@ class Result:
         evaluations = [row.evaluation(self.weights) for row in self.rows]
         return self.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
 
-    @property
-    def medians(self) -> list[MedianRadius]:
-        """Per seed, the radius at which half of the images are misclassified, if the attack ran at several."""
-        return [row.curves[self.images].median for row in self.rows if self.images in row.curves]
-
     @cached_property
     def pairs(self) -> dict[int, tuple[Evaluation, Evaluation]]:
         """By seed, the evaluations of the other arm and of this one, where both have an accuracy on these images."""
@@ -220,12 +214,7 @@ class Result:
     def method(self) -> str:
         """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
         name, runs, estimates = self.arm.estimator or OWN, self.runs, self.estimates
-        words = dict.fromkeys(
-            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
-            if "M" in estimate.details
-            else estimate.method
-            for estimate in estimates
-        )
+        words = dict.fromkeys(estimate.method for estimate in estimates)
         asked = any(run.options_of(name).get("shared") for run in runs if name in run.estimates)
         if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:
             words["one for all seeds"] = None
