@@ -46,7 +46,7 @@ def table(rows: Sequence[Row]) -> str:
         "arm": columns["arm"],
         "rate η¹": columns["rate η¹"],
         "batch": columns["batch"],
-        "η¹/B": [f"{fmean(row.rate_per_image for row in seeds):.1e}" for seeds in arms],
+        "η¹/B": [f"{fmean(row.arm.rate / row.batch_size for row in seeds):.1e}" for seeds in arms],
         "seeds": columns["seeds"],
         "training %": [_train_accuracy(seeds) for seeds in arms],
         "clean %": columns["clean %"],

@@ -220,7 +220,7 @@ def test_the_table_of_one_run_has_its_numbers_its_verdict_and_l(
     (poe,) = (line for line in lines if line.lstrip().startswith("PoE-motivated, 1/L "))
     assert poe.split()[3:7] == ["0.25", "95.00", "(88.82–97.85)", "60.00"]
     assert any(line.lstrip().startswith("2/L ") and line.count("diverged") == 4 for line in lines)
-    assert any(line.startswith("L = 4 (3.5 to 4) by edge") and "12.0 s" in line for line in lines)
+    assert any(line.startswith("L = 4 (3.5 to 4) by edge") for line in lines)
     assert any("PoE-motivated, 1/L" in line and "vanishing: every gradient is zero" in line for line in lines)
 
 

@@ -55,6 +55,9 @@ Interrupted runs are saved: run the same command again to resume.
 Shell completion: add eval "$(_EXCITE_COMPLETE=bash_source excite)" to ~/.bashrc (zsh_source, fish_source)."""
 
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
 class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         """Exit with 141 if the output pipe is closed; click would exit with 1."""
@@ -75,9 +78,6 @@ def _version(context: click.Context, _option: click.Parameter, given: bool) -> N
     versions = f"excite {excite.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
     click.echo(f"{versions}, devices: {', '.join(device_names())}")
     context.exit()
-
-
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 @click.group(cls=_Commands, commands=COMMANDS, epilog=EPILOG, context_settings=SETTINGS)
@@ -131,22 +131,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         close_log_file()
 
 
-class _Terminated(SystemExit):
-    """SIGTERM arrived outside of training; training handles it itself."""
-
-
 @contextlib.contextmanager
 def _terminated_in_order() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C: release locks, stop worker processes, remove incomplete files."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise _Terminated(128 + number)
+        raise SystemExit(128 + number)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
-    except _Terminated:
-        click.echo(f"Terminated{KEPT}", err=True)
+    except SystemExit as ended:
+        if ended.code == 128 + signal.SIGTERM:
+            click.echo(f"Terminated{KEPT}", err=True)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

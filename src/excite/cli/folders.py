@@ -136,8 +136,6 @@ def attack(
                 refuse_ignored(["arm"], f"{target} is the folder of an arm; leave it out")
             run = open_run(folder, device)
             if not names:
-                if run.files.arm(name).evaluation_file.exists():
-                    refuse_ignored(["workers", "engine", "address"], "the stored result is shown; leave it out")
                 return run.attack(name, shards), None
             chosen = target_of(run.parts, run.files.needed_model(name))
         images: dict[str, Any] = {"examples": examples, "batch_size": batch_size}

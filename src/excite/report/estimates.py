@@ -1,8 +1,8 @@
 """Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from excite.lipschitz import LipschitzEstimate
 from excite.report.formats import prose, text_table
@@ -18,8 +18,7 @@ EPOCHS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/�
 UNMET = "it requires slopes of the gradient of at most 1/η = {:.4g}, but recorded slopes reach {:.4g}."
 
 
-@dataclass(frozen=True)
-class Trust:
+class Trust(NamedTuple):
     """Whether to trust an estimate of L, and the reason."""
 
     trusted: bool

@@ -37,10 +37,6 @@ class Row:
     def experiment(self) -> Experiment:
         return self.run.experiment
 
-    @property
-    def seed(self) -> int:
-        return self.experiment.seed
-
     def evaluation(self, weights: Weights = "last") -> Evaluation | None:
         return self.arm.of(weights).evaluation
 
@@ -65,11 +61,6 @@ class Row:
     @property
     def batch_size(self) -> int:
         return self.arm.outcome.batch_size or self.experiment.training.batch_size
-
-    @property
-    def rate_per_image(self) -> float:
-        """η¹/B."""
-        return self.arm.rate / self.batch_size
 
 
 def tidy(runs: Iterable[RunFolder]) -> list[Row]:
@@ -212,13 +203,12 @@ def published_row(experiment: Experiment) -> PublishedRow | None:
     None if the experiment was changed to another objective, model or data set.
     """
     row = PUBLISHED.get(at_full_scale(experiment.name))
-    return row if row and _subject(experiment) == _subject(load(experiment.name)) else None
+    if row is None:
+        return None
+    subjects = {(each.data.name, each.model.name, each.objective) for each in (experiment, load(experiment.name))}
+    return row if len(subjects) == 1 else None
 
 
 def at_full_scale(name: str) -> str:
     """The name of an experiment without the "-small" of its small twin."""
     return name.removesuffix("-small")
-
-
-def _subject(experiment: Experiment) -> tuple[str, str, str]:
-    return experiment.data.name, experiment.model.name, experiment.objective

@@ -4,7 +4,6 @@ import csv
 import io
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +13,7 @@ from excite.report.estimates import beside
 from excite.report.formats import latex, markdown, prose, terminal_width, text_table
 from excite.report.rows import CLEAN, Row, at_full_scale, published_row, tidy, train_accuracy
 from excite.report.verdict import Result, conclude, results
-from excite.runs.arms import OWN, POE, POE_BY_EDGE
+from excite.runs.arms import POE, POE_BY_EDGE
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
 FORMAT = 3  # of the JSON
@@ -110,8 +109,7 @@ class StudyTable:
         """For a terminal: the table, the verdict, for a single run its L, and the L of other presets."""
         notes, runs = [str(self.verdict)], {row.run for arm in self.arms for row in arm[CLEAN].rows}
         if len(runs) == 1 and (run := runs.pop()).estimate:
-            seconds = "" if run.estimate.method == "stated" else f" Estimated in {run.estimates[OWN].seconds:.1f} s."
-            notes.append(f"{run.estimate}{seconds}")
+            notes.append(str(run.estimate))
         groups = dict.fromkeys(arm[CLEAN].runs for arm in self.arms)
         notes += [sentence for group in groups if (sentence := beside(group[0]))]
         return "\n".join([f"{self.text()}\n", *map(prose, notes)])
@@ -166,7 +164,7 @@ def _measured(prefix: str, result: Result) -> dict[str, float | None]:
     """The accuracy and the gain on the baseline with some weights, each with its interval."""
     accuracy, paired = result.accuracy, result.difference
     names = ("accuracy", "deviation", "low", "high", "difference", "difference_low", "difference_high")
-    values = astuple(accuracy) if accuracy else (None,) * 4
+    values = accuracy or (None,) * 4
     gained = [100 * share for share in (paired.difference, *paired.interval)] if paired else [None] * 3
     return {f"{prefix}{name}": value for name, value in zip(names, (*values, *gained), strict=True)}
 
@@ -263,10 +261,7 @@ def difference_text(result: Result) -> str:
 
 def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
     clean = [arm[CLEAN] for arm in arms]
-    if any(result.n_evaluated > 1 for result in clean):
-        yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
-    else:
-        yield "Accuracies in %, with Wilson's 95% interval for the choice of test images; one training per arm."
+    yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     yield DIFFERENCE
     if n_compared:
         yield ADJUSTED.format(n_compared)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import PairedDifference, paired_difference
@@ -44,8 +44,7 @@ HELPFUL = (Effect.HELPED, Effect.MAYBE_HELPED)
 WEAKER = {Effect.HELPED: Effect.MAYBE_HELPED, Effect.HURT: Effect.MAYBE_HURT}
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """A mean over seeds with its standard deviation; for one seed, its 95% interval instead."""
 
     mean: float
@@ -123,7 +122,7 @@ class Result:
         """By seed, the evaluations of the other arm and of this one, where both have an accuracy on these images."""
         others, evaluations = (
             {
-                row.seed: evaluation
+                row.experiment.seed: evaluation
                 for row in rows
                 if (evaluation := row.evaluation(self.weights)) and row.accuracy(self.images, self.weights)
             }

@@ -115,7 +115,7 @@ def test_figure_1_rescales_every_kind_of_schedule(write_run: Write) -> None:
     assert points(baseline) == pytest.approx({1: 0.1, 2: 0.1, 3: 0.01, 4: 0.001})
     assert points(poe) == pytest.approx({1: 0.25, 2: 0.25, 3: 0.025, 4: 0.0025})
     assert points(largest) == pytest.approx({1: 0.5, 2: 0.5, 3: 0.05, 4: 0.005})
-    assert poe.get_label() == "PoE-motivated, η¹ = 1/L = 0.25"
+    assert poe.get_label() == "PoE-motivated, 1/L: η¹ = 0.25"
     for axes in (exponential, cosine):
         rates = [list(points(line).values()) for line in axes.lines]
         assert np.divide(rates[1], rates[0]) == pytest.approx([2.5] * 4)

@@ -4,9 +4,8 @@ To add one: a function from runs to a matplotlib figure, and a line in `FIGURES`
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from excite.registry import lookup
 from excite.report.figures import accuracy, style, theory
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["FIGURES", "Kind", "draw", "plot"]
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A figure: what it shows, and the function that draws it from runs."""
 
     title: str

@@ -173,10 +173,11 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
         figure, (axes,) = style.panels(1, 1, width=4.2, height=0.8 + 0.28 * len(measured))
         for y, (name, trained) in enumerate(measured.items()):
             color, marker = style.look(name)
-            shares = [100 * accuracy.value for row in trained if (accuracy := row.accuracy(images))]
-            value, low, high = math.fsum(shares) / len(shares), min(shares), max(shares)
-            if len(trained) == 1 and (accuracy := trained[0].accuracy(images)):
-                low, high = (100 * bound for bound in accuracy.interval)
+            accuracies = [accuracy for row in trained if (accuracy := row.accuracy(images))]
+            shares = [100 * accuracy.value for accuracy in accuracies]
+            one = accuracies[0].interval
+            low, high = (100 * one[0], 100 * one[1]) if len(shares) == 1 else (min(shares), max(shares))
+            value = math.fsum(shares) / len(shares)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
             axes.plot([value], [y], marker, color=color, markersize=6)
             side, place = ("left", high + 2) if high < 80 else ("right", low - 2)

@@ -12,6 +12,7 @@ from excite.lipschitz import LipschitzEstimate
 from excite.registry import build, kind_and_options
 from excite.report.figures import style
 from excite.report.rows import FIGURE_5, arm_title, at_full_scale, by_arm, same_but, tidy, titles
+from excite.runs.arms import arm_named
 from excite.runs.experiment import Experiment, load
 from excite.runs.folder import RunFolder
 
@@ -47,28 +48,16 @@ def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     else:
         experiment = load(ROW_OF_FIGURE_1)
         estimate = experiment.estimator_of()(None)
-    epochs = range(experiment.training.epochs)
+    epochs = experiment.training.epochs
     figure, all_axes = style.panels(1, len(KINDS), width=3.4)
     for kind, axes in zip(KINDS, all_axes, strict=True):
         baseline = _schedule(experiment, kind)
-        poe = rescale(baseline, estimate.learning_rate(), horizon=len(epochs))
-        arms = {
-            "baseline": ("baseline, η¹ = {:.3g}", baseline),
-            "poe": ("PoE-motivated, η¹ = 1/L = {:.3g}", poe),
-            "largest": ("largest convergent, η¹ = 2/L = {:.3g}", rescale(baseline, estimate.learning_rate(2))),
-        }
-        for arm, (name, schedule) in arms.items():
-            color, marker = style.look(arm)
-            rates = [schedule(epoch) for epoch in epochs]
-            axes.plot(
-                [epoch + 1 for epoch in epochs],
-                rates,
-                color=color,
-                marker=marker,
-                markevery=max(1, len(epochs) // 8),
-                drawstyle="steps-post" if kind == "step" else "default",
-                label=name.format(rates[0]),
-            )
+        for arm, multiple in (("baseline", None), ("poe", 1), ("largest", 2)):
+            schedule = rescale(baseline, estimate.learning_rate(multiple), horizon=epochs) if multiple else baseline
+            rates, (color, marker) = [schedule(epoch) for epoch in range(epochs)], style.look(arm)
+            name, drawn = f"{arm_named(arm).title}: η¹ = {rates[0]:.3g}", "steps-post" if kind == "step" else "default"
+            line = axes.plot(range(1, epochs + 1), rates, color=color, marker=marker, label=name, drawstyle=drawn)
+            line[0].set_markevery(max(1, epochs // 8))
         trained = kind == experiment.training.schedule["kind"]
         style.label(axes, "epoch", "learning rate ηᵏ (no unit)", f"{kind}{', as trained' if trained else ''}")
         axes.set_ylim(bottom=0)
@@ -255,16 +244,11 @@ def _quadratic(curvatures: Sequence[float]) -> list[Descent]:
 
     from excite.excitation import certify_descent
 
-    eigenvalues = torch.tensor(curvatures, dtype=torch.float64)
+    eigenvalues, start = torch.tensor(curvatures, dtype=torch.float64), torch.ones(len(curvatures))
     descents = []
     for multiple in MULTIPLES:
-        path = certify_descent(
-            lambda theta: eigenvalues * theta,
-            torch.ones(len(curvatures)),
-            rate=multiple / max(curvatures),
-            steps=STEPS,
-            goal=torch.zeros(len(curvatures)),
-        )
+        rate = multiple / max(curvatures)
+        path = certify_descent(eigenvalues.mul, start, rate=rate, steps=STEPS, goal=torch.zeros_like(start))
         descents.append(Descent(multiple, path.cosines, path.certified, path.residuals))
     return descents
 
