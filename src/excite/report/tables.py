@@ -176,7 +176,7 @@ def _adjusted(every: Sequence[Result]) -> dict[Result, float]:
         for result in every
         if result.images == result.experiment.deciding and not result.arm.control and (difference := result.difference)
     }
-    return dict(zip(compared, holm(list(compared.values())), strict=True))
+    return dict(zip(compared, holm(list(compared.values())), strict=True)) if compared else {}
 
 
 def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str, list[str]]:
