@@ -23,7 +23,6 @@ REFUSED = {
     "attack --restarts": ["attack", RUN, "--restarts", "3"],
     "attack --norm": ["attack", RUN, "--norm", "l2"],
     "attack --examples": ["attack", RUN, "--examples", "3"],
-    "attack --subset-seed": ["attack", RUN, "--with", "pgd", "--eps", "0.1", "--subset-seed", "3"],
     "attack --batch-size": ["attack", RUN, "--batch-size", "500"],
     "attack --precision": ["attack", RUN, "--precision", "bf16"],
     "attack --address": ["attack", RUN, "--address", "auto"],

@@ -8,13 +8,15 @@ attack that decides. After `<!-- results/NAME: ARM against the others -->` it sh
 
 import re
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, mean, stdev
 
 from excite.evaluation.comparison import paired_difference
+from excite.evaluation.result import MedianRadius
 from excite.files import write_text
 from excite.report.formats import points
-from excite.report.rows import CLEAN, Row, by_arm, tidy
+from excite.report.rows import CLEAN, Row, by_arm, tidy, train_accuracy
 from excite.report.tables import EMPTY, StudyTable
 from excite.report.verdict import Result
 from excite.runs.folder import collect
@@ -38,13 +40,13 @@ def table(rows: Sequence[Row]) -> str:
     """A row per arm of one experiment, under the attack that decides."""
     study = StudyTable(rows)
     decides = rows[0].experiment.deciding
-    columns = {title: [cell.text for cell in cells] for title, cells in study.columns.items()}
+    columns = study.columns
     arms = [arm[CLEAN].rows for arm in study.arms]
     shown = {
         "arm": columns["arm"],
         "rate η¹": columns["rate η¹"],
         "batch": columns["batch"],
-        "η¹/B": [f"{fmean(row.rate_per_image for row in seeds):.1e}" for seeds in arms],
+        "η¹/B": [f"{fmean(row.arm.rate / row.batch_size for row in seeds):.1e}" for seeds in arms],
         "seeds": columns["seeds"],
         "training %": [_train_accuracy(seeds) for seeds in arms],
         "clean %": columns["clean %"],
@@ -54,13 +56,23 @@ def table(rows: Sequence[Row]) -> str:
     if f"best: {decides} %" in columns:
         shown["best weights: %"] = columns[f"best: {decides} %"]
         shown["points gained with them"] = columns[f"best: Δ {decides}"]
-    shown |= {title: column for title, column in columns.items() if title.startswith("median minimal ε")}
+    for on in dict.fromkeys(on for row in rows for on in row.curves):
+        medians = [[row.curves[on].median for row in seeds if on in row.curves] for seeds in arms]
+        shown[f"median minimal ε, {on}"] = list(map(_median, medians))
     return _lines(list(shown), list(zip(*shown.values(), strict=True)))
 
 
+def _median(medians: Sequence[MedianRadius]) -> str:
+    """The radius at which half of the test images are misclassified, with its deviation over seeds."""
+    words, radii = medians[0].words, [median.value for median in medians]
+    if inf in radii:
+        return f"{words(inf)} at {radii.count(inf)} of {len(radii)} seeds"
+    return f"{words(mean(radii))} ± {words(stdev(radii))}"
+
+
 def _train_accuracy(rows: Sequence[Row]) -> str:
-    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
-    return f"{fmean(known):.1%}".removesuffix("%") if known else EMPTY
+    share = train_accuracy(rows)
+    return EMPTY if share is None else f"{share:.1%}".removesuffix("%")
 
 
 def against_the_others(rows: Sequence[Row], name: str) -> str:
@@ -71,12 +83,12 @@ def against_the_others(rows: Sequence[Row], name: str) -> str:
         cells = [arms[other][0].arm.title]
         for images in measures:
             result = Result(arms, name, images, other=other)
-            if not (mean := result.difference):
+            if not (gain := result.difference):
                 cells += [EMPTY, EMPTY]
                 continue
-            low, high = map(points, mean.interval)
+            low, high = map(points, gain.interval)
             each = (points(paired_difference([pair], images).difference) for pair in result.pairs.values())
-            cells += [f"{points(mean.difference)} ({low} to {high})", ", ".join(each)]
+            cells += [f"{points(gain.difference)} ({low} to {high})", ", ".join(each)]
         lines.append(cells)
     headings = [part for images in measures for part in (images, f"{images}, by seed")]
     return _lines([f"{arms[name][0].arm.short_title} gains on", *headings], lines)

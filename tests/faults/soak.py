@@ -95,7 +95,7 @@ def once_around(folder: Path, number: int) -> None:
     run = Run(folder, from_values(values), console=Quiet(), device="cpu")
     with contextlib.suppress(DivergedError):  # where no rate can be found from so few steps, the rest is reported
         run.all()
-    write_page(run.files)
+    write_page([run.files], run.files.path / "report.html")
 
 
 def soak(seconds: float) -> Iterator[Sample]:

@@ -212,7 +212,7 @@ def cures(text: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("command", "lost"),
     [
-        (["report", "RUN", "--format", "csv"], "poe/metrics.jsonl"),
+        (["report", "RUN"], "poe/metrics.jsonl"),
         (["certify", "RUN", "--arm", "poe"], "poe/trace.safetensors"),
         (["certify", "RUN", "--arm", "poe"], "poe"),
         (["attack", "RUN", "--arm", "poe", "--with", "pgd", "--eps", "0.1", "--steps", "1"], "poe/checkpoint.json"),

@@ -121,7 +121,8 @@ def test_a_line_that_cannot_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def whole_run(folder: Path) -> None:
     """Every stage, and every kind of file that a run has."""
-    write_page(Run(folder, from_values(EVERY_FILE), console=Quiet(), device="cpu").all())
+    run = Run(folder, from_values(EVERY_FILE), console=Quiet(), device="cpu").all()
+    write_page([run], run.path / "report.html")
 
 
 def until_refused(disk: Disk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:

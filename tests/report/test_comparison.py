@@ -33,7 +33,7 @@ def test_pairs_by_seed_and_image(write_run: WriteRun) -> None:
 def test_counts_diverged_seeds(write_run: WriteRun) -> None:
     runs = [write_run(arms(40, 60), changes=["seed=0"])]
     runs.append(write_run({"baseline": {"evaluation": evaluation(40)}, "poe": BROKEN}, changes=["seed=1"]))
-    assert "1 of 2 seeds diverged" in verdict(*runs).evidence
+    assert "1 of 2 seeds failed" in verdict(*runs).evidence
 
 
 def test_all_numbers_of_a_finding_are_means_over_the_same_seeds(write_run: WriteRun) -> None:
@@ -51,7 +51,7 @@ def test_all_numbers_of_a_finding_are_means_over_the_same_seeds(write_run: Write
     assert (*poe.means, poe.difference.difference) == pytest.approx((0.42, 0.49, 0.07))
     assert (*largest.means, largest.difference.difference) == pytest.approx((0.50, 0.55, 0.05))
     evidence = verdict(*runs).evidence
-    for part in ("49.0%", "42.0%", "seeds 0 and 1", "55.0%", "50.0%", "seeds 0 and 2", "1 of 3 seeds diverged"):
+    for part in ("49.0%", "42.0%", "seeds 0 and 1", "55.0%", "50.0%", "seeds 0 and 2", "1 of 3 seeds failed"):
         assert part in evidence
     without_largest = verdict(*(run_without(run, "largest") for run in runs)).evidence
     for part in ("2 of 3 seeds", "42.0%", "49.0%", "+7.0"):
@@ -69,7 +69,7 @@ def test_guessing_neither_helps_nor_hurts(write_run: WriteRun) -> None:
     assert [finding.effect for finding in compare_arms(tidy([run]))] == [Effect.UNCLEAR, Effect.LEARNED_NOTHING]
     seeds = [run, write_run(arms(0, 1, largest={"evaluation": evaluation(1)}), changes=["seed=1"])]
     (_, largest) = compare_arms(tidy(seeds))
-    assert largest.failures == "1 of 2 seeds learned nothing"
+    assert largest.failures == "1 of 2 seeds failed"
     assert largest.effect is Effect.UNCLEAR
 
 
@@ -78,7 +78,7 @@ def test_does_not_compare_with_a_guessing_baseline(write_run: WriteRun) -> None:
     (poe, placebo) = compare_arms(
         tidy([write_run({"baseline": guesses, "poe": {"evaluation": evaluation(60)}, "placebo": guesses})])
     )
-    assert (poe.effect, placebo.effect) == (Effect.BASELINE_LEARNED_NOTHING, Effect.BOTH_LEARNED_NOTHING)
+    assert (poe.effect, placebo.effect) == (Effect.BASELINE_FAILED, Effect.BASELINE_FAILED)
     once = [{"baseline": guesses, "poe": guesses}, {"baseline": {"evaluation": evaluation(60)}, "poe": guesses}]
     runs = [write_run(found, changes=[f"seed={seed}"]) for seed, found in enumerate(once)]
     assert compare_arms(tidy(runs))[0].effect is Effect.LEARNED_NOTHING
@@ -122,7 +122,7 @@ def test_a_control_at_one_seed_is_not_beaten_at_three(write_run: WriteRun) -> No
 
 
 @pytest.mark.parametrize(
-    ("poe", "effect"), [({"evaluation": evaluation(60)}, Effect.BASELINE_DIVERGED), (BROKEN, Effect.DIVERGED)]
+    ("poe", "effect"), [({"evaluation": evaluation(60)}, Effect.BASELINE_FAILED), (BROKEN, Effect.DIVERGED)]
 )
 def test_names_a_diverged_baseline(write_run: WriteRun, poe: dict[str, object], effect: Effect) -> None:
     run = write_run({"baseline": BROKEN, "poe": poe})
@@ -140,11 +140,11 @@ def test_diverged_seeds_weaken_the_effect(write_run: WriteRun) -> None:
 
 
 def test_mentions_failed_seeds_of_the_baseline(write_run: WriteRun) -> None:
-    """If it diverged, the other seeds may be the lucky ones; if it learned nothing, its mean includes that."""
+    """The other seeds may be the lucky ones."""
     lost = {"baseline": BROKEN, "poe": {"evaluation": evaluation(20)}}
     runs = [write_run(lost if seed < 2 else arms(40, 20), changes=[f"seed={seed}"]) for seed in range(5)]
     (finding,) = compare_arms(tidy(runs))
-    assert (finding.effect, finding.failures) == (Effect.MAYBE_HURT, "the baseline diverged at 2 of 5 seeds")
+    assert (finding.effect, finding.failures) == (Effect.MAYBE_HURT, "the baseline failed at 2 of 5 seeds")
     guessing = {"baseline": {"evaluation": dead()}, "poe": {"evaluation": evaluation(60)}}
     runs = [write_run(guessing if seed < 2 else arms(40, 60), changes=[f"seed={seed}"]) for seed in range(5)]
-    assert compare_arms(tidy(runs))[0].failures == "the baseline learned nothing at 2 of 5 seeds"
+    assert compare_arms(tidy(runs))[0].failures == "the baseline failed at 2 of 5 seeds"

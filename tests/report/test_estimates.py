@@ -1,5 +1,6 @@
 """Estimates of L side by side, and the theorem's conditions along a known descent."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,12 @@ from excite.runs.folder import RunFolder
 from excite.trace import Trace
 
 
-def test_lists_methods_and_why_one_has_no_estimate() -> None:
+def test_lists_methods_and_why_one_has_no_estimate(write_run: Callable[..., RunFolder]) -> None:
     found: dict[str, LipschitzEstimate | str] = {
         "local": LipschitzEstimate(4.0, (3.0, 5.0), "local", False, "25 maxima", p_value=0.5),
         "curvature": "The trace holds no curvatures.",
     }
-    lines = estimates_table(found).splitlines()
+    lines = estimates_table(found, write_run({})).splitlines()
     assert lines[2].split() == [
         "local",
         "4",
@@ -87,6 +88,6 @@ def test_facts_contain_the_bounds_of_definition_1() -> None:
 
 def test_the_l_of_other_presets_is_told_and_a_stated_one_is_not() -> None:
     sentence = beside(RunFolder(Path(__file__).parents[2] / "results/table-1-whose-l/seed-0"))
-    assert "fitted 9.445 (a bound)" in sentence
+    assert "fitted 9.445 (not identified)" in sentence
     assert "authors 0.01309 (not identified)" in sentence
     assert "stated" not in sentence  # the run's own

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from excite.report.formats import LATEX_WIDTH, escape_latex
+from excite.report.formats import escape_latex
 from excite.report.rows import tidy
 from excite.report.tables import StudyTable
 from excite.runs.folder import RunFolder
@@ -21,20 +20,12 @@ ATTACK = "PGD_20 ε=1/255"
 Write = Callable[..., RunFolder]
 
 
-@pytest.mark.parametrize("sign", "=+-@")
-def test_no_text_of_a_csv_is_a_formula(sign: str, write_run: Write) -> None:
-    run = write_run({"baseline": {}}, changes=[f"name={sign}x"])
-    (row,) = csv.DictReader(io.StringIO(StudyTable(tidy([run])).csv()))
-    assert row["experiment"] == f"'{sign}x"
-
-
 def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
     table = StudyTable(tidy(three_seeds))
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
         assert list(read) == list(row)
         for name, value in row.items():
-            expected = json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
-            assert read[name] == expected
+            assert read[name] == ("" if value is None else str(value))
 
 
 def test_fields_are_constant_and_documented(write_run: Write, three_seeds: list[RunFolder]) -> None:
@@ -53,15 +44,14 @@ def test_text_table_fits_its_width_and_is_complete(three_seeds: list[RunFolder],
     body = table.text(width).split("\n\nAccuracies in %")[0]
     shown = set(body.split())
     for column in table.columns.values():
-        assert {word for cell in column for word in cell.text.split()} <= shown
+        assert {word for text in column for word in text.split()} <= shown
     assert "|" not in body
 
 
 def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
     text = StudyTable(tidy(three_seeds)).latex()
     assert r"PGD\_20 $\varepsilon$=1/255 \%" in text
-    assert r"\textbf{43.00 $\pm$ 2.65}" in text
-    assert r"\underline{42.00 $\pm$ 1.00}" in text
+    assert r"43.00 $\pm$ 2.65" in text
     assert text.isascii()
     assert r"\label{tab:" in text
     bare = re.sub(r"\\[{}%&_$\\]", "", text)
@@ -80,15 +70,11 @@ def test_latex_is_escaped_and_balanced(three_seeds: list[RunFolder]) -> None:
         ]
 
 
-def test_latex_moves_common_values_to_the_caption_and_splits_wide_tables(three_seeds: list[RunFolder]) -> None:
-    table = StudyTable(tidy(three_seeds))
-    text = table.latex()
+def test_latex_moves_common_values_to_the_caption(three_seeds: list[RunFolder]) -> None:
+    text = StudyTable(tidy(three_seeds)).latex()
     assert text.count("resnet8") == 1
-    assert text.count(r"\begin{tabular}") > 1
     for title in ("clean %", "paper: robust %", f"Δ {ATTACK}"):
         assert escape_latex(title) in text
-    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert max(len(re.sub(r"\$.*?\$|\\[a-z]+", "x", line)) for line in lines) <= 1.3 * LATEX_WIDTH
 
 
 def test_escapes_special_characters_of_latex() -> None:

@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from excite.files import read_json, write_json
-from excite.report.page import command, facts, page, places, toml
+from excite.report.page import facts, page, places, toml
 from excite.report.rows import by_seed
-from excite.runs import load
 from excite.runs.experiment import from_values
 from excite.runs.folder import EXPERIMENT, RunFolder
 from excite.runs.records import STAGES, circumstances
@@ -60,24 +59,6 @@ def rewritten(run: RunFolder, **changes: Any) -> RunFolder:
     path = run.path / EXPERIMENT
     write_json(path, read_json(path) | changes)
     return RunFolder(run.path)
-
-
-def as_shipped(run: RunFolder, **changes: Any) -> RunFolder:
-    """`write_run` adds its own attack to the experiment; remove it again."""
-    return rewritten(run, attacks=load("mnist-sample").to_json()["attacks"], **changes)
-
-
-def test_command_names_seeds_and_arms(write_run: WriteRun) -> None:
-    runs = [as_shipped(write_run({"baseline": {}, "grid-3": {}}, changes=[f"seed={seed}"])) for seed in range(3)]
-    assert command(by_seed(runs)[0]) == "excite run mnist-sample --arms baseline,grid-3 --seeds 3"
-    assert command(by_seed(runs[:1])[0]) == "excite run mnist-sample --arms baseline,grid-3"
-
-
-def test_changed_experiment_needs_its_file(write_run: WriteRun) -> None:
-    run = write_run({"baseline": {}})  # has another attack than the experiment of the catalogue
-    other_seed = as_shipped(write_run({"baseline": {}}, changes=["seed=4"]))
-    for changed in (run, as_shipped(run, name="my own"), other_seed):
-        assert command(by_seed([changed])[0]) == ""
 
 
 def test_file_gives_the_experiment_back(write_run: WriteRun) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not instal
 
 @pytest.fixture(scope="module")
 def address(small_run: RunFolder, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_page(small_run, tmp_path_factory.mktemp("page") / "report.html").as_uri()
+    return write_page([small_run], tmp_path_factory.mktemp("page") / "report.html").as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from excite.report.rows import FIGURE_5, PUBLISHED, PublishedAccuracy, published_row
+from excite.report.rows import FIGURE_5, PUBLISHED, published_row
 from excite.runs import load
 from excite.runs.experiment import catalogue
 
@@ -31,11 +31,8 @@ def test_changed_experiment_repeats_no_published_row(change: str) -> None:
         ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "loss": "margin"}, False),
         ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "2/255"}, False),
         ("table-1-cifar10-resnet20", {"kind": "pgd", "eps": "1/255", "norm": "l2"}, False),
-        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255}, True),
-        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "norm": "l2"}, False),
-        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "version": "rand"}, False),
-        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "members": ["square"]}, False),
-        ("table-2-trades", {"kind": "autoattack", "eps": 8 / 255, "iterations": 5}, False),
+        ("table-2-trades", {"kind": "autoattack", "eps": "8/255"}, True),
+        ("table-2-trades", {"kind": "autoattack", "eps": "8/255", "norm": "l2"}, False),
         ("table-2-trades", {"kind": "autoattack", "eps": 0.031}, False),
         ("table-2-trades", {"kind": "autoattack", "eps": ["4/255", "8/255"]}, False),
         ("table-2-trades", {"kind": "pgd", "eps": "8/255"}, False),
@@ -48,27 +45,12 @@ def test_matches_published_numbers_to_their_attack(name: str, attack: dict[str, 
 @pytest.mark.parametrize(("table", "gain"), [(1, 11.05), (2, 0.44)])
 def test_the_largest_gain_of_each_table(table: int, gain: float) -> None:
     rows = [row.arms for row in PUBLISHED.values() if row.table == table]
-    gains = [arms[arm].robust.mean - arms["baseline"].robust.mean for arms in rows for arm in ("poe", "largest")]
+    gains = [arms[arm].robust[0] - arms["baseline"].robust[0] for arms in rows for arm in ("poe", "largest")]
     assert max(gains) == pytest.approx(gain)
     assert min(gains) > 0
-
-
-def test_the_released_logs_gain_less() -> None:
-    logged = [row.arms for row in PUBLISHED.values() if row.table == 2]
-    gains = [
-        arms[arm].logged[1] - arms["baseline"].logged[1]  # type: ignore[index]
-        for arms in logged
-        for arm in ("poe", "largest")
-    ]
-    assert (min(gains), max(gains)) == (pytest.approx(0.02), pytest.approx(0.27))
 
 
 def test_figure_5_holds_the_l_of_table_1() -> None:
     row, (n_maxima, n_points, constants) = PUBLISHED["table-1-cifar10-resnet20"], FIGURE_5.values()
     assert constants[n_maxima.index(row.n_maxima)][n_points.index(row.n_points)] == row.constant
     assert [len(line) for line in constants] == [len(n_points)] * len(n_maxima)
-
-
-def test_formats_published_accuracies() -> None:
-    assert str(PublishedAccuracy(31.9, 3.1)) == "31.90 ± 3.10"
-    assert str(PublishedAccuracy(31.9)) == "31.90"

@@ -50,7 +50,7 @@ def test_page_of_several_folders_goes_to_the_current_folder(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 2')]
+    ("wanted", "beginning"), [("markdown", "| "), ("latex", "% "), ("csv", "experiment,"), ("json", '{\n  "format": 3')]
 )
 def test_other_formats_print_only_the_table(small_run: RunFolder, wanted: str, beginning: str) -> None:
     shown = report(small_run.path, "--format", wanted)

@@ -1,11 +1,9 @@
 """The verdict of runs whose outcome is known. Tests look for numbers and keywords, not for sentences."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from msgspec import structs
 
 from excite.evaluation import AttackResult, Cost, Evaluation, Flag, Stage
 from excite.lipschitz.protocol import LipschitzEstimate
@@ -57,12 +55,7 @@ def test_one_seed_weakens_the_headline(write_run: WriteRun, right: int, effect: 
     found = verdict(write_run(arms(40, right)))
     assert (found.headline, found.tone) == (f"1/L {effect}", "unclear")
     assert ONE_SEED in str(found)
-    assert any("second seed" in caution and "2 s" in caution for caution in found.cautions)
-
-
-def test_time_of_a_second_seed_includes_all_estimates(write_run: WriteRun) -> None:
-    run = write_run(arms(40, 41), estimate=EDGE, estimates={"stated": EDGE, "paper": EDGE})
-    assert "5 s" in next(caution for caution in verdict(run).cautions if "second seed" in caution)
+    assert any("--seeds 3" in caution for caution in found.cautions)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +65,7 @@ def test_time_of_a_second_seed_includes_all_estimates(write_run: WriteRun) -> No
 def test_headline_follows_the_interval_over_seeds(write_run: WriteRun, right: int, effect: Effect, tone: str) -> None:
     found = verdict(*(write_run(arms(40, right), changes=[f"seed={seed}"]) for seed in range(3)))
     assert (found.headline, found.tone) == (f"1/L {effect}", tone)
-    assert not any("second seed" in caution for caution in found.cautions)
+    assert not any("--seeds 3" in caution for caution in found.cautions)
 
 
 def test_arms_with_opposite_effects_leave_the_tone_unclear(write_run: WriteRun) -> None:
@@ -95,24 +88,18 @@ def test_evidence_has_accuracies_difference_and_interval(write_run: WriteRun) ->
 WARNED = (Flag("vanishing gradients", "every gradient is zero"),)
 
 
-@pytest.mark.parametrize(("doubted", "named"), [("largest", True), ("baseline", False), ("poe", True)])
-def test_headline_names_the_arm_with_a_warning(write_run: WriteRun, doubted: str, named: bool) -> None:
+@pytest.mark.parametrize("doubted", ["baseline", "poe", "largest"])
+def test_headline_names_the_arm_with_a_warning(write_run: WriteRun, doubted: str) -> None:
     right = {"baseline": 40, "poe": 60, "largest": 41}
     run = write_run(
         {name: {"evaluation": evaluation(count, WARNED if name == doubted else ())} for name, count in right.items()}
     )
     found = verdict(run)
-    title = {"largest": "2/L", "poe": "1/L"}.get(doubted, "")
+    title = {"largest": "2/L", "poe": "1/L", "baseline": "the baseline"}[doubted]
     assert found.tone == "warning"
     assert f"1/L {Effect.MAYBE_HELPED}; 2/L {Effect.UNCLEAR}" in found.headline
-    assert (found.headline.startswith("1/L") and f"of {title} yet" in found.headline) == named
+    assert f"of {title} yet" in found.headline
     assert "vanishing gradients" in found.cautions[0]
-
-
-def test_warning_about_the_only_arm_makes_the_verdict_doubtful(write_run: WriteRun) -> None:
-    run = write_run({"baseline": {"evaluation": evaluation(40)}, "poe": {"evaluation": evaluation(60, WARNED)}})
-    assert verdict(run).tone == "warning"
-    assert not verdict(run).headline.startswith("1/L")
 
 
 def test_warning_about_a_control_does_not_change_the_headline(write_run: WriteRun) -> None:
@@ -128,12 +115,10 @@ def test_mentions_an_unidentified_l(write_run: WriteRun) -> None:
     assert "not identified" not in str(verdict(write_run(arms(40, 60))))
 
 
-def test_contradicted_l_replaces_the_advice_for_a_second_seed(write_run: WriteRun) -> None:
+def test_mentions_a_contradicted_l(write_run: WriteRun) -> None:
     """The baseline trained at 0.1, fifty times the largest rate that L would allow."""
     far_off = LipschitzEstimate(1000.0, (900.0, 1200.0), "edge", False, "8 runs that hardly learned")
-    text = str(verdict(write_run(arms(40, 10), estimate=far_off)))
-    assert "L is in doubt" in text
-    assert "second seed" not in text
+    assert "L is in doubt" in str(verdict(write_run(arms(40, 10), estimate=far_off)))
     bound = LipschitzEstimate(1000.0, (0.0, 1000.0), "edge", False, "every rate converged")  # 2/L is a lower bound
     assert "L is in doubt" not in str(verdict(write_run(arms(40, 10), estimate=bound)))
 
@@ -157,33 +142,6 @@ def test_says_where_recorded_slopes_exceed_one_over_the_rate(
         Certified(1, 0, 0, 1, slope, None, None, None, "").save(run.arm("poe").certificate_file)
     text = str(verdict(*runs))
     assert ("theorem" in text, "10.1" in text, "12.5" in text) == (told, told, False)
-
-
-def test_mentions_attacks_that_disagree(write_run: WriteRun) -> None:
-    run = write_run(arms(40, 60))
-    experiment = run.experiment
-    experiment.attacks["other"] = {"kind": "pgd", "eps": 0.3, "step": 0.01}
-    for arm, right in zip(run.arms, (50, 10), strict=True):
-        assert arm.evaluation
-        attacks = dict(arm.evaluation.attacks) | {"other": evaluation(right).attacks[ATTACK]}
-        object.__setattr__(arm.evaluation, "attacks", attacks)
-    assert any("under other" in caution and "−40.0" in caution for caution in verdict(run).cautions)
-    object.__setattr__(run, "experiment", structs.replace(experiment, decides="other"))
-    found = verdict(run)
-    assert found.headline == f"1/L {Effect.MAYBE_HURT}"
-    assert "50.0%" in found.evidence
-    assert "10.0%" in found.evidence
-    assert any(f"under {ATTACK}" in caution and "+20.0" in caution for caution in found.cautions)
-
-
-def test_mentions_best_weights_that_disagree(write_run: WriteRun) -> None:
-    both = arms(40, 60)
-    both["baseline"]["best"], both["poe"]["best"] = evaluation(60), evaluation(40)
-    found = verdict(*(write_run(both, changes=[f"seed={seed}"]) for seed in range(3)))
-    assert any("best weights" in caution and "−20.0" in caution for caution in found.cautions)
-    both["baseline"]["best"], both["poe"]["best"] = evaluation(41), evaluation(40)  # reversed, but not clearly
-    found = verdict(*(write_run(both, changes=[f"seed={seed}"]) for seed in range(3)))
-    assert not any("best weights" in caution for caution in found.cautions)
 
 
 def test_counts_the_settings_of_a_sweep(write_run: WriteRun) -> None:
@@ -216,62 +174,7 @@ def test_mentions_an_arm_that_helped_and_fitted_better(
     both = arms(40, poe)
     both["baseline"]["train_accuracy"], both["poe"]["train_accuracy"] = 0.93, fitted
     cautions = verdict(write_run(both)).cautions
-    assert (
-        any(f"{fitted:.1%}" in caution and "93.0%" in caution and "`batch`" in caution for caution in cautions) == told
-    )
-
-
-def test_does_not_recommend_a_trained_control(write_run: WriteRun) -> None:
-    both = arms(40, 60, batch={"evaluation": evaluation(60), "train_accuracy": 0.96})
-    both["baseline"]["train_accuracy"], both["poe"]["train_accuracy"] = 0.93, 0.96
-    (caution,) = (caution for caution in verdict(write_run(both)).cautions if "96.0%" in caution)
-    assert "`batch`" not in caution
-
-
-@pytest.mark.parametrize(
-    ("fitted", "change", "told"),
-    [
-        (0.949, "training.batch_size=1000", True),
-        (0.95, "training.batch_size=1000", False),
-        (0.86, "training.batch_size=999", False),
-        (0.86, "training.objective=trades", False),
-        (None, "training.batch_size=1000", False),
-    ],
-)
-def test_advice_for_an_unfinished_baseline_in_large_batches(
-    write_run: WriteRun, fitted: float | None, change: str, told: bool
-) -> None:
-    alone = {"baseline": {"evaluation": evaluation(40)} | ({} if fitted is None else {"train_accuracy": fitted})}
-    text = str(verdict(write_run(alone, changes=["training.batch_size=1000", change])))
-    assert ("94.9%" in text) == told
-    assert ("--arms baseline,batch" in text) == told
-
-
-def test_no_advice_for_a_baseline_that_learned_nothing(write_run: WriteRun) -> None:
-    dead = {"evaluation": dataclasses.replace(evaluation(5), chance=0.95), "train_accuracy": 0.11}
-    assert "--arms" not in str(verdict(write_run({"baseline": dead}, changes=["training.batch_size=1000"])))
-
-
-def test_does_not_recommend_trained_arms(write_run: WriteRun) -> None:
-    alone = {"evaluation": evaluation(40), "train_accuracy": 0.86}
-    for more, told in (("poe", True), ("batch", False)):
-        text = str(verdict(write_run({"baseline": alone, more: alone}, changes=["training.batch_size=1000"])))
-        assert ("--arms baseline,batch." in text) == told
-
-
-@pytest.mark.parametrize(
-    ("best", "objective", "told"), [(41, "trades", True), (40, "trades", False), (43, "standard", False)]
-)
-def test_advice_for_adversarial_training_that_overfits(
-    write_run: WriteRun, best: int, objective: str, told: bool
-) -> None:
-    overfitted = {"evaluation": evaluation(40), "best": evaluation(best)}
-    changes = [f"training.objective={objective}"]
-    text = str(verdict(write_run({"baseline": overfitted}, changes=changes)))
-    assert ("overfits" in text and "1.0 points" in text and ATTACK in text) == told
-    assert ("--arms baseline,batch" in text) == told
-    everything = {"baseline": overfitted, "poe": overfitted, "batch": overfitted}
-    assert "--arms" not in str(verdict(write_run(everything, changes=changes)))
+    assert any(f"{fitted:.1%}" in caution and "93.0%" in caution for caution in cautions) == told
 
 
 def test_counts_only_compared_seeds(write_run: WriteRun) -> None:

@@ -6,24 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from excite.cli import options
-from excite.cli.options import (
-    NUMBER,
-    NUMBERS,
-    POSITIVE,
-    SHARE,
-    TRACKERS,
-    Output,
-    console,
-    open_run,
-    read_run,
-    refuse_ignored,
-    show,
-)
+from excite.cli.options import console, open_run, read_run, refuse_ignored, show
 from excite.errors import CorruptFileError
 
 if TYPE_CHECKING:
+    from excite.evaluation import Evaluation
     from excite.execution import EngineName
     from excite.precision import Precision
+
+PRECISIONS = ("float32", "tf32", "bf16")
+FORMATS = ("hub", "robustbench", *options.TRACKERS)
 
 
 @click.command(epilog="Example: excite estimate runs/mnist-sample --compare")
@@ -69,25 +61,18 @@ def certify(folder: Path, arm: str, as_json: bool) -> None:
 @click.argument("targets", metavar="[RUN_OR_WEIGHTS]…", type=click.Path(path_type=Path, exists=True), nargs=-1)
 @options.arm
 @click.option("--with", "names", multiple=True, help="pgd, autoattack, square, …; by default the experiment's attacks.")
-@click.option("--eps", type=NUMBERS, help="Radius, such as 8/255; several, such as 1/255,2/255,4/255, give a curve.")
-@click.option("--step", type=NUMBER, help="Step size of PGD; by default 2.5 ε / steps.")
-@click.option("--steps", type=POSITIVE, help="Steps of PGD.")
-@click.option("--restarts", type=POSITIVE, help="Restarts; with several, PGD starts at random points.")
+@click.option("--eps", type=options.NUMBERS, help="Radius, such as 8/255; 1/255,2/255,4/255 give a curve.")
+@click.option("--step", type=options.NUMBER, help="Step size of PGD; by default 2.5 ε / steps.")
+@click.option("--steps", type=options.POSITIVE, help="Steps of PGD.")
+@click.option("--restarts", type=options.POSITIVE, help="Restarts; with several, PGD starts at random points.")
 @click.option("--norm", type=click.Choice(["linf", "l2", "l1"]), help="Norm of the perturbation.")
-@click.option("--examples", type=POSITIVE, help="Attack a random subset of the test images.")
-@click.option("--subset-seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the subset.")
+@click.option("--examples", type=options.POSITIVE, help="Attack a random subset of the test images.")
 @click.option("--model", help="Your own model, package.module:factory, or the name of a model of excite.")
 @click.option("--weights", type=click.Path(path_type=Path), help="Weights of --model: .safetensors, or .pt of tensors.")
 @click.option("--data", "data_name", default="cifar10", show_default=True, help="Test images for --model.")
-@click.option("--batch-size", type=POSITIVE, default=128, show_default=True, help="Images attacked together.")
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "tf32", "bf16"]),
-    default="float32",
-    show_default=True,
-    help="Of the search; float32 decides which images are misclassified.",
-)
-@click.option("--workers", type=POSITIVE, help="Processes that share the images, each with one thread or GPU.")
+@click.option("--batch-size", type=options.POSITIVE, default=128, show_default=True, help="Images attacked together.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default="float32", help="Of the search; float32 decides.")
+@click.option("--workers", type=options.POSITIVE, help="Processes that share the images, each with one thread or GPU.")
 @options.engine
 @options.address
 @options.work
@@ -96,7 +81,6 @@ def attack(
     arm: str,
     names: tuple[str, ...],
     examples: int | None,
-    subset_seed: int,
     model: str | None,
     weights: Path | None,
     data_name: str,
@@ -120,14 +104,12 @@ def attack(
     """
     from excite.attacks.given import named_attacks
     from excite.evaluation import Evaluation, Shards
-    from excite.report.pair import compared
     from excite.runs.folder import arm_at
     from excite.runs.stages.attack import attack_target, own_model, target_of
 
-    shards, attacking = Shards(workers, engine, address), [*attack_options, "examples", "subset_seed", "model"]
+    shards, attacking = Shards(workers, engine, address), [*attack_options, "examples", "model"]
     for ignored, parameters, cure in (
         (engine != "ray", ["address"], "it names a Ray cluster; add --engine ray"),
-        (examples is None, ["subset_seed"], "all test images are attacked; add --examples N"),
         (model is None, ["weights", "data_name"], "a run folder has its own; add --model for your own model"),
         (not names, attacking, "the run's own attacks have theirs; add --with, for instance --with pgd"),
         (not names, ["batch_size", "precision"], "the experiment's key counts; add --with, for instance --with pgd"),
@@ -154,21 +136,30 @@ def attack(
                 refuse_ignored(["arm"], f"{target} is the folder of an arm; leave it out")
             run = open_run(folder, device)
             if not names:
-                if run.files.arm(name).evaluation_file.exists():
-                    refuse_ignored(["workers", "engine", "address"], "the stored result is shown; leave it out")
                 return run.attack(name, shards), None
             chosen = target_of(run.parts, run.files.needed_model(name))
-        images: dict[str, Any] = {"examples": examples, "subset_seed": subset_seed, "batch_size": batch_size}
+        images: dict[str, Any] = {"examples": examples, "batch_size": batch_size}
         attacks = named_attacks(names, attack_options)
         return attack_target(chosen, attacks, console=console(), precision=precision, shards=shards, **images)
 
     results = [attacked(target) for target in targets]
     if len(results) == 2:
-        show(as_json, *compared({str(target): result for target, (result, _) in zip(targets, results, strict=True)}))
+        _show_pair(as_json, {str(target): result for target, (result, _) in zip(targets, results, strict=True)})
         return
     ((evaluation, file),) = results
     saved = "" if file is None else f"\nSaved: {file}"
     show(as_json, evaluation.to_json() | ({} if file is None else {"file": str(file)}), f"{evaluation}{saved}")
+
+
+def _show_pair(as_json: bool, models: dict[str, "Evaluation"]) -> None:
+    """Two evaluations of the same images, and the paired difference under each attack."""
+    from excite.evaluation import compare
+
+    first, second = models.values()
+    pairs = [compare(first, second, on) for on in first.accuracies]
+    differences = [{key: getattr(pair, key) for key in ("on", "difference", "interval", "p_value")} for pair in pairs]
+    value = {"evaluations": {name: each.to_json() for name, each in models.items()}, "differences": differences}
+    show(as_json, value, "\n\n".join([*(f"{name}\n{each}" for name, each in models.items()), *map(str, pairs)]))
 
 
 @click.command(
@@ -178,8 +169,8 @@ def attack(
 @options.run
 @options.arm
 @click.option("--data", "source", required=True, help="A data set with hidden labels, or an .npz file of images.")
-@click.option("--out", type=Output(dir_okay=False), required=True, help="The .npz file to write.")
-@click.option("--threshold", type=SHARE, default=0.0, show_default=True, help="Minimum confidence of a label.")
+@click.option("--out", type=options.Output(dir_okay=False), required=True, help="The .npz file to write.")
+@click.option("--threshold", type=options.SHARE, default=0.0, show_default=True, help="Minimum confidence of a label.")
 @click.option("--balance", is_flag=True, help="Keep the same number of labels per class: the most confident.")
 @options.work
 def pseudo_label(
@@ -196,15 +187,13 @@ def pseudo_label(
 
 @click.command(epilog="Example: excite export runs/mnist-sample --arm poe --to robustbench")
 @options.run
-@click.option(
-    "--to", "target", type=click.Choice(["hub", "robustbench", *TRACKERS]), required=True, help="Target format."
-)
+@click.option("--to", "target", type=click.Choice(FORMATS), required=True, help="Target format.")
 @options.arm
-@click.option("--out", type=Output(file_okay=False), help="By default exports/<experiment>-<arm>, or RUN/tensorboard.")
+@click.option("--out", type=options.Output(file_okay=False), help="Folder; by default in exports or RUN/tensorboard.")
 @options.as_json
 def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool) -> None:
     """Export a trained arm for the Hugging Face Hub or RobustBench's leaderboard, or the curves of all arms."""
-    if target in TRACKERS:
+    if target in options.TRACKERS:
         refuse_ignored(["arm"], "every arm is logged; leave it out")
         if target != "tensorboard":
             refuse_ignored(["out"], f"{target} chooses where to write; see docs/loggers.md")

@@ -45,14 +45,16 @@ class Output(click.Path):
 
 
 class Number(click.ParamType[float]):
-    """A number between two bounds, or a fraction such as 8/255."""
+    """A number between two bounds, or a fraction such as 8/255; if `several`, also numbers separated by commas."""
 
     name = "number"
 
-    def __init__(self, least: float = -math.inf, most: float = math.inf) -> None:
-        self.least, self.most = least, most
+    def __init__(self, least: float = -math.inf, most: float = math.inf, *, several: bool = False) -> None:
+        self.least, self.most, self.several = least, most, several
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.several and isinstance(value, str) and "," in value:
+            return [self.convert(part, param, ctx) for part in value.split(",")]
         try:
             converted = number(str(value))
         except InputError as error:
@@ -62,19 +64,8 @@ class Number(click.ParamType[float]):
         return converted
 
 
-class Numbers(Number):
-    """One such number, or several separated by commas."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, str) and "," in value:
-            return [super(Numbers, self).convert(part, param, ctx) for part in value.split(",")]
-        return super().convert(value, param, ctx)
-
-
 NUMBER = Number()
-NUMBERS = Numbers()
+NUMBERS = Number(several=True)
 SHARE = Number(0, 1)
 TRACKERS = ("trackio", "wandb", "mlflow", "tensorboard")
 VERBOSITY, LOG_FILE = "excite.verbosity", "excite.log-file"  # keys in the context of a command
@@ -139,23 +130,13 @@ run = click.argument("folder", metavar="RUN", type=RUN_FOLDER)
 runs = click.argument("folders", metavar="RUNS…", nargs=-1, required=True, type=RUN_FOLDER)
 runs_if_any = click.argument("folders", metavar="[RUNS]…", nargs=-1, type=RUN_FOLDER)
 out = click.option("--out", type=Output(file_okay=False), help="Run folder; by default runs/<experiment>.")
-changes = click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting of the experiment; repeatable."
-)
-estimator = click.option(
-    "--estimator", help="Estimator of L: a preset of the experiment, such as paper, or a name from `excite list`."
-)
+changes = click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting; repeatable.")
+estimator = click.option("--estimator", help="Estimator of L: a preset, such as paper, or a name from `excite list`.")
 force = click.option("--force", is_flag=True, help="Train at 1/L and 2/L even if L is not identified.")
 device = click.option("--device", help="cpu, cuda or mps; by default an accelerator if there is one.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-arm = click.option(
-    "--arm", default="baseline", show_default=True, shell_complete=_arms, help="baseline, poe, largest, grid:K, …"
-)
-arms = click.option(
-    "--arms",
-    metavar="ARM,…",
-    help="baseline, poe (1/L), largest (2/L), grid:K (grid search over K rates), …; by default the experiment's.",
-)
+arm = click.option("--arm", default="baseline", show_default=True, shell_complete=_arms, help="Such as poe, grid:5.")
+arms = click.option("--arms", metavar="ARM,…", help="Such as baseline,poe,grid:5; by default the experiment's.")
 seeds = click.option("--seeds", type=POSITIVE, metavar="N", help="Run the seeds 0 to N-1, each in its own folder.")
 log = click.option("--log", type=click.Choice(TRACKERS), help="When done, also log rates, losses, L and figures there.")
 engine = click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from excite.execution import EngineName
     from excite.runs.folder import RunFolder
 
+FORMATS = ("markdown", "latex", "csv", "json")
+
 
 @click.command(epilog="Example: excite run mnist-sample --arms baseline,poe,largest,grid:5 --seeds 5 --out runs/five")
 @options.experiment
@@ -66,9 +68,7 @@ def run(experiment: str, workers: int | None, log: str | None, device: str | Non
 @click.option("--workers", type=options.POSITIVE, help="Jobs at a time; by default one per GPU or core.")
 @click.option("--shards", type=options.POSITIVE, help="Processes or tasks that share the attack of each job.")
 @options.address
-@click.option(
-    "--out", type=Output(file_okay=False), help="Parent of the run folders; by default runs/<experiment>-sweep."
-)
+@click.option("--out", type=Output(file_okay=False), help="Parent of the run folders.")
 @options.estimator
 @options.force
 @options.changes
@@ -134,9 +134,7 @@ def train(experiment: str, arm: str, log: str | None, device: str | None, as_jso
 @click.argument("experiment", metavar="EXPERIMENT_OR_RUN")
 @click.argument("sizes", nargs=-1, type=options.POSITIVE)
 @click.option("--try", "tries", is_flag=True, help="Train at batch sizes, which follow.")
-@click.option(
-    "--threshold", type=SHARE, help="Clean accuracy to reach; by default the paper's, 0.8, or 0.6 on CIFAR-100."
-)
+@click.option("--threshold", type=SHARE, help="Clean accuracy to reach; by default 0.8, or 0.6 on CIFAR-100.")
 @options.arm
 @options.out
 @options.changes
@@ -199,17 +197,8 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
 @click.command(epilog="Example: excite report runs/mnist-sample --open")
 @options.runs
 @click.option("--open", "in_browser", is_flag=True, help="Open the page in a browser.")
-@click.option(
-    "--out",
-    type=Output(dir_okay=False),
-    help="Where to write the page. Default: report.html in RUNS, or in the current folder for several RUNS.",
-)
-@click.option(
-    "--format",
-    "wanted",
-    type=click.Choice(["markdown", "latex", "csv", "json"]),
-    help="Print only the table, in this format; write no page.",
-)
+@click.option("--out", type=Output(dir_okay=False), help="File of the page; by default report.html in RUNS.")
+@click.option("--format", "wanted", type=click.Choice(FORMATS), help="Print only the table; write no page.")
 @options.as_json
 def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
     """Print a table of one or more runs, and write an HTML page with the verdict, charts, images and L.
@@ -247,12 +236,12 @@ def show_report(
 
     JSON also contains `facts`, and text ends with `summary` and the name of the page.
     """
-    from excite.report.page import PAGE, write_page
+    from excite.report.page import write_page
     from excite.report.rows import tidy
     from excite.report.tables import StudyTable
 
     table = StudyTable(tidy(runs))
-    page = write_page(runs, page or folder / PAGE)
+    page = write_page(runs, page or folder / "report.html")
     text = f"{table.with_verdict()}\n{summary}Report: {page}"
     show(as_json, table.to_json() | (facts or {}) | {"report": str(page)}, text)
     return page
@@ -261,13 +250,7 @@ def show_report(
 @click.command(epilog="Example: excite figure figure-2 runs/figure-2-relu-small-sweep --out figures")
 @click.argument("name")
 @options.runs_if_any
-@click.option(
-    "--out",
-    type=Output(file_okay=False),
-    default=Path("figures"),
-    show_default=True,
-    help="Folder to write the files to.",
-)
+@click.option("--out", type=Output(file_okay=False), default=Path("figures"), show_default=True, help="Their folder.")
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
     """Draw the figure NAME as SVG, PNG and PDF; `excite list` shows all names.
 

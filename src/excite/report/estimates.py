@@ -1,28 +1,24 @@
 """Estimates of L: whether each can be trusted, and tables of them and of the theorem's conditions."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate
 from excite.report.formats import prose, text_table
 from excite.runs.arms import OWN
-from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from excite.trace import Trace
 
 ROUNDING = 1e-9
-SIGNIFICANCE = 0.05
-EDGE = 2.0  # the largest multiple of 1/L at which trainings should converge
 ESTIMATES = ["method", "L", "interval", "1/L", "2/L", "p", "trusted?"]
 EPOCHS = ["epoch", "cos(step, rest)", "acute", "‖∇l‖/‖θ−θ*‖", "1/η", "below", "η·L", "contraction rates"]
 UNMET = "it requires slopes of the gradient of at most 1/η = {:.4g}, but recorded slopes reach {:.4g}."
 
 
-@dataclass(frozen=True)
-class Trust:
+class Trust(NamedTuple):
     """Whether to trust an estimate of L, and the reason."""
 
     trusted: bool
@@ -32,32 +28,24 @@ class Trust:
         return f"{'yes' if self.trusted else 'no'}: {self.reason}"
 
 
-def trust(estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None = None) -> Trust:
-    """Trust an identified or stated L unless a training in `arms`, or the L of short trainings, contradicts it."""
-    if reason := _objection(estimate, arms, measured):
+def trust(run: RunFolder, estimate: LipschitzEstimate) -> Trust:
+    """Trust an identified or stated L unless a training of the run contradicts it."""
+    if reason := _objection(run, estimate):
         return Trust(False, reason)
     if estimate.method == "stated":
         return Trust(True, "stated, and no training contradicts it")
     return Trust(estimate.identified, "identified" if estimate.identified else "not identified by the data")
 
 
-def trust_in(run: RunFolder, estimate: LipschitzEstimate) -> Trust:
-    """Whether to trust an estimate, given everything that is known about the run."""
-    return trust(estimate, run.arms, _measured(run))
-
-
-def _objection(
-    estimate: LipschitzEstimate, arms: Iterable[ArmFolder], measured: LipschitzEstimate | None
-) -> str | None:
+def _objection(run: RunFolder, estimate: LipschitzEstimate) -> str | None:
     """The evidence against an estimate, if there is any.
 
     A training that diverged at a safe rate contradicts the estimate, unless another one converged at a higher rate.
     Rates up to 2/L are safe if L is an upper bound; otherwise rates up to 1/L, and rates below the interval of 2/L. A
-    training that converged above the interval of 2/L contradicts it, too. An L whose interval does not overlap that of
-    `measured`, which comes from short trainings, is also in doubt. Failures of single trainings at 2/L are judged over
-    all seeds by `doubted_together`. Controls do not count: their batch size may differ from the one of L.
+    training that converged above the interval of 2/L contradicts it, too. Controls do not count: their batch size may
+    differ from the one of L.
     """
-    trained = [arm for arm in arms if not arm.arm.control]
+    trained = [arm for arm in run.arms if not arm.arm.control]
     edge = estimate.learning_rate(2)
     bound = edge if estimate.convergence else edge / 2
     safe = max(bound * (1 + ROUNDING), 2 / estimate.interval[1] * (1 - ROUNDING))
@@ -65,13 +53,8 @@ def _objection(
     diverged = [arm.rate for arm in trained if arm.problem and converged < arm.rate <= safe]
     if diverged:
         return f"training diverged at {min(diverged):.3g}, so 2/L = {edge:.3g} seems too high"
-    highest = 2 / estimate.interval[0] if estimate.interval[0] > 0 else math.inf
-    if converged > highest * (1 + ROUNDING):
+    if converged * estimate.interval[0] > 2 * (1 + ROUNDING):
         return f"training converged at {converged:.3g}, so 2/L = {edge:.3g} seems too low"
-    if measured and not estimate.overlaps(measured):
-        low, high = measured.interval
-        limits = f"between {2 / high:.3g} and {2 / low:.3g}" if low > 0 else f"above {2 / high:.3g}"
-        return f"2/L = {edge:.3g}, but short trainings stop converging {limits}"
     return None
 
 
@@ -82,73 +65,32 @@ def L_by(estimator: str) -> str:  # noqa: N802
 
 def used_estimates(run: RunFolder) -> dict[str, LipschitzEstimate]:
     """The experiment's own L and every other L that an arm's rate came from, by name."""
-    names = dict.fromkeys([OWN, *(arm.arm.estimator or OWN for arm in run.arms)])
-    stored = {name: run.estimates[name].estimate for name in names if name in run.estimates}
-    return {L_by(name): estimate for name, estimate in stored.items() if estimate}
+    estimators = {arm.name: arm.arm.estimator or OWN for arm in run.arms}
+    used = {OWN: run.estimate} | {estimator: run.estimate_of(arm) for arm, estimator in estimators.items()}
+    return {L_by(estimator): estimate for estimator, estimate in used.items() if estimate}
 
 
-def doubted(run: RunFolder) -> dict[str, str]:
-    """For each L in use that the run's trainings contradict: the contradiction."""
-    measured = _measured(run)
-    objections = {name: _objection(estimate, run.arms, measured) for name, estimate in used_estimates(run).items()}
-    return {name: reason for name, reason in objections.items() if reason}
-
-
-def doubted_together(runs: Sequence[RunFolder]) -> dict[str, str]:
-    """For each L: whether significantly more trainings at up to 2/L failed, over all seeds, than it allows.
-
-    If L is an upper bound, 5% of trainings at 2/L may fail. Otherwise 2/L is the middle of an interval, and half may.
-    """
-    doubts = {}
-    at_multiples: dict[str, list[tuple[ArmFolder, LipschitzEstimate | None]]] = {}
-    for run in runs:
-        for arm in run.arms:
-            stored = run.estimates.get(arm.arm.estimator or OWN)
-            if stored and arm.arm.multiple and arm.arm.multiple <= EDGE:
-                at_multiples.setdefault(arm.name, []).append((arm, stored.estimate))
-    for trained in at_multiples.values():
-        is_bound = all(estimate and estimate.convergence for _, estimate in trained)
-        chance, expected = (0.05, "at least 95%") if is_bound else (0.5, "at least half")
-        failures, n = sum(arm.failed for arm, _ in trained), len(trained)
-        tail = sum(math.comb(n, k) * chance**k * (1 - chance) ** (n - k) for k in range(failures, n + 1))  # binomial
-        if tail <= SIGNIFICANCE:
-            arm = trained[0][0]
-            reason = f"{failures} of {n} trainings at {arm.short_title} failed; {expected} should converge"
-            doubts[L_by(arm.arm.estimator or OWN)] = reason
-    return doubts
+def doubted(runs: Sequence[RunFolder]) -> dict[str, str]:
+    """For each L in use that trainings contradict, over all seeds of an experiment: the first contradiction."""
+    used = [(run, name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
+    objections = [(name, reason) for run, name, estimate in used if (reason := _objection(run, estimate))]
+    return dict(reversed(objections))
 
 
 def beside(run: RunFolder) -> str:
     """The L of the experiment's other presets, which no arm need have used, in one sentence; "" if there is none."""
     others = []
-    for name in run.experiment.estimators:
-        if name == run.experiment.own_name or name not in run.estimates:
-            continue
-        if (estimate := run.estimates[name].estimate) is None:
-            others.append(f"{name}: none")
-        else:
-            sure = estimate.identified or estimate.method == "stated"
-            note = "" if sure else " (a bound)" if estimate.reliable else " (not identified)"
-            others.append(f"{name} {estimate.constant:.4g}{note}")
+    for name, stored in run.estimates.items():
+        if name in run.experiment.estimators and name != run.experiment.own_name:
+            estimate = stored.estimate
+            note = "" if estimate is None or estimate.identified or estimate.method == "stated" else " (not identified)"
+            others.append(f"{name} {estimate.constant:.4g}{note}" if estimate else f"{name}: none")
     return f"L by other estimators: {', '.join(others)}." if others else ""
 
 
-def _measured(run: RunFolder) -> LipschitzEstimate | None:
-    """The run's own L, to compare others with: if it comes from short trainings and can be relied on."""
-    estimate, estimator = run.estimate, ESTIMATORS.get(run.options_of(OWN)["method"]) if run.estimate else None
-    if estimate is None or estimator is None or estimator.needs != "short trainings":
-        return None
-    reliable = estimate.identified or estimate.interval[0] == 0  # identified or a bound
-    return estimate if reliable and not _objection(estimate, run.arms, None) else None
-
-
-def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFolder | None = None) -> str:
-    """One row per method, then the data behind each; a method without an estimate states the reason.
-
-    An estimate that the trainings of `run` contradict is not trusted.
-    """
+def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFolder) -> str:
+    """One row per method, then the data behind each; a method without an estimate states the reason."""
     made = {name: estimate for name, estimate in estimates.items() if isinstance(estimate, LipschitzEstimate)}
-    trusts = {name: trust_in(run, estimate) if run else trust(estimate, ()) for name, estimate in made.items()}
     rows = [
         [
             name,
@@ -157,7 +99,7 @@ def estimates_table(estimates: Mapping[str, LipschitzEstimate | str], run: RunFo
             f"{estimate.learning_rate():.3g}",
             f"{estimate.learning_rate(2):.3g}",
             "–" if estimate.p_value is None else f"{estimate.p_value:.2g}",
-            str(trusts[name]),
+            str(trust(run, estimate)),
         ]
         for name, estimate in made.items()
     ]

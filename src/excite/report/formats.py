@@ -6,7 +6,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from rich import box
@@ -17,7 +17,6 @@ from rich.table import Table
 NO_BREAK = "\ue000"  # stands for a space at which a cell is not wrapped
 PADDING = 3  # columns of a terminal: one to the left of a cell, one to its right, one between cells
 WIDTH_WITHOUT_TERMINAL = 120
-LATEX_WIDTH = 100  # characters that fit on a line of a page in \\footnotesize
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in "|*_`<\\"})
 GREEK = {
     **{"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "η": "eta"},
@@ -33,45 +32,35 @@ LATEX = {
 }
 
 
-class Cell(NamedTuple):
-    text: str
-    mark: str | None = None  # "best" (bold) or "second" (underlined)
+Rows = Sequence[Sequence[str]]
 
 
-Rows = Sequence[Sequence[Cell]]
-
-
-def markdown(titles: Sequence[str], rows: Rows, *, words: Sequence[bool]) -> str:
+def markdown(titles: Sequence[str], rows: Rows, words: Sequence[bool]) -> str:
     """Columns of words are aligned to the left, numbers to the right."""
-    styles = {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}
     lines = [
         [title.translate(MARKDOWN) for title in titles],
         [":--" if left else "--:" for left in words],
-        *([styles[cell.mark].format(cell.text.translate(MARKDOWN)) for cell in row] for row in rows),
+        *([cell.translate(MARKDOWN) for cell in row] for row in rows),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(titles: Sequence[str], rows: Rows, *, words: Sequence[bool], keys: int, caption: str, label: str) -> str:
-    """A `table*`; the document needs adjustbox and booktabs.
-
-    Columns that do not fit on the page go below, in a further part that repeats the first `keys` columns.
-    """
-    styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
-    widths = [max(len(title), *(len(row[n].text) for row in rows)) + 2 for n, title in enumerate(titles)]
-    parts = column_parts(widths, keys=keys, width=LATEX_WIDTH)
-    limits = rf"\begin{{adjustbox}}{{max width=\textwidth, max totalheight={0.75 / len(parts):.2g}\textheight}}"
-    lines = [r"% \usepackage{adjustbox,booktabs}", r"\begin{table*}[t]", r"\centering\footnotesize"]
-    lines += [rf"\caption{{{escape_latex(caption)}}}", rf"\label{{{label}}}"]
-    for part in parts:
-        alignment = "".join("l" if words[n] else "r" for n in part)
-        lines += [r"\par\smallskip", limits, rf"\begin{{tabular}}{{{alignment}}}", r"\toprule"]
-        lines += [" & ".join(escape_latex(titles[n]) for n in part) + r" \\", r"\midrule"]
-        for row in rows:
-            cells = (styles[row[n].mark].format(escape_latex(row[n].text)) for n in part)
-            lines.append(" & ".join(cells) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
-    return "\n".join([*lines, r"\end{table*}"])
+def latex(titles: Sequence[str], rows: Rows, words: Sequence[bool], *, caption: str, label: str) -> str:
+    """A `table*`, not wider than the page; the document needs adjustbox and booktabs."""
+    head, *body = (" & ".join(map(escape_latex, row)) + r" \\" for row in (titles, *rows))
+    return "\n".join(
+        [
+            r"% \usepackage{adjustbox,booktabs}",
+            r"\begin{table*}[t]",
+            r"\centering\footnotesize",
+            rf"\caption{{{escape_latex(caption)}}}",
+            rf"\label{{{label}}}",
+            r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.75\textheight}",
+            rf"\begin{{tabular}}{{{''.join('l' if left else 'r' for left in words)}}}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            *(r"\end{tabular}", r"\end{adjustbox}", r"\end{table*}"),
+        ]
+    )
 
 
 def column_parts(widths: Sequence[int], *, keys: int, width: int) -> list[list[int]]:

@@ -1,11 +1,8 @@
 """Write one self-contained HTML page: the verdict first, then everything behind it, with the file of each number."""
 
-import base64
-import hashlib
 import itertools
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
@@ -18,42 +15,33 @@ from markupsafe import Markup, escape
 import excite
 from excite.files import write_text
 from excite.lipschitz import ESTIMATORS
-from excite.quantities import duration, number, pixels
-from excite.report.estimates import trust_in
+from excite.quantities import duration, pixels
+from excite.report.estimates import trust
 from excite.report.figures import accuracy, style
 from excite.report.formats import template
-from excite.report.rows import CLEAN, Row, apart, arm_title, arm_titles, by_experiment, by_seed, same_but, tidy
-from excite.report.tables import ADJUSTED, ADJUSTED_P, StudyTable
+from excite.report.rows import CLEAN, Row, apart, arm_title, arm_titles, by_experiment, by_seed, tidy
+from excite.report.tables import ADJUSTED, StudyTable
 from excite.report.verdict import compare_arms
-from excite.runs import Experiment, catalogue, load
+from excite.runs import Experiment
 from excite.runs.arms import OWN, arm_named
-from excite.runs.experiment import PLAN, differences
 from excite.runs.folder import RunFolder
 from excite.runs.records import StageDone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = "report.html"
 MAX_DRAWN = 12  # experiments with charts, so that the page stays small
 
 
-def write_page(runs: RunFolder | Sequence[RunFolder], path: Path | None = None) -> Path:
-    """Write the page of one or more runs to `path`; by default to report.html in the folder that contains them all."""
-    runs = [runs] if isinstance(runs, RunFolder) else runs
-    path = path or (runs[0].path if len(runs) == 1 else common_folder(runs)) / PAGE
+def write_page(runs: Sequence[RunFolder], path: Path) -> Path:
     write_text(path, page(runs))
     return path
 
 
-def common_folder(runs: Sequence[RunFolder]) -> Path:
-    """The run's folder, or the innermost folder that contains all runs."""
-    return Path(os.path.commonpath([run.path.resolve() for run in runs]))
-
-
 def page(runs: Sequence[RunFolder]) -> str:
     """The HTML of the page, which loads nothing from the network."""
-    base, chart_numbers = common_folder(runs), itertools.count(1)
+    base = Path(os.path.commonpath([run.path.resolve() for run in runs]))  # the innermost folder that contains all
+    chart_numbers = itertools.count(1)
 
     def folder(run: RunFolder) -> str:
         """The run's folder, relative to the folder that contains all runs: "" or "seed-0/"."""
@@ -73,18 +61,17 @@ def page(runs: Sequence[RunFolder]) -> str:
         arm_title=lambda arm: arm_title([arm]),
     )
     groups, rows, names = by_seed(runs), tidy(runs), arm_titles(runs)
-    table = StudyTable(rows)
+    table, families = StudyTable(rows), [same for same in accuracy.rate_families(runs) if len(by_seed(same)) > 1]
     rows_of = {experiment[0].runs: experiment for experiment in by_experiment(rows)}
     titles = apart([group[0].experiment for group in groups], shown=("seed", "summary", "arms"))
     files = resources.files("excite.report") / "templates"
     css, script = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     with style.settings():
         return html.render(
-            policy=_policy(script),
             css=css,
             script=script,
             title=" and ".join(dict.fromkeys(run.experiment.name for run in runs)),
-            summary=" ".join(dict.fromkeys(_summary(group[0].experiment) for group in groups)),
+            summary=" ".join(dict.fromkeys(group[0].experiment.summary for group in groups)),
             facts=facts(groups),
             places=places(runs),
             runs=runs,
@@ -92,6 +79,7 @@ def page(runs: Sequence[RunFolder]) -> str:
             rows=rows,
             trained=sorted(rows, key=lambda row: runs.index(row.run)),
             verdict=table.verdict,
+            notes=table.notes,
             legend=[(title, *style.look(name)) for name, title in names.items()],
             glyphs=dict(zip(style.MARKERS, style.GLYPHS, strict=True)),
             multiples=[arm for name in names if (arm := arm_named(name)).multiple],
@@ -106,7 +94,7 @@ def page(runs: Sequence[RunFolder]) -> str:
             ],
             n_drawn=MAX_DRAWN,
             estimates=list(_estimates(runs)),
-            rates=_rates(runs),
+            rates=accuracy.against_rate(families) if families else None,
             version=excite.__version__,
         )
 
@@ -118,32 +106,12 @@ def _setting(group: Sequence[RunFolder], rows: Sequence[Row], title: str, *, dra
         "title": title,  # what sets it apart; empty if it is the only one
         "runs": group,
         "compared": [result for on in images for result in compare_arms(rows, on)] if rows else [],
-        "command": command(group),
+        "seeds": len(group),
         "toml": toml(group[0].experiment),
         "dots": accuracy.dots(rows) if drawn else {},
         "curves": accuracy.curves(group) if drawn else {},
         "radii": accuracy.radii(rows) if drawn else {},
     }
-
-
-def _rates(runs: Sequence[RunFolder]) -> "Figure | None":
-    """Accuracy against the rate, for evaluated runs that differ in their rate."""
-    families = [
-        family
-        for family in same_but(["training.schedule.rate"], runs)
-        if len({number(run.experiment.training.schedule["rate"]) for run in family}) > 1
-        if any(arm.evaluation for run in family for arm in run.arms)
-    ]
-    return accuracy.against_rate(families) if families else None
-
-
-def _policy(script: str) -> str:
-    """Allow the page its own script, styles and embedded images, and nothing else."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _code(text: str) -> Markup:
@@ -152,18 +120,12 @@ def _code(text: str) -> Markup:
 
 
 def _table(table: StudyTable, folder: Callable[[RunFolder], str]) -> dict[str, Any]:
-    """The columns that differ between rows, and the folders of each row; differences are in another table."""
-    shown = [
-        title
-        for title, cells in table.columns.items()
-        if not title.startswith(("Δ", ADJUSTED_P)) and (title == "arm" or len({cell.text for cell in cells}) > 1)
-    ]
+    """The columns that differ between rows, and the folders of each row."""
+    shown = [title for title, texts in table.columns.items() if title == "arm" or len(set(texts)) > 1]
     folders = [", ".join(f"{folder(row.run)}{row.name}/" for row in arm[CLEAN].rows) for arm in table.arms]
-    has_differences = any("Δ" in title for title in shown)
     return {
         "titles": {title: table.words(title) for title in shown},
         "rows": [(folders[n], [table.columns[title][n] for title in shown]) for n in range(len(table.arms))],
-        "notes": [note for note in table.notes if has_differences or not note.startswith(("Δ", ADJUSTED_P))],
     }
 
 
@@ -182,7 +144,7 @@ def _estimates(runs: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
                     "file": run.estimate_file(name).relative_to(run.path).as_posix(),
                     "used": name in used,
                     "preset": name != OWN,
-                    "trust": trust_in(run, estimate) if estimate else None,
+                    "trust": trust(run, estimate) if estimate else None,
                 }
 
 
@@ -205,14 +167,12 @@ def facts(groups: Sequence[Sequence[RunFolder]]) -> dict[str, str]:
 
 def places(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
     """The machines, each with one set of versions, that the stages of the runs ran on."""
-    stages = sorted((stage for run in runs for stage in run.stages), key=lambda stage: stage.began)
     shared: dict[str, list[StageDone]] = {}
-    for stage in stages:
+    for stage in (stage for run in runs for stage in run.stages):
         shared.setdefault(str(stage.circumstances), []).append(stage)
     return [
         {
             "circumstances": same[0].circumstances,
-            "first": _date(datetime.fromisoformat(same[0].began).timestamp()),
             "last": _date(max(stage.ended for stage in same)),
             "n_stages": len(same),
             "time": duration(sum(stage.seconds for stage in same)),
@@ -223,31 +183,6 @@ def places(runs: Sequence[RunFolder]) -> list[dict[str, Any]]:
 
 def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def command(runs: Sequence[RunFolder]) -> str:
-    """The `excite run` that repeats the runs of an experiment of the catalogue; empty if any setting was changed."""
-    experiment, seeds = runs[0].experiment, [run.experiment.seed for run in runs]
-    if experiment.name not in catalogue() or seeds != list(range(len(seeds))) or _changes(experiment):
-        return ""
-    trained, planned = list(arm_titles(runs)), {arm_named(arm).name for arm in load(experiment.name).arms}
-    arms = ["--arms", ",".join(trained)] if trained and set(trained) != planned else []
-    n_seeds = ["--seeds", str(len(seeds))] if len(seeds) > 1 else []
-    return shlex.join(["excite", "run", experiment.name, *arms, *n_seeds])
-
-
-def _changes(experiment: Experiment) -> list[str]:
-    """The settings, other than the seed, that differ from the experiment of this name in the catalogue."""
-    return differences(load(experiment.name), experiment, without=(*PLAN, "seed"))
-
-
-def _summary(experiment: Experiment) -> str:
-    """The experiment's own summary, or what was changed if it differs from the catalogue's."""
-    changes = _changes(experiment) if experiment.name in catalogue() else []
-    if not changes:
-        return experiment.summary
-    words = dict.fromkeys("other attacks" if change.startswith("attacks.") else change for change in changes)
-    return f"{experiment.name} with changes: {', '.join(words)}."
 
 
 def toml(experiment: Experiment) -> str:

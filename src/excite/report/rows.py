@@ -1,11 +1,11 @@
 """Tidy rows, one per experiment, arm and seed; how runs are grouped and titled; and the paper's numbers."""
 
-import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from itertools import groupby, pairwise
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -13,18 +13,11 @@ import msgspec
 from excite.errors import InputError
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.result import Curve
-from excite.quantities import number
 from excite.runs import Experiment, load
 from excite.runs.experiment import STUDY_MAY_VARY
 from excite.runs.folder import ArmFolder, RunFolder, Weights
 
 BASELINE, CLEAN = "baseline", "clean"
-
-# The attacks of the paper's Tables 1 and 2
-LINF = {"norm": "linf"}
-PGD_20: dict[str, Any] = LINF | {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
-WHOLE: dict[str, Any] = {"version": "standard", "members": None, "iterations": 100, "queries": 5000}
-AUTOATTACK: dict[str, Any] = LINF | {"kind": "autoattack", "eps": 8 / 255} | WHOLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,10 +36,6 @@ class Row:
     @property
     def experiment(self) -> Experiment:
         return self.run.experiment
-
-    @property
-    def seed(self) -> int:
-        return self.experiment.seed
 
     def evaluation(self, weights: Weights = "last") -> Evaluation | None:
         return self.arm.of(weights).evaluation
@@ -72,33 +61,6 @@ class Row:
     @property
     def batch_size(self) -> int:
         return self.arm.outcome.batch_size or self.experiment.training.batch_size
-
-    @property
-    def rate_per_image(self) -> float:
-        """η¹/B."""
-        return self.arm.rate / self.batch_size
-
-    @property
-    def rate_times_decay(self) -> float:
-        """η¹·λ, with weight decay λ."""
-        return self.arm.rate * self.experiment.training.weight_decay
-
-    @property
-    def steps_after_drop(self) -> float | None:
-        """Training steps after the last change of the rate; None if it never changed, or the steps are unknown."""
-        rates, steps = [epoch.rate for epoch in self.arm.epochs], self.arm.outcome.steps
-        changes = [n for n, (a, b) in enumerate(pairwise(rates), start=1) if not math.isclose(a, b, rel_tol=1e-9)]
-        return steps * (len(rates) - changes[-1]) / len(rates) if changes and steps is not None else None
-
-    @property
-    def final_rate(self) -> float | None:
-        return self.arm.epochs[-1].rate if self.arm.epochs else None
-
-    @property
-    def final_loss(self) -> float | None:
-        """The mean over the batches of the last epoch; None if it is not finite."""
-        loss = self.arm.epochs[-1].loss if self.arm.epochs else math.nan
-        return loss if math.isfinite(loss) else None
 
 
 def tidy(runs: Iterable[RunFolder]) -> list[Row]:
@@ -131,6 +93,12 @@ def images_of(rows: Iterable[Row]) -> list[str]:
     """The sets of images that some row was tested on: "clean", and the name of each attack."""
     evaluations = (evaluation for row in rows if (evaluation := row.evaluation()))
     return list(dict.fromkeys([CLEAN, *(name for evaluation in evaluations for name in evaluation.attacks)]))
+
+
+def train_accuracy(rows: Iterable[Row]) -> float | None:
+    """The mean share of the first training images that are classified correctly at the end, if it is known."""
+    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
+    return fmean(known) if known else None
 
 
 def arm_title(arms: Sequence[ArmFolder]) -> str:
@@ -195,20 +163,11 @@ def titles(groups: Sequence[Sequence[RunFolder]]) -> list[str]:
     return [f"{name}\n{words}" if words else name for name, words in zip(names, apart(experiments), strict=True)]
 
 
-class PublishedAccuracy(msgspec.Struct, frozen=True, array_like=True):
-    """An accuracy in %, and its standard deviation over seeds if one is stated."""
-
-    mean: float
-    deviation: float | None = None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
-
-
 class PublishedArm(msgspec.Struct, frozen=True):
-    clean: PublishedAccuracy
-    robust: PublishedAccuracy
-    logged: tuple[float, float] | None = None  # clean and robust accuracy in the released AutoAttack log
+    """Accuracies in %, each with its standard deviation over seeds."""
+
+    clean: tuple[float, float]
+    robust: tuple[float, float]
 
 
 class PublishedRow(msgspec.Struct, frozen=True):
@@ -226,15 +185,11 @@ class PublishedRow(msgspec.Struct, frozen=True):
     def attack(self) -> str:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
 
-    def __str__(self) -> str:
-        return f"{self.constant:g}, ({self.n_maxima}, {self.n_points}), {self.epochs}, {self.batch_size}"
-
     def measured_by(self, attack: Mapping[str, Any]) -> bool:
-        """Whether the row was measured by this attack, given by its options in an experiment."""
-        wanted = PGD_20 if self.table == 1 else AUTOATTACK
-        same = all(attack.get(key, value) == value for key, value in wanted.items() if key != "eps")
-        radius = attack["eps"]
-        return same and isinstance(radius, float | str) and math.isclose(number(radius), wanted["eps"])
+        """Whether an attack of an experiment, given by its options, is the one of the row's table."""
+        pgd_20 = {"kind": "pgd", "eps": "1/255", "norm": "linf", "loss": "cross_entropy"}
+        wanted = pgd_20 if self.table == 1 else {"kind": "autoattack", "eps": "8/255", "norm": "linf"}
+        return all(attack.get(key, value) == value for key, value in wanted.items())
 
 
 _DATA = tomllib.loads((resources.files("excite.report") / "published.toml").read_text(encoding="utf-8"))
@@ -248,13 +203,12 @@ def published_row(experiment: Experiment) -> PublishedRow | None:
     None if the experiment was changed to another objective, model or data set.
     """
     row = PUBLISHED.get(at_full_scale(experiment.name))
-    return row if row and _subject(experiment) == _subject(load(experiment.name)) else None
+    if row is None:
+        return None
+    subjects = {(each.data.name, each.model.name, each.objective) for each in (experiment, load(experiment.name))}
+    return row if len(subjects) == 1 else None
 
 
 def at_full_scale(name: str) -> str:
     """The name of an experiment without the "-small" of its small twin."""
     return name.removesuffix("-small")
-
-
-def _subject(experiment: Experiment) -> tuple[str, str, str]:
-    return experiment.data.name, experiment.model.name, experiment.objective

@@ -2,32 +2,26 @@
 
 import csv
 import io
-import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from excite import html
-from excite.evaluation.comparison import PairedDifference, holm
-from excite.report.estimates import beside, doubted, doubted_together
-from excite.report.formats import Cell, latex, markdown, prose, terminal_width, text_table
-from excite.report.rows import CLEAN, PublishedAccuracy, Row, at_full_scale, published_row, tidy
-from excite.report.verdict import Mean, Result, conclude, results
-from excite.runs.arms import OWN, POE, POE_BY_EDGE
+from excite.evaluation.comparison import holm
+from excite.report.estimates import beside
+from excite.report.formats import latex, markdown, prose, terminal_width, text_table
+from excite.report.rows import CLEAN, Row, at_full_scale, published_row, tidy, train_accuracy
+from excite.report.verdict import Result, conclude, results
+from excite.runs.arms import POE, POE_BY_EDGE
 from excite.runs.folder import FURTHER, RunFolder, Weights
 
-FORMAT = 2  # of the JSON
+FORMAT = 3  # of the JSON
 EMPTY, DAGGER = "–", "†"
 WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of text
 KEYS = ("setting", "arm")  # columns that identify a row
 DESCRIPTION = ("data", "model", "objective", "by", "epochs")  # columns that a table of one row does without
 
-MARKED = "Bold: best accuracy under each attack. Underlined: second best. Arms that failed with any seed have no mark."
-MEDIAN = (
-    "Median minimal ε: the radius at which half of the test images are misclassified, interpolated between the "
-    "attack's radii; mean ± standard deviation over seeds (one seed: 95% interval). Its accuracy is at the largest."
-)
 DIFFERENCE = (
     "Δ: gain over the baseline in percentage points, paired by test image and seed. Its 95% interval covers the "
     "variation of both (one seed: of the images only)."
@@ -46,13 +40,13 @@ class StudyTable:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         every = results(rows)
-        marks, self.adjusted = _marks(every), _adjusted(every)  # p-values under the attack that decides
+        self.adjusted = _adjusted(every)  # p-values under the attack that decides
         self.arms: list[Arm] = [
             {result.images: result for result in of_arm}
             for _, of_arm in groupby(every, key=lambda result: (result.runs, result.name))
         ]
-        self.columns = _columns(self.arms, marks, self.adjusted)
-        self.records = [record(result, marks.get(result), self.adjusted.get(result)) for result in every]
+        self.columns = _columns(self.arms, self.adjusted)
+        self.records = [record(result, self.adjusted.get(result)) for result in every]
         self.legend = list(_legend(self.arms, len(self.adjusted)))  # what the numbers mean
         self.warnings = list(_warnings([arm[CLEAN] for arm in self.arms]))  # what went wrong or cannot be trusted
         self.verdict = conclude(rows)
@@ -63,32 +57,26 @@ class StudyTable:
 
     def words(self, title: str) -> bool:
         """Whether a column holds words rather than numbers."""
-        return title in WORDS and any(cell.text != EMPTY for cell in self.columns[title])
+        return title in WORDS and any(text != EMPTY for text in self.columns[title])
 
     def markdown(self) -> str:
         rows = list(zip(*self.columns.values(), strict=True))
-        return "\n\n".join([markdown(list(self.columns), rows, words=list(map(self.words, self.columns))), *self.notes])
+        return "\n\n".join([markdown(list(self.columns), rows, list(map(self.words, self.columns))), *self.notes])
 
     def latex(self) -> str:
         """Values that are the same in every row move to the caption."""
-        common, shown, keys = self._layout()
+        common, shown, _ = self._layout()
         rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
         names = dict.fromkeys(record["experiment"] for record in self.records)
         caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
-        words = list(map(self.words, shown))
-        return latex(shown, rows, words=words, keys=keys, caption=caption, label=f"tab:{'-'.join(names)}")
+        return latex(shown, rows, list(map(self.words, shown)), caption=caption, label=f"tab:{'-'.join(names)}")
 
     def csv(self) -> str:
-        """A header and a line per record; true and false as in JSON. A spreadsheet takes no text for a formula."""
-
-        def cell(value: object) -> object:
-            if isinstance(value, bool):
-                return str(value).lower()
-            return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-
-        keys, text = list(self.records[0]) if self.records else [], io.StringIO()
-        rows: list[list[Any]] = [keys, *([record.get(key) for key in keys] for record in self.records)]
-        csv.writer(text, lineterminator="\n").writerows([cell(value) for value in row] for row in rows)
+        """A header and a line per record."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.records[0]) if self.records else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
         return text.getvalue().rstrip("\n")
 
     def to_json(self) -> dict[str, Any]:
@@ -96,40 +84,38 @@ class StudyTable:
         return {"format": FORMAT, "verdict": str(self.verdict), "rows": list(self.records), "notes": self.notes}
 
     def _repr_html_(self) -> str:
-        rows = ([cell.text for cell in row] for row in zip(*self.columns.values(), strict=True))
+        rows = zip(*self.columns.values(), strict=True)
         return html.table(list(self.columns), rows, [str(self.verdict), *self.notes])
 
     def text(self, width: int | None = None) -> str:
         """For a terminal: values that are the same in every row move above the table."""
         common, shown, keys = self._layout()
-        rows = [[self.columns[title][n].text for title in shown] for n in range(len(self.arms))]
+        rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
         body = text_table(shown, rows, keys=keys, width=width)
-        notes = "\n".join(note for note in self.notes if note != MARKED)
-        parts = (prose(common, width or terminal_width()), body, prose(notes, width))
+        parts = (prose(common, width or terminal_width()), body, prose("\n".join(self.notes), width))
         return "\n\n".join(part for part in parts if part)
 
     def _layout(self) -> tuple[str, list[str], int]:
         """The values that all rows share, in words; the other columns, key columns first; the number of key columns."""
-        texts = {title: [cell.text for cell in cells] for title, cells in self.columns.items()}
-        same = [title for title, column in texts.items() if title not in KEYS and len(set(column)) == 1]
+        columns = self.columns
+        same = [title for title, texts in columns.items() if title not in KEYS and len(set(texts)) == 1]
         if len(self.arms) == 1:
             same = [title for title in same if title in DESCRIPTION]
-        common = " · ".join(f"{title} {texts[title][0]}" for title in same if texts[title][0] != EMPTY)
-        keys = [title for title in texts if title in KEYS]
-        return common, [*keys, *(title for title in texts if title not in (*keys, *same))], len(keys)
+        common = " · ".join(f"{title} {columns[title][0]}" for title in same if columns[title][0] != EMPTY)
+        keys = [title for title in columns if title in KEYS]
+        return common, [*keys, *(title for title in columns if title not in (*keys, *same))], len(keys)
 
     def with_verdict(self) -> str:
         """For a terminal: the table, the verdict, for a single run its L, and the L of other presets."""
         notes, runs = [str(self.verdict)], {row.run for arm in self.arms for row in arm[CLEAN].rows}
         if len(runs) == 1 and (run := runs.pop()).estimate:
-            seconds = "" if run.estimate.method == "stated" else f" Estimated in {run.estimates[OWN].seconds:.1f} s."
-            notes.append(f"{run.estimate}{seconds}")
+            notes.append(str(run.estimate))
         groups = dict.fromkeys(arm[CLEAN].runs for arm in self.arms)
         notes += [sentence for group in groups if (sentence := beside(group[0]))]
         return "\n".join([f"{self.text()}\n", *map(prose, notes)])
 
 
-def record(result: Result, mark: str | None, adjusted: float | None) -> dict[str, Any]:
+def record(result: Result, adjusted: float | None) -> dict[str, Any]:
     """A row of CSV and JSON: numbers in full, accuracies and differences in %. docs/tables.md describes the fields."""
     row, experiment, estimates = result.rows[0], result.experiment, result.estimates
     attack = experiment.attacks.get(result.images)  # None if only another experiment of the table ran it
@@ -138,9 +124,9 @@ def record(result: Result, mark: str | None, adjusted: float | None) -> dict[str
         is_robust = attack is not None and published.measured_by(attack)
         stated = arm.clean if result.images == CLEAN else arm.robust if is_robust else None
     accuracies = [accuracy for each in result.rows if (accuracy := each.accuracy(result.images))]
-    median, difference = result.median_radius, result.difference
-    measured = any(estimate.method != "stated" for estimate in estimates)
-    train_accuracy = _mean([each.arm.outcome.train_accuracy for each in result.rows])
+    difference = result.difference
+    steps = [each.arm.outcome.steps for each in result.rows if each.arm.outcome.steps is not None]
+    fitted = train_accuracy(result.rows)
     return {
         "experiment": experiment.name,
         "data": experiment.data_set,
@@ -148,94 +134,39 @@ def record(result: Result, mark: str | None, adjusted: float | None) -> dict[str
         "objective": experiment.objective,
         "setting": row.setting,
         "epochs": experiment.training.epochs,
-        "batch_size": _whole(_mean([each.batch_size for each in result.rows])),
+        "batch_size": statistics.mean(each.batch_size for each in result.rows),
         "arm": result.name,
         "title": result.title,
         "seeds": len(result.runs),
         "evaluated": result.n_evaluated,
         "diverged": result.n_diverged,
-        **_mean_and_range("rate", [each.arm.rate for each in result.rows]),
-        **_mean_and_range("L", [estimate.constant for estimate in estimates]),
+        "rate": statistics.mean(each.arm.rate for each in result.rows),
+        "L": statistics.mean(estimate.constant for estimate in estimates) if estimates else None,
         "L_by": result.method or None,
-        "L_identified": all(estimate.identified for estimate in estimates) if measured else None,
         "L_trusted": result.trusted if estimates else None,
         "images": result.images,
         "number": accuracies[0].total if accuracies else None,
-        **_values(result.accuracy, mean="accuracy", deviation="deviation", low="low", high="high"),
-        **_difference("difference", difference),
+        **_measured("", result),
         "difference_seeds": difference.seeds if difference else None,
         "p_value": difference.p_value if difference else None,
         "p_adjusted": adjusted,
-        "mark": mark,
         "doubted": result.doubted,
-        **_values(stated, mean="paper", deviation="paper_deviation"),
-        **_values(median, mean="median_eps", deviation="median_eps_deviation"),
-        **_values(median, low="median_eps_low", high="median_eps_high"),
-        **_further_weights(result),
-        "rate_per_image": _mean([each.rate_per_image for each in result.rows]),
-        "rate_times_decay": _mean([each.rate_times_decay for each in result.rows]),
-        "steps": _whole(_mean([each.arm.outcome.steps for each in result.rows])),
-        "steps_after_drop": _whole(_mean([each.steps_after_drop for each in result.rows])),
-        "final_rate": _mean([each.final_rate for each in result.rows]),
-        "final_loss": _mean([each.final_loss for each in result.rows]),
-        "train_accuracy": None if train_accuracy is None else 100 * train_accuracy,
+        "paper": stated[0] if stated else None,
+        "paper_deviation": stated[1] if stated else None,
+        **_measured("best_", result.at("best")),
+        **_measured("averaged_", result.at("averaged")),
+        "steps": statistics.mean(steps) if steps else None,
+        "train_accuracy": None if fitted is None else 100 * fitted,
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the known values; None if all are unknown."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _whole(value: float | None) -> float | None:
-    return int(value) if value is not None and value == int(value) else value
-
-
-def _mean_and_range(name: str, values: Sequence[float]) -> dict[str, float | None]:
-    """The mean, the smallest and the largest value over seeds."""
-    if not values:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
-    return {name: statistics.mean(values), f"{name}_low": min(values), f"{name}_high": max(values)}
-
-
-def _values(source: Mean | PublishedAccuracy | None, **fields: str) -> dict[str, float | None]:
-    """Attributes of `source` under the names of the record's fields."""
-    return {field: getattr(source, attribute, None) for attribute, field in fields.items()}
-
-
-def _difference(name: str, difference: PairedDifference | None) -> dict[str, float | None]:
-    shares = (difference.difference, *difference.interval) if difference else (None,) * 3
-    fields = (name, f"{name}_low", f"{name}_high")
-    return {field: None if share is None else 100 * share for field, share in zip(fields, shares, strict=True)}
-
-
-def _further_weights(result: Result) -> dict[str, float | None]:
-    fields: dict[str, float | None] = {}
-    for weights in FURTHER:
-        further = result.at(weights)
-        fields |= _values(further.accuracy, mean=f"{weights}_accuracy", deviation=f"{weights}_deviation")
-        fields |= _difference(f"{weights}_difference", further.difference)
-    return fields
-
-
-def _marks(every: Sequence[Result]) -> dict[Result, str]:
-    """The arms with the best and the second-best accuracy under each attack of each experiment.
-
-    An arm that diverged or learned nothing with any seed gets no mark: its other seeds may be the lucky ones. If
-    several arms share the best accuracy, there is no second; if all are equal, there is no mark at all.
-    """
-    means: dict[tuple[Any, str], dict[Result, float]] = {}  # by experiment and attack
-    for result in every:
-        if result.images != CLEAN and (accuracy := result.accuracy) and not any(row.arm.failed for row in result.rows):
-            means.setdefault((result.runs, result.images), {})[result] = accuracy.mean
-    marks: dict[Result, str] = {}
-    for compared in means.values():
-        best, *lower = sorted(compared.values(), reverse=True)
-        if best != min(compared.values()):
-            names = {best: "best"} if best in lower else {best: "best", lower[0]: "second"}
-            marks |= {result: names[mean] for result, mean in compared.items() if mean in names}
-    return marks
+def _measured(prefix: str, result: Result) -> dict[str, float | None]:
+    """The accuracy and the gain on the baseline with some weights, each with its interval."""
+    accuracy, paired = result.accuracy, result.difference
+    names = ("accuracy", "deviation", "low", "high", "difference", "difference_low", "difference_high")
+    values = accuracy or (None,) * 4
+    gained = [100 * share for share in (paired.difference, *paired.interval)] if paired else [None] * 3
+    return {f"{prefix}{name}": value for name, value in zip(names, (*values, *gained), strict=True)}
 
 
 def _adjusted(every: Sequence[Result]) -> dict[Result, float]:
@@ -245,25 +176,23 @@ def _adjusted(every: Sequence[Result]) -> dict[Result, float]:
         for result in every
         if result.images == result.experiment.deciding and not result.arm.control and (difference := result.difference)
     }
-    return dict(zip(compared, holm(list(compared.values())), strict=True))
+    return dict(zip(compared, holm(list(compared.values())), strict=True)) if compared else {}
 
 
-def _columns(
-    arms: Sequence[Arm], marked: Mapping[Result, str], adjusted: Mapping[Result, float]
-) -> dict[str, list[Cell]]:
+def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str, list[str]]:
     """A column is left out where it would say nothing: the objective, settings, medians, the paper's numbers …"""
     clean = [arm[CLEAN] for arm in arms]
     images = list(arms[0]) if arms else [CLEAN]
     experiments = [result.experiment for result in clean]
-    texts = {
+    columns = {
         "data": [experiment.data_set for experiment in experiments],
         "model": [experiment.network for experiment in experiments],
     }
     if not all(experiment.trains_plainly for experiment in experiments):
-        texts["objective"] = [experiment.objective for experiment in experiments]
+        columns["objective"] = [experiment.objective for experiment in experiments]
     if any(result.rows[0].setting for result in clean):
-        texts["setting"] = [result.rows[0].setting or EMPTY for result in clean]
-    texts |= {
+        columns["setting"] = [result.rows[0].setting or EMPTY for result in clean]
+    columns |= {
         "arm": [result.title for result in clean],
         "seeds": [_seeds(result) for result in clean],
         "rate η¹": [_range([row.arm.rate for row in result.rows]) for result in clean],
@@ -272,31 +201,22 @@ def _columns(
         "epochs": [f"{experiment.training.epochs}" for experiment in experiments],
         "batch": [_range([row.batch_size for row in result.rows]) for result in clean],
     }
-    columns = {title: [Cell(text) for text in column] for title, column in texts.items()}
-    columns |= {f"{on} %": [Cell(accuracy_text(arm[on]), marked.get(arm[on])) for arm in arms] for on in images}
-    further = {f"median minimal ε, {on}": [_median(arm[on]) for arm in arms] for on in images}
-    further = {title: column for title, column in further.items() if set(column) - {EMPTY}}
-    further |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
+    columns |= {f"{on} %": [accuracy_text(arm[on]) for arm in arms] for on in images}
+    columns |= {f"Δ {on}": [difference_text(arm[on]) for arm in arms] for on in images}
     if adjusted:
         by_arm = [[adjusted[result] for result in arm.values() if result in adjusted] for arm in arms]
-        further[ADJUSTED_P] = [f"{p_values[0]:.2g}" if p_values else EMPTY for p_values in by_arm]
+        columns[ADJUSTED_P] = [f"{p_values[0]:.2g}" if p_values else EMPTY for p_values in by_arm]
     for weights in _shown_weights(clean):
-        further |= {f"{weights}: {on} %": [accuracy_text(arm[on].at(weights)) for arm in arms] for on in images}
-        further |= {f"{weights}: Δ {on}": [difference_text(arm[on].at(weights)) for arm in arms] for on in images}
+        columns |= {f"{weights}: {on} %": [accuracy_text(arm[on].at(weights)) for arm in arms] for on in images}
+        columns |= {f"{weights}: Δ {on}": [difference_text(arm[on].at(weights)) for arm in arms] for on in images}
     published = [published_row(experiment) for experiment in experiments]
     stated = [row and row.arms.get(result.name) for row, result in zip(published, clean, strict=True)]
     if any(stated):
-        further |= {
-            "paper: clean %": [str(arm.clean) if arm else EMPTY for arm in stated],
-            "paper: robust %": [str(arm.robust) if arm else EMPTY for arm in stated],
-            "paper: L, (M, N), epochs, batch": [
-                str(row) if arm else EMPTY for row, arm in zip(published, stated, strict=True)
-            ],
+        columns |= {
+            "paper: clean %": ["{:.2f} ± {:.2f}".format(*arm.clean) if arm else EMPTY for arm in stated],
+            "paper: robust %": ["{:.2f} ± {:.2f}".format(*arm.robust) if arm else EMPTY for arm in stated],
         }
-    if any(arm and arm.logged for arm in stated):
-        logs = [arm.logged if arm else None for arm in stated]
-        further["released log: clean / robust %"] = ["{:.2f} / {:.2f}".format(*log) if log else EMPTY for log in logs]
-    return columns | {title: [Cell(text) for text in column] for title, column in further.items()}
+    return columns
 
 
 def _shown_weights(clean: Sequence[Result]) -> list[Weights]:
@@ -330,16 +250,6 @@ def accuracy_text(result: Result) -> str:
     return f"{accuracy.mean:.2f} ± {accuracy.deviation:.2f}{dagger}"
 
 
-def _median(result: Result) -> str:
-    medians = result.medians
-    if len(medians) < 2:
-        return str(medians[0]) if medians else EMPTY
-    words, radii, mean = medians[0].words, [median.value for median in medians], result.median_radius
-    if mean is None or mean.deviation is None:
-        return f"{words(math.inf)} at {radii.count(math.inf)} of {len(radii)} seeds"
-    return f"{words(mean.mean)} ± {words(mean.deviation)}"
-
-
 def difference_text(result: Result) -> str:
     paired = result.difference
     if paired is None:
@@ -351,13 +261,7 @@ def difference_text(result: Result) -> str:
 
 def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
     clean = [arm[CLEAN] for arm in arms]
-    if any(result.n_evaluated > 1 for result in clean):
-        yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
-    else:
-        yield "Accuracies in %, with Wilson's 95% interval for the choice of test images; one training per arm."
-    yield MARKED
-    if any(result.medians for arm in arms for result in arm.values()):
-        yield MEDIAN
+    yield "Accuracies in %: mean ± standard deviation over seeds (one seed: Wilson's 95% interval in brackets)."
     yield DIFFERENCE
     if n_compared:
         yield ADJUSTED.format(n_compared)
@@ -378,18 +282,11 @@ def _legend(arms: Sequence[Arm], n_compared: int) -> Iterator[str]:
 
 
 def _warnings(arms: Sequence[Result]) -> Iterator[str]:
-    titles = {result: f"{result.experiment.network}, {result.title}" for result in arms}
     for result in arms:
+        title = f"{result.experiment.network}, {result.title}"
         doubts = dict.fromkeys(doubt for row in result.rows for doubt in row.arm.doubts)
-        yield from (f"{titles[result]}{weights}, do not trust this yet: {flag}" for weights, flag in doubts)
-    for group in dict.fromkeys(result.runs for result in arms):
-        network = group[0].experiment.network
-        for run in group:
-            who = f"{network}, seed {run.experiment.seed}"
-            yield from (f"{who}, {L} is in doubt: {why}." for L, why in doubted(run).items())
-        yield from (f"{network}, {L} is in doubt: {why}." for L, why in doubted_together(group).items())
-    for result in arms:
-        yield from dict.fromkeys(f"{titles[result]}: {row.arm.problem}" for row in result.rows if row.arm.problem)
+        yield from (f"{title}{weights}, do not trust this yet: {flag}" for weights, flag in doubts)
+        yield from dict.fromkeys(f"{title}: {row.arm.problem}" for row in result.rows if row.arm.problem)
 
 
 def table(run: RunFolder) -> str:

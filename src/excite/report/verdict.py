@@ -10,22 +10,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from excite.evaluation import Evaluation
 from excite.evaluation.comparison import PairedDifference, paired_difference
-from excite.evaluation.result import MedianRadius
 from excite.lipschitz.protocol import LipschitzEstimate
-from excite.quantities import duration
-from excite.report.estimates import UNMET, L_by, doubted, doubted_together, trust_in, used_estimates
+from excite.report.estimates import UNMET, L_by, doubted, trust, used_estimates
 from excite.report.formats import listed, percent, points, template
-from excite.report.rows import BASELINE, CLEAN, Row, arm_title, by_arm, by_experiment, images_of
+from excite.report.rows import BASELINE, CLEAN, Row, arm_title, by_arm, by_experiment, images_of, train_accuracy
 from excite.runs.arms import OWN, Arm, arm_named, in_order
 from excite.runs.experiment import Experiment
-from excite.runs.folder import FURTHER, RunFolder, Weights
+from excite.runs.folder import RunFolder, Weights
 
-LARGE_BATCH, FITTED = 1000, 0.95  # images; share of the training images, below which a training has not finished
-OVERFITTED = 0.01  # share of the test images that the last weights lose against the best ones
 BETTER_FITTED = 0.01  # share of the training images
 MANY = 5  # comparisons, among which a false alarm is likely enough to be mentioned
 
@@ -40,19 +36,15 @@ class Effect(StrEnum):
     MAYBE_HURT = "may have hurt"
     DIVERGED = "diverged"
     LEARNED_NOTHING = "learned nothing"  # the clean accuracy is no better than guessing
-    BOTH_LEARNED_NOTHING = "learned nothing, like the baseline"
-    BASELINE_LEARNED_NOTHING = "cannot be compared because the baseline learned nothing"
-    BASELINE_DIVERGED = "cannot be compared because the baseline diverged"
+    BASELINE_FAILED = "cannot be compared because the baseline diverged or learned nothing"
     NOT_EVALUATED = "cannot be compared yet: evaluations are missing"
 
 
 HELPFUL = (Effect.HELPED, Effect.MAYBE_HELPED)
-CLEAR = (*HELPFUL, Effect.HURT, Effect.MAYBE_HURT)
 WEAKER = {Effect.HELPED: Effect.MAYBE_HELPED, Effect.HURT: Effect.MAYBE_HURT}
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """A mean over seeds with its standard deviation; for one seed, its 95% interval instead."""
 
     mean: float
@@ -107,7 +99,7 @@ class Result:
 
     @property
     def n_diverged(self) -> int:
-        return _n_diverged(self.rows)
+        return sum(bool(row.arm.problem) for row in self.rows)
 
     @property
     def accuracy(self) -> Mean | None:
@@ -125,28 +117,12 @@ class Result:
         evaluations = [row.evaluation(self.weights) for row in self.rows]
         return self.images != CLEAN and any(evaluation.flags for evaluation in evaluations if evaluation)
 
-    @property
-    def medians(self) -> list[MedianRadius]:
-        """Per seed, the radius at which half of the images are misclassified, if the attack ran at several."""
-        return [row.curves[self.images].median for row in self.rows if self.images in row.curves]
-
-    @property
-    def median_radius(self) -> Mean | None:
-        """None also where more than half of the images withstood the largest radius at some seed."""
-        radii = [median.value for median in self.medians]
-        if len(radii) == 1:
-            stored = self.medians[0].to_json()
-            return Mean(stored["eps"], None, *stored["interval"])
-        if not radii or math.isinf(max(radii)):
-            return None
-        return Mean(statistics.mean(radii), statistics.stdev(radii), None, None)
-
     @cached_property
     def pairs(self) -> dict[int, tuple[Evaluation, Evaluation]]:
         """By seed, the evaluations of the other arm and of this one, where both have an accuracy on these images."""
         others, evaluations = (
             {
-                row.seed: evaluation
+                row.experiment.seed: evaluation
                 for row in rows
                 if (evaluation := row.evaluation(self.weights)) and row.accuracy(self.images, self.weights)
             }
@@ -181,41 +157,28 @@ class Result:
     @cached_property
     def effect(self) -> Effect:
         """What the arm did, compared with the other one."""
-        n, others_diverged = len(self.pairs), _n_diverged(self.others)
         if not self.difference:
             if self.n_diverged:
                 return Effect.DIVERGED
-            return Effect.BASELINE_DIVERGED if others_diverged and self.n_evaluated else Effect.NOT_EVALUATED
-        others_learned_nothing, learned_nothing = self._n_learned_nothing
-        if learned_nothing == n:
-            return Effect.BOTH_LEARNED_NOTHING if others_learned_nothing == n else Effect.LEARNED_NOTHING
-        if others_learned_nothing == n:
-            return Effect.BASELINE_LEARNED_NOTHING
+            other_diverged = any(row.arm.problem for row in self.others)
+            return Effect.BASELINE_FAILED if other_diverged and self.n_evaluated else Effect.NOT_EVALUATED
+        other, own = (all(each.learned_nothing for each in side) for side in zip(*self.pairs.values(), strict=True))
+        if other or own:
+            return Effect.BASELINE_FAILED if other else Effect.LEARNED_NOTHING
         low, high = self.difference.interval
         effect = Effect.HELPED if low > 0 else Effect.HURT if high < 0 else Effect.UNCLEAR
-        weak = n == 1 or self.n_diverged or others_diverged  # the seeds that remain may be the lucky ones
+        weak = len(self.pairs) == 1 or self.failures  # the seeds that remain may be the lucky ones
         return WEAKER.get(effect, effect) if weak else effect
 
     @property
-    def _n_learned_nothing(self) -> list[int]:
-        """The number of trainings of the other arm and of this one."""
-        return [sum(each.learned_nothing for each in side) for side in zip(*self.pairs.values(), strict=True)]
-
-    @property
     def failures(self) -> str:
-        """Such as "2 of 5 seeds diverged"; "" if there are none, or there is no comparison."""
+        """Such as "2 of 5 seeds failed": diverged or learned nothing; "" if there are none, or no comparison."""
         if not self.difference:
             return ""
-        others_diverged, (others_learned_nothing, learned_nothing) = _n_diverged(self.others), self._n_learned_nothing
-        n, of = len(self.pairs), f"of {len(self.runs)} seeds"
-        other = "the baseline" if self.other == BASELINE else arm_named(self.other).short_title
-        failures = {
-            f"{self.n_diverged} {of} diverged": self.n_diverged,
-            f"{learned_nothing} {of} learned nothing": 0 < learned_nothing < n,
-            f"{other} diverged at {others_diverged} {of}": others_diverged,
-            f"{other} learned nothing at {others_learned_nothing} {of}": 0 < others_learned_nothing < n,
-        }
-        return ", ".join(words for words, happened in failures.items() if happened)
+        own, others = (sum(row.arm.failed for row in rows) for rows in (self.rows, self.others))
+        other = _named(arm_named(self.other))
+        of = f"of {len(self.runs)} seeds"
+        return ", ".join([f"{own} {of} failed"] * bool(own) + [f"{other} failed at {others} {of}"] * bool(others))
 
     @cached_property
     def unbeaten(self) -> list[str]:
@@ -243,19 +206,14 @@ class Result:
     @cached_property
     def trusted(self) -> bool:
         """Whether every L is identified or stated, and no training contradicts it."""
-        alone = [trust_in(run, estimate).trusted for run in self.runs if (estimate := run.estimate_of(self.name))]
-        return all(alone) and L_by(self.arm.estimator or OWN) not in doubted_together(self.runs)
+        alone = [trust(run, estimate).trusted for run in self.runs if (estimate := run.estimate_of(self.name))]
+        return all(alone) and L_by(self.arm.estimator or OWN) not in doubted(self.runs)
 
     @property
     def method(self) -> str:
         """How L was estimated, with (M, N) if the method has them, and whether all seeds share one estimate."""
         name, runs, estimates = self.arm.estimator or OWN, self.runs, self.estimates
-        words = dict.fromkeys(
-            f"{estimate.method} ({estimate.details['M']}, {estimate.details['N']})"
-            if "M" in estimate.details
-            else estimate.method
-            for estimate in estimates
-        )
+        words = dict.fromkeys(estimate.method for estimate in estimates)
         asked = any(run.options_of(name).get("shared") for run in runs if name in run.estimates)
         if asked and len(runs) > 1 and len({estimate.constant for estimate in estimates}) == 1:
             words["one for all seeds"] = None
@@ -270,8 +228,8 @@ class Result:
         return f"{percent(self.means[1])} for {self.arm.short_title} ({details}{failures})"
 
 
-def _n_diverged(rows: Iterable[Row]) -> int:
-    return sum(bool(row.arm.problem) for row in rows)
+def _named(arm: Arm) -> str:
+    return "the baseline" if arm.name == BASELINE else arm.short_title
 
 
 def results(rows: Sequence[Row]) -> list[Result]:
@@ -301,74 +259,36 @@ class Verdict:
 
 def conclude(rows: Sequence[Row]) -> Verdict:
     """The verdict on one experiment, with one seed or several, or on many experiments."""
-    experiments = by_experiment(rows)
-    only = experiments[0] if len(experiments) == 1 else []
-    by_setting = [compare_arms(experiment) for experiment in experiments]
-    every = [result for arms in by_setting for result in arms]
+    every = [result for experiment in by_experiment(rows) for result in compare_arms(experiment)]
     compared = [result for result in every if result.difference]
     arms = [result for result in compared if not result.arm.control]
-    runs = list(dict.fromkeys(row.run for row in rows))
+    groups = list(dict.fromkeys(row.runs for row in rows))  # by experiment
+    runs, only = [run for group in groups for run in group], len(groups) == 1
     warnings = _warnings(rows) if compared else {}
-    suspects = {arm.name for arm in warnings.values() if not arm.control}  # a weaker control only helps the arm
+    suspects = dict.fromkeys(_named(arm) for arm in warnings.values() if not arm.control)
     used = [(name, estimate) for run in runs for name, estimate in used_estimates(run).items()]
     facts = {
         "MANY": MANY,
+        "only": only,
         "runs": runs,
         "compared": compared,
-        "n_settings": sum(map(bool, by_setting)),
-        "diverged": [],
+        "n_settings": len({result.runs for result in every}),
+        "diverged": list(dict.fromkeys(_named(row.arm.arm) for row in rows if row.arm.problem)) if only else [],
         "arms_by_conclusion": _grouped((result.conclusion, result.arm.short_title) for result in every),
         "conclusions_by_arm": _grouped((result.arm.short_title, result.conclusion) for result in every),
         "warnings": warnings,
-        "suspects": [each.arm.short_title for each in every if each.name in suspects] if suspects else None,
-        "some_trusted": only and BASELINE not in suspects and any(arm.name not in suspects for arm in arms),
-        "doubts": list(_doubts(experiments, runs)),
-        "experiment": None,
+        "suspects": list(suspects),  # a weaker control only helps the arm
+        "doubts": {name: why for group in groups for name, why in doubted(group).items()},
+        "better_fitted": list(_better_fitted(arms)) if only else [],
         "unidentified": list(dict.fromkeys(name for name, estimate in used if not estimate.reliable)),
         "unmet": list(_unmet(rows)),
-        **(_facts_of_one(only, every) if only else {}),
     }
-    sentences: Any = template("verdict.j2", duration=duration).make_module(facts)
+    sentences: Any = template("verdict.j2").make_module(facts)
     headline, evidence = (" ".join(text.split()) for text in (sentences.headline, sentences.evidence))
     cautions = (" ".join(text.split()) for text in sentences.cautions.split("\n\n"))
     unanimous = only or len({result.conclusion for result in compared}) == 1
     tone = "warning" if suspects else _tone(arms) if unanimous else "unclear"
     return Verdict(headline, evidence, tuple(filter(None, cautions)), tone)
-
-
-def _facts_of_one(rows: Sequence[Row], compared: Sequence[Result]) -> dict[str, Any]:
-    """What a verdict on a single experiment also says: who diverged, and what else may explain the differences."""
-    experiment, arms = rows[0].experiment, by_arm(rows)
-    baseline = arms.get(BASELINE, [])
-    fitted = {name: share for name, trained in arms.items() if (share := _train_accuracy(trained)) is not None}
-    baseline_fitted = fitted.get(BASELINE)
-    learned = not any(evaluation.learned_nothing for row in baseline if (evaluation := row.evaluation()))
-    large = experiment.trains_plainly and experiment.training.batch_size >= LARGE_BATCH
-    last_and_best = [
-        (last, best)
-        for row in baseline
-        if (last := row.evaluation()) and (best := row.evaluation("best"))
-        if row.accuracy(experiment.deciding) and row.accuracy(experiment.deciding, "best")
-    ]
-    lost = paired_difference(last_and_best, experiment.deciding).difference if last_and_best else 0.0
-    return {
-        "experiment": experiment,
-        "arms": arms,
-        "diverged": ["the baseline"] * bool(_n_diverged(baseline))
-        + [result.arm.short_title for result in compared if result.effect is Effect.DIVERGED],
-        "baseline_fitted": baseline_fitted,
-        # arms that helped and also fitted more training images than the baseline, which may be why they helped
-        "better_fitted": [
-            (result.arm.short_title, fitted[result.name])
-            for result in compared
-            if result.effect in HELPFUL and not result.arm.control and baseline_fitted is not None
-            if fitted.get(result.name, 0.0) > baseline_fitted + BETTER_FITTED
-        ],
-        "unfinished": baseline_fitted is not None and baseline_fitted < FITTED and learned and large,
-        # the accuracy that the baseline lost after its best epoch, in adversarial training
-        "overfitted": lost if lost >= OVERFITTED and not experiment.trains_plainly else None,
-        "disagreements": _disagreements(experiment, compared),
-    }
 
 
 def _grouped(words: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -387,45 +307,19 @@ def _tone(arms: Iterable[Result]) -> str:
 def _warnings(rows: Sequence[Row]) -> dict[str, Arm]:
     """The warnings of trust checks, each with its arm, whose true accuracy under attack may be lower."""
     return {
-        f"“{flag.name}” ({row.arm.short_title})": row.arm.arm
-        for group in by_experiment(rows)
-        for row in sorted(group, key=lambda row: row.seed)
-        if row.arm.evaluation
-        for flag in row.arm.evaluation.flags
+        f"“{flag.name}” ({_named(row.arm.arm)})": row.arm.arm
+        for row in rows
+        if (evaluation := row.evaluation())
+        for flag in evaluation.flags
     }
 
 
-def _doubts(experiments: Sequence[Sequence[Row]], runs: Sequence[RunFolder]) -> Iterator[tuple[str, int, str]]:
-    """For each L that trainings contradict: its name, the number of runs that contradict it alone, and a reason."""
-    single = [doubted(run) for run in runs]
-    together = {name: why for rows in experiments for name, why in doubted_together(rows[0].runs).items()}
-    for name in dict.fromkeys([*(name for doubts in single for name in doubts), *together]):
-        reasons = [doubts[name] for doubts in single if name in doubts]
-        yield name, len(reasons), reasons[0] if reasons else together[name]
-
-
-def _train_accuracy(rows: Iterable[Row]) -> float | None:
-    known = [share for row in rows if (share := row.arm.outcome.train_accuracy) is not None]
-    return fmean(known) if known else None
-
-
-def _disagreements(experiment: Experiment, compared: Sequence[Result]) -> dict[str, list[Result]]:
-    """Clear effects that are reversed under another attack, or with the best or the averaged weights."""
-    clear = [result for result in compared if result.effect in CLEAR]
-    others = {
-        f"The attacks disagree: under {attack}": [replace(result, images=attack) for result in clear]
-        for attack in experiment.attacks
-        if attack != experiment.deciding
-    }
-    for weights in FURTHER:
-        where = f"The {weights} and the last weights disagree: with the {weights} weights"
-        others[where] = [result.at(weights) for result in clear]
-    opposite: dict[str, list[Result]] = {}
-    for where, changed in others.items():
-        pairs = zip(changed, clear, strict=True)
-        if reverse := [other for other, result in pairs if other.effect in CLEAR and other.gain * result.gain < 0]:
-            opposite[where] = reverse
-    return opposite
+def _better_fitted(arms: Iterable[Result]) -> Iterator[tuple[str, float, float]]:
+    """Arms that helped and also fitted more training images, with both shares: that may be why they helped."""
+    for result in arms:
+        own, baseline = (train_accuracy(rows) for rows in (result.rows, result.others))
+        if result.effect in HELPFUL and own and baseline and own > baseline + BETTER_FITTED:
+            yield result.arm.short_title, own, baseline
 
 
 def _unmet(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

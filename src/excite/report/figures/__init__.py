@@ -4,11 +4,9 @@ To add one: a function from runs to a matplotlib figure, and a line in `FIGURES`
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from excite.errors import InputError
 from excite.registry import lookup
 from excite.report.figures import accuracy, style, theory
 from excite.runs.folder import RunFolder
@@ -19,17 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["FIGURES", "Kind", "draw", "plot"]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A figure: what it shows, the function that draws it from runs, and whether it needs any."""
+class Kind(NamedTuple):
+    """A figure: what it shows, and the function that draws it from runs."""
 
     title: str
     plot: Callable[[Sequence[RunFolder]], "Figure"]
-    needs_runs: bool = True
 
 
 FIGURES: dict[str, Kind] = {
-    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", theory.figure_1, needs_runs=False),
+    "figure-1": Kind("Learning rates per epoch: baseline, 1/L and 2/L", theory.figure_1),
     "figure-2": Kind("Clean and robust accuracy against a constant learning rate", accuracy.figure_2),
     "figure-3": Kind("Clean and robust accuracy per epoch", accuracy.figure_3),
     "figure-4": Kind("Epochs where Assumption 2 holds, against batch size", theory.figure_4),
@@ -44,10 +40,7 @@ FIGURES: dict[str, Kind] = {
 def plot(name: str, runs: Sequence[RunFolder]) -> "Figure":
     """The matplotlib figure, to change or to show."""
     with style.settings():
-        kind = lookup("figure", FIGURES, name)
-        if kind.needs_runs and not runs:
-            raise InputError(f"{name} is drawn from runs. Name their folders: excite figure {name} RUNS…")
-        return kind.plot(runs)
+        return lookup("figure", FIGURES, name).plot(runs)
 
 
 def draw(name: str, runs: Sequence[RunFolder], folder: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """Figures of accuracy: against the rate, the epoch and the radius of an attack, and what each arm gains."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +8,6 @@ from excite.errors import InputError
 from excite.evaluation.comparison import paired_difference
 from excite.quantities import pixels
 from excite.report.figures import style
-from excite.report.formats import points as signed_points
 from excite.report.rows import (
     CLEAN,
     Row,
@@ -23,8 +21,7 @@ from excite.report.rows import (
     titles,
 )
 from excite.report.verdict import Effect, Result, compare_arms
-from excite.runs.experiment import Experiment
-from excite.runs.folder import FURTHER, RunFolder, Weights
+from excite.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +32,7 @@ CLEAN_EPOCHS, ATTACKED_CLEAN = "test_accuracy", "attacked_clean_accuracy"  # the
 ROBUST, HELD_OUT = "robust_accuracy", "held_out_accuracy"  # the latter chose the best weights
 LOSS = "loss"
 MARKED_EPOCHS = 8
-WEIGHTS: tuple[Weights, ...] = ("last", *FURTHER)
-REACH = 20  # points to either side of zero that the summary shows
+REACH = 20  # points to either side of zero, beyond which the summary has a logarithmic scale
 ROW, HEADING = 0.23, 3.3  # inches: the height of a row, and the width of a heading
 GAINED = "points gained (95% interval)"
 HOLLOW = "Hollow: one training per arm; its interval covers the choice of test images only."
@@ -46,16 +42,20 @@ Blocks = list[tuple[str, list[Result]]]  # a heading, and the arms below it
 
 def figure_2(runs: Sequence[RunFolder]) -> "Figure":
     """A panel per network; each arm of a run is a training at one constant rate. Mean and range over seeds."""
-    constant = [run for run in runs if run.experiment.training.schedule["kind"] == "constant"]
-    groups = same_but(["training.schedule.rate"], constant)
-    groups = [group for group in groups if len(_by_rate(_without_controls(group), CLEAN)) > 1]
-    if not groups:
+    families = rate_families(run for run in runs if run.experiment.training.schedule["kind"] == "constant")
+    if not families:
         raise InputError(
             "figure-2 needs evaluated runs of one network at two or more constant rates. Try `excite sweep "
             'figure-2-relu-small`, or set training.schedule to { kind = "constant", rate = … } and run at several '
             "rates."
         )
-    return against_rate(groups)
+    return against_rate(families)
+
+
+def rate_families(runs: Iterable[RunFolder]) -> list[list[RunFolder]]:
+    """Groups of runs that differ in their rate alone, and were evaluated at several."""
+    families = same_but(["training.schedule.rate"], runs)
+    return [family for family in families if len(_by_rate(_without_controls(family), CLEAN)) > 1]
 
 
 def against_rate(groups: Sequence[Sequence[RunFolder]]) -> "Figure":
@@ -118,7 +118,7 @@ def figure_3(runs: Sequence[RunFolder]) -> "Figure":
         clean = ATTACKED_CLEAN if same_images else CLEAN_EPOCHS
         for axes, key, name in ((left, clean, "clean"), (right, robust, attack)):
             _draw_epochs(axes, group, key)
-            style.label(axes, "epoch", "accuracy (%)", f"{title}\n{name}, {_images(experiment, key)}")
+            style.label(axes, "epoch", "accuracy (%)", f"{title}\n{name}{' (held-out)' * (key == HELD_OUT)}")
     style.legend_below(figure, all_axes)
     return figure
 
@@ -138,16 +138,6 @@ def _draw_epochs(axes: "Axes", runs: Sequence[RunFolder], key: str) -> bool:
             axes.lines[-1].set_markevery(max(1, len(points) // MARKED_EPOCHS))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return bool(axes.lines)
-
-
-def _images(experiment: Experiment, key: str) -> str:
-    """On which images the accuracy of an epoch was measured."""
-    record = experiment.record
-    if key == HELD_OUT:
-        return f"{record.held_out_examples:,} held-out images"
-    first = record.test_examples if key == CLEAN_EPOCHS else record.attacked_examples
-    available = experiment.data.test_examples or math.inf
-    return f"first {first:,} test images" if 0 < first < available else "all test images"
 
 
 def _has(run: RunFolder, key: str) -> bool:
@@ -183,10 +173,11 @@ def dots(rows: Sequence[Row]) -> dict[str, "Figure"]:
         figure, (axes,) = style.panels(1, 1, width=4.2, height=0.8 + 0.28 * len(measured))
         for y, (name, trained) in enumerate(measured.items()):
             color, marker = style.look(name)
-            shares = [100 * accuracy.value for row in trained if (accuracy := row.accuracy(images))]
-            value, low, high = math.fsum(shares) / len(shares), min(shares), max(shares)
-            if len(trained) == 1 and (accuracy := trained[0].accuracy(images)):
-                low, high = (100 * bound for bound in accuracy.interval)
+            accuracies = [accuracy for row in trained if (accuracy := row.accuracy(images))]
+            shares = [100 * accuracy.value for accuracy in accuracies]
+            one = accuracies[0].interval
+            low, high = (100 * one[0], 100 * one[1]) if len(shares) == 1 else (min(shares), max(shares))
+            value = math.fsum(shares) / len(shares)
             axes.plot([low, high], [y, y], color=color, linewidth=2)
             axes.plot([value], [y], marker, color=color, markersize=6)
             side, place = ("left", high + 2) if high < 80 else ("right", low - 2)
@@ -238,47 +229,43 @@ def gains(runs: Sequence[RunFolder]) -> "Figure":
 
 
 def _by_images(rows: Sequence[Row]) -> Blocks:
-    """Every arm against the baseline: on clean images and under each attack, with the last and with other weights."""
-    experiment, blocks = rows[0].experiment, Blocks()
-    for images in images_of(rows):
-        arms = compare_arms(rows, images)
-        for weights in WEIGHTS:
-            if any(arm.at(weights).difference for arm in arms):
-                name = "on clean images" if images == CLEAN else f"under {experiment.attack_title(images)}"
-                which = "" if weights == "last" else f", {weights} weights"
-                blocks.append((f"{name}{which}", [arm.at(weights) for arm in arms]))
-    return blocks
+    """Every arm against the baseline, on clean images and under each attack."""
+    title = rows[0].experiment.attack_title
+    return [
+        ("on clean images" if images == CLEAN else f"under {title(images)}", compare_arms(rows, images))
+        for images in images_of(rows)
+    ]
 
 
 def summary(runs: Sequence[RunFolder]) -> "Figure":
     """A block of rows per experiment and a row per arm: under the attack that decides, and on clean images."""
+    from matplotlib.ticker import FixedLocator
+
     experiments = [rows for rows in by_experiment(tidy(runs)) if compare_arms(rows)]
-    headings = _headings(experiments)
-    robust = list(zip(headings, map(compare_arms, experiments), strict=True))
-    clean = [(heading, compare_arms(rows, CLEAN)) for heading, rows in zip(headings, experiments, strict=True)]
+    robust = [(_heading(rows), compare_arms(rows)) for rows in experiments]
+    clean = [(_heading(rows), compare_arms(rows, CLEAN)) for rows in experiments]
     if not any(arm.difference for _, arms in robust for arm in arms):
         raise InputError(NOTHING.format("summary"))
     figure, (left, right) = style.panels(1, 2, width=4.8, height=1.1 + ROW * _height(robust))
     style.label(left, GAINED, "arm (its rate η)", "under the attack that decides")
     style.label(right, GAINED, "", "on clean images")
-    _draw_blocks(left, robust, reach=REACH)
-    _draw_blocks(right, clean, reach=REACH)
+    for axes, blocks in ((left, robust), (right, clean)):
+        _draw_blocks(axes, blocks)
+        axes.set_xscale("symlog", linthresh=REACH)
+        axes.xaxis.set_major_locator(FixedLocator([-80, -40, -20, -10, 0, 10, 20, 40, 80]))
+        axes.xaxis.set_major_formatter("{x:g}")
     right.set_yticklabels([])
     figure.supxlabel(HOLLOW, fontsize=8)
     return figure
 
 
-def _headings(experiments: Sequence[Sequence[Row]]) -> list[str]:
-    """Network, data, batch size, objective, seeds and attack; and the experiment's name if two are otherwise equal."""
-    headings = []
-    for row in (rows[0] for rows in experiments):
-        experiment, n_seeds = row.experiment, len(row.runs)
-        words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
-        words += [] if experiment.trains_plainly else [experiment.objective]
-        words += [f"{n_seeds} seed{'s' * (n_seeds > 1)}", experiment.attack_title(experiment.deciding)]
-        headings.append((", ".join(words), experiment.name))
-    repeated = Counter(heading for heading, _ in headings)
-    return [f"{heading} ({name})" if repeated[heading] > 1 else heading for heading, name in headings]
+def _heading(rows: Sequence[Row]) -> str:
+    """Network, data, batch size, objective, seeds and attack."""
+    experiment, n_seeds = rows[0].experiment, len(rows[0].runs)
+    words = [experiment.network, experiment.data_set, f"batches of {experiment.training.batch_size:,}"]
+    words += [] if experiment.trains_plainly else [experiment.objective]
+    words += [f"{n_seeds} seed{'s' * (n_seeds > 1)}", experiment.attack_title(experiment.deciding)]
+    return ", ".join(words)
 
 
 def _height(blocks: Blocks) -> int:
@@ -286,35 +273,29 @@ def _height(blocks: Blocks) -> int:
     return sum(len(style.wrapped(heading, HEADING).splitlines()) + len(arms) for heading, arms in blocks)
 
 
-def _draw_blocks(axes: "Axes", blocks: Blocks, reach: float = math.inf) -> None:
-    """Draw headings and arms from top to bottom; a gain beyond `reach` points is written at the border."""
+def _draw_blocks(axes: "Axes", blocks: Blocks) -> None:
+    """Draw headings and arms from top to bottom."""
     names: list[str] = []
     for heading, arms in blocks:
         for line in style.wrapped(heading, HEADING).splitlines():
             _write(axes, len(names), line, weight="bold", size=8)
             names.append("")
         for arm in arms:
-            _draw_gain(axes, len(names), arm, reach)
+            _draw_gain(axes, len(names), arm)
             names.append(f"{arm.arm.short_title} ({_rate_range(arm.rows)})")
-    if math.isfinite(reach):
-        axes.set_xlim(-reach, reach)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
 
 
-def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
+def _draw_gain(axes: "Axes", row: int, result: Result) -> None:
     """A mark with its interval, and a small dot for each of several seeds; or the reason why there is no gain."""
     difference = result.difference
-    if difference is None or result.effect is Effect.BASELINE_LEARNED_NOTHING:
+    if difference is None or result.effect is Effect.BASELINE_FAILED:
         _write(axes, row, result.effect)
         return
     gain, low, high = (100 * share for share in (difference.difference, *difference.interval))
-    if abs(gain) > reach:
-        text = "{} ({} to {})".format(*map(signed_points, (difference.difference, *difference.interval)))
-        _write(axes, row, f"← {text}" if gain < 0 else f"{text} →", at_right=gain > 0)
-        return
     color, marker = style.look(result.name)
     axes.vlines(0, row - 0.5, row + 0.5, color=style.INK, linewidth=1)
     axes.plot([low, high], [row, row], color=color, linewidth=1.2)
@@ -324,11 +305,10 @@ def _draw_gain(axes: "Axes", row: int, result: Result, reach: float) -> None:
     axes.plot([gain], [row], marker, color=color, markerfacecolor=color if difference.seeds > 1 else "none")
 
 
-def _write(axes: "Axes", row: int, text: str, *, at_right: bool = False, weight: str = "normal", size: int = 7) -> None:
-    """Write at the left or right border of a row."""
-    place, side = (0.99, "right") if at_right else (0.01, "left")
+def _write(axes: "Axes", row: int, text: str, *, weight: str = "normal", size: int = 7) -> None:
+    """Write at the left border of a row."""
     where = axes.get_yaxis_transform()
-    axes.text(place, row, text, transform=where, ha=side, va="center", fontsize=size, fontweight=weight)
+    axes.text(0.01, row, text, transform=where, ha="left", va="center", fontsize=size, fontweight=weight)
 
 
 def _rate_range(rows: Sequence[Row]) -> str:

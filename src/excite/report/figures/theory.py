@@ -2,9 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from excite.lipschitz import LipschitzEstimate
 from excite.registry import build, kind_and_options
 from excite.report.figures import style
 from excite.report.rows import FIGURE_5, arm_title, at_full_scale, by_arm, same_but, tidy, titles
+from excite.runs.arms import arm_named
 from excite.runs.experiment import Experiment, load
 from excite.runs.folder import RunFolder
 
@@ -31,7 +31,6 @@ MULTIPLES = {0.5: "half", 1.0: "poe", 1.5: "beyond", 2.0: "largest"}  # of 1/L, 
 QUADRATICS = {"a quadratic in one dimension": (1.0,), "a quadratic, λ = 1, 0.3, 0.1": (1.0, 0.3, 0.1)}
 SHAPE, POINTS, MAXIMA = "initial shape (no unit)", "N (points per block)", "M (block maxima)"
 STEPS = 40  # on the quadratics
-SMALLEST = 1e-6  # smaller distances, as a share of the first, are drawn here
 Floats = NDArray[np.float64]
 
 
@@ -50,28 +49,16 @@ def figure_1(runs: Sequence[RunFolder]) -> "Figure":
     else:
         experiment = load(ROW_OF_FIGURE_1)
         estimate = experiment.estimator_of()(None)
-    epochs = range(experiment.training.epochs)
+    epochs = experiment.training.epochs
     figure, all_axes = style.panels(1, len(KINDS), width=3.4)
     for kind, axes in zip(KINDS, all_axes, strict=True):
         baseline = _schedule(experiment, kind)
-        poe = rescale(baseline, estimate.learning_rate(), horizon=len(epochs))
-        arms = {
-            "baseline": ("baseline, η¹ = {:.3g}", baseline),
-            "poe": ("PoE-motivated, η¹ = 1/L = {:.3g}", poe),
-            "largest": ("largest convergent, η¹ = 2/L = {:.3g}", rescale(baseline, estimate.learning_rate(2))),
-        }
-        for arm, (name, schedule) in arms.items():
-            color, marker = style.look(arm)
-            rates = [schedule(epoch) for epoch in epochs]
-            axes.plot(
-                [epoch + 1 for epoch in epochs],
-                rates,
-                color=color,
-                marker=marker,
-                markevery=max(1, len(epochs) // 8),
-                drawstyle="steps-post" if kind == "step" else "default",
-                label=name.format(rates[0]),
-            )
+        for arm, multiple in (("baseline", None), ("poe", 1), ("largest", 2)):
+            schedule = rescale(baseline, estimate.learning_rate(multiple), horizon=epochs) if multiple else baseline
+            rates, (color, marker) = [schedule(epoch) for epoch in range(epochs)], style.look(arm)
+            name, drawn = f"{arm_named(arm).title}: η¹ = {rates[0]:.3g}", "steps-post" if kind == "step" else "default"
+            line = axes.plot(range(1, epochs + 1), rates, color=color, marker=marker, label=name, drawstyle=drawn)
+            line[0].set_markevery(max(1, epochs // 8))
         trained = kind == experiment.training.schedule["kind"]
         style.label(axes, "epoch", "learning rate ηᵏ (no unit)", f"{kind}{', as trained' if trained else ''}")
         axes.set_ylim(bottom=0)
@@ -127,23 +114,18 @@ def _algorithm_1(name: str, runs: Sequence[RunFolder]) -> tuple[str, RunFolder, 
 
     That is the run's own estimator, or else Algorithm 1 with its defaults.
     """
-    answers = []
     for run in runs:
-        is_own = run.experiment.lipschitz["method"] == ALGORITHM_1
-        answer = run.stored_estimates()[run.experiment.own_name if is_own else ALGORITHM_1]
-        answers.append((run, answer))
+        experiment = run.experiment
+        is_own = experiment.lipschitz["method"] == ALGORITHM_1
+        answer = run.stored_estimates()[experiment.own_name if is_own else ALGORITHM_1]
         if isinstance(answer, LipschitzEstimate):
-            experiment = run.experiment
             title = f"{experiment.network}, {experiment.data_set}, seed {experiment.seed}, "
             stored = answer.details["heat_map"]  # L is None where there was no fit
             arrays = {key: np.array(stored[key], dtype=np.float64) for key in ("constants", "p_values")}
-            arrays["identified"] = np.array(stored["identified"])
             shapes = {"initial_shapes": [f"{shape:g}" for shape in stored["initial_shapes"]]}
             return f"{title}{experiment.training.epochs} epochs", run, stored | arrays | shapes, answer
-    run, reason = answers[0]
     raise InputError(
-        f"{name} needs L by {ALGORITHM_1}, with its heat map. {run.path}: {str(reason).removesuffix('.')}. `excite run "
-        "figures-5-6-small` makes a run that has it."
+        f"{name} needs a run with L by {ALGORITHM_1}, with its heat map. `excite run figures-5-6-small` makes one."
     )
 
 
@@ -153,39 +135,29 @@ def figure_5(runs: Sequence[RunFolder]) -> "Figure":
     If the experiment repeats the paper's figure, the paper's L is shown, too.
     """
     title, run, cells, estimate = _algorithm_1("figure-5", runs)
-    details, n_maxima, n_points = estimate.details, cells["n_maxima"], cells["n_points"]
+    n_maxima, n_points = cells["n_maxima"], cells["n_points"]
     # For each (M, N), the initial shape with the largest p-value
     best = np.where(np.isfinite(cells["constants"]), cells["p_values"], -1).argmax(axis=2)
-    constants, p_values, identified = (
-        np.take_along_axis(cells[key], best[:, :, None], axis=2)[:, :, 0]
-        for key in ("constants", "p_values", "identified")
+    constants, p_values = (
+        np.take_along_axis(cells[key], best[:, :, None], axis=2)[:, :, 0] for key in ("constants", "p_values")
     )
-    row, column = n_maxima.index(details["M"]), n_points.index(details["N"])
-    pairs = details["pairs"] if details["pairs_pass"] else []
-    passing = [(n_maxima.index(pair["M"]), n_points.index(pair["N"])) for pair in pairs]
-    is_bound = details.get("protocol") not in ("text", "authors")  # those take what the optimizer stops at
-
+    row, column = n_maxima.index(estimate.details["M"]), n_points.index(estimate.details["N"])
     beside_paper = at_full_scale(run.experiment.name) == REPEATS_THE_PAPER
     figure, axes = style.panels(2 if beside_paper else 1, 2 if beside_paper else 3, width=4.4, height=3.5)
     name = f"(a) p-value for M = {n_maxima[row]}"
-    _heat(axes[0], cells["p_values"][row], {SHAPE: cells["initial_shapes"]}, {POINTS: n_points}, name=name)
-    _frame(axes[0], column, int(best[row, column]), width=3)
-    note = "" if identified.all() else f"; * not identified{', a bound' if is_bound else ''}"
-    name, columns, rows = f"(b) L at the best initial shape{note}", {POINTS: n_points}, {MAXIMA: n_maxima}
-    _heat(axes[1], constants, columns, rows, name=name, logarithmic=True, starred=~identified)
+    _heat(axes[0], cells["p_values"][row], (SHAPE, cells["initial_shapes"]), (POINTS, n_points), name=name)
+    _frame(axes[0], column, int(best[row, column]))
+    columns, rows = (POINTS, n_points), (MAXIMA, n_maxima)
+    _heat(axes[1], constants, columns, rows, name="(b) L at the best initial shape", logarithmic=True)
     _heat(axes[2], p_values, columns, rows, name="(c) largest p-value (Kolmogorov–Smirnov)")
-    for panel in axes[1:3]:
-        for pair in passing:
-            _frame(panel, *pair, width=1.2)
-        _frame(panel, row, column, width=3)
+    _frame(axes[1], row, column)
+    _frame(axes[2], row, column)
     if beside_paper:
-        columns, rows = {POINTS: FIGURE_5["n_points"]}, {MAXIMA: FIGURE_5["n_maxima"]}
+        columns, rows = (POINTS, FIGURE_5["n_points"]), (MAXIMA, FIGURE_5["n_maxima"])
         name = "L in the paper's Figure 5 (b)"
         _heat(axes[3], np.array(FIGURE_5["constants"]), columns, rows, name=name, logarithmic=True)
-    unidentified = f"L is NOT identified, {'bounded by' if is_bound else 'the optimizer stops at'}"
-    value = f"{'L =' if estimate.identified else unidentified} {estimate.constant:.3g}"
-    heading = f"{title}\n{value} (thick frame); thin frames pass α = {details['alpha']:g}"
-    figure.suptitle(style.wrapped(heading, figure.get_figwidth()), fontsize=9)
+    sure = "" if estimate.identified else ", NOT identified"
+    figure.suptitle(f"{title}\nframed: L = {estimate.constant:.3g}{sure}", fontsize=9)
     return figure
 
 
@@ -193,7 +165,7 @@ def figure_6(runs: Sequence[RunFolder]) -> "Figure":
     """L and p-value for each (M, N) and initial shape."""
     title, _, cells, _ = _algorithm_1("figure-6", runs)
     pairs = [f"{m}, {n}" for m in cells["n_maxima"] for n in cells["n_points"]]
-    columns, rows = {SHAPE: cells["initial_shapes"]}, {f"{MAXIMA}, {POINTS}": pairs}
+    columns, rows = (SHAPE, cells["initial_shapes"]), (f"{MAXIMA}, {POINTS}", pairs)
     figure, axes = style.panels(1, 2, width=4.8, height=0.27 * len(pairs) + 1.2)
     constants, p_values = (cells[key].reshape(len(pairs), -1) for key in ("constants", "p_values"))
     _heat(axes[0], constants, columns, rows, name="L (log scale)", logarithmic=True)
@@ -205,55 +177,43 @@ def figure_6(runs: Sequence[RunFolder]) -> "Figure":
 def _heat(
     axes: "Axes",
     values: Floats,
-    columns: Mapping[str, Sequence[Any]],
-    rows: Mapping[str, Sequence[Any]],
+    columns: tuple[str, Sequence[Any]],
+    rows: tuple[str, Sequence[Any]],
     *,
     name: str,
     logarithmic: bool = False,
-    starred: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Cells with their values written in black or white, whichever has more contrast; a star where `starred`.
-
-    `columns` and `rows` hold the title of the axis with its values.
-    """
+    """Cells with their values written in them; `columns` and `rows` hold the title of the axis and its values."""
     from matplotlib.colors import LogNorm, Normalize
 
     usable = values[np.isfinite(values) & (values > 0)]
     norm = LogNorm(usable.min() / 1.02, usable.max() * 1.02) if logarithmic else Normalize(0, 1)
-    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=style.HEAT, norm=norm, edgecolors="none")
+    axes.pcolormesh(np.ma.masked_invalid(values), cmap=style.HEAT, norm=norm, edgecolors="none")
     axes.invert_yaxis()
-    for axis, titled in ((axes.xaxis, columns), (axes.yaxis, rows)):
-        ((title, places),) = titled.items()
+    for axis, (title, places) in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(np.arange(len(places)) + 0.5, places)
         axis.set_label_text(title)
     axes.tick_params(length=0)
-    colors = mesh.cmap(norm(values))
     for (row, column), value in np.ndenumerate(values):
-        red, green, blue, _ = colors[row, column]
-        is_dark = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.18
-        text = f"{value:.3g}" if logarithmic else f"{value:.2f}"
-        text = "–" if math.isnan(value) else text
-        text += "*" if starred is not None and starred[row, column] else ""
-        ink = "#ffffff" if is_dark else "#000000"
+        text = "–" if math.isnan(value) else f"{value:.3g}" if logarithmic else f"{value:.2f}"
+        ink = "#ffffff" if norm(value) < 0.5 else "#000000"  # the lightness of the colors grows evenly
         axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=7, color=ink)
     axes.set_title(name)
 
 
-def _frame(axes: "Axes", row: int, column: int, *, width: float) -> None:
+def _frame(axes: "Axes", row: int, column: int) -> None:
     from matplotlib.patches import Rectangle
 
     corner, side = (column + 0.04, row + 0.04), 0.92
-    axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=style.VERMILION, linewidth=width))
+    axes.add_patch(Rectangle(corner, side, side, fill=False, edgecolor=style.VERMILION, linewidth=3))
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
+class Descent(NamedTuple):
     """Gradient descent at a multiple of 1/L; one value per step."""
 
     multiple: float
     cosines: Floats  # of the angle between the step and the rest of the way
     certified: NDArray[np.bool_]
-    distances: Floats  # ‖θᵏ − θ*‖ as a share of the first
     residuals: Floats
 
 
@@ -269,9 +229,9 @@ def theorem_1(runs: Sequence[RunFolder]) -> "Figure":
             "theorem-1 needs arms at multiples of 1/L that recorded every step (full batches, one step per epoch). "
             "`excite run theorem-1` makes them."
         )
-    figure, axes = style.panels(2, len(problems), width=4.4, height=2.9)
-    for column, (title, descents) in enumerate(problems.items()):
-        _draw_descents(axes[column], axes[len(problems) + column], title, descents)
+    figure, axes = style.panels(1, len(problems), width=4.4, height=2.9)
+    for panel, (title, descents) in zip(axes, problems.items(), strict=True):
+        _draw_descents(panel, title, descents)
     style.legend_below(figure, axes, columns=5)
     residuals = [descent.residuals for descents in problems.values() for descent in descents]
     worst = np.nanmax(np.concatenate([[0.0], *residuals]))
@@ -293,8 +253,7 @@ def _quadratic(curvatures: Sequence[float]) -> list[Descent]:
             path.append(path[-1] - multiple / max(curvatures) * eigenvalues * path[-1])
         steps = [certificate(now, after, goal) for now, after in itertools.pairwise(path)]
         cosines, residuals = np.array([(step.span.cosine, step.residual) for step in steps]).T
-        shares = np.array([float(theta.norm() / path[0].norm()) for theta in path[:-1]])
-        descents.append(Descent(multiple, cosines, np.array([step.holds for step in steps]), shares, residuals))
+        descents.append(Descent(multiple, cosines, np.array([step.holds for step in steps]), residuals))
     return descents
 
 
@@ -307,27 +266,18 @@ def _descents(run: RunFolder) -> list[Descent]:
         if multiple is None or trace is None or len(trace) < 3 or (np.diff(trace.steps) != 1).any():
             continue
         path = certify(trace)
-        distances = trace.parameter_distances[:-2, -1]
         residuals = np.array([span.residual for span in path.spans])
-        shares = distances / distances[0]
-        descents.append(Descent(multiple, path.angles.cosines, path.certified, shares, residuals))
+        descents.append(Descent(multiple, path.angles.cosines, path.certified, residuals))
     return sorted(descents, key=lambda descent: descent.multiple)
 
 
-def _draw_descents(top: "Axes", bottom: "Axes", title: str, descents: Sequence[Descent]) -> None:
-    for descent in descents:
-        color, marker = style.look(MULTIPLES.get(descent.multiple, f"{descent.multiple:g}-over-L"))
-        steps = np.arange(1, len(descent.cosines) + 1)
-        every = max(1, len(steps) // 25)
-        for axes, values in ((top, descent.cosines), (bottom, np.maximum(descent.distances, SMALLEST))):
-            name = f"{descent.multiple:g}/L" if axes is top else None
-            certified, other = (np.flatnonzero(where) for where in (descent.certified, ~descent.certified))
-            axes.plot(
-                steps, values, marker, linestyle="-", color=color, linewidth=1, label=name, markevery=certified[::every]
-            )
-            axes.plot(steps[other][::every], values[other][::every], "x", color=color)
-    top.axhline(0, color=style.INK, linewidth=0.8)
-    top.set_ylim(-1.1, 1.1)
-    bottom.set_yscale("log")
-    style.label(top, "step (of gradient descent)", "cosine of step and rest (no unit)", title)
-    style.label(bottom, "step (of gradient descent)", "distance to θ* (share of the first)")
+def _draw_descents(axes: "Axes", title: str, descents: Sequence[Descent]) -> None:
+    for multiple, cosines, certified, _ in descents:
+        color, marker = style.look(MULTIPLES.get(multiple, f"{multiple:g}-over-L"))
+        steps, every = np.arange(1, len(cosines) + 1), max(1, len(cosines) // 25)
+        shown, other = np.flatnonzero(certified)[::every], np.flatnonzero(~certified)[::every]
+        axes.plot(steps, cosines, marker, ls="-", lw=1, color=color, label=f"{multiple:g}/L", markevery=shown)
+        axes.plot(steps[other], cosines[other], "x", color=color)
+    axes.axhline(0, color=style.INK, linewidth=0.8)
+    axes.set_ylim(-1.1, 1.1)
+    style.label(axes, "step (of gradient descent)", "cosine of step and rest (no unit)", title)
