@@ -92,7 +92,7 @@ def test_the_truth_only_judges_and_is_called_a_diagnostic() -> None:
     judged = label(torch.tensor([0, 1, 0, 1]))
     assert judged.kept.labels.tolist() == [0, 1, 1, 0]
     assert (judged.n_correct, judged.accuracy) == (2, 0.5)
-    assert "diagnostic only: 50.00% (15.00 to 85.00)" in str(judged)
+    assert "diagnostic only: 50.00% of them" in str(judged)
     assert "4 of 4 images kept" in str(judged)
     assert "per class: 2, 2" in str(judged)
     unjudged = label(threshold=0.9)
@@ -234,8 +234,3 @@ def test_damaged_pseudo_labels_are_named(tmp_path: Path) -> None:
         load_extra(saved(path, facts=np.array("{"), **arrays))
     with pytest.raises(CorruptFileError, match="source"):
         load_extra(saved(path, facts=np.array('{"source": 5, "sha256": "", "teacher": {}}'), **arrays))
-    source = saved(tmp_path / "mine.npz", x=IMAGES)
-    beyond = pseudo_labels(source)
-    beyond.indices[0] = 6
-    with pytest.raises(CorruptFileError, match="outside"):
-        beyond.attach(load_unlabelled(source))

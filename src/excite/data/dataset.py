@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,9 +183,9 @@ def unit_floats(images: Tensor) -> Tensor:
     return images.float().div_(255)
 
 
-def checked_images(value: object) -> Tensor:
+def checked_images(images: Any) -> Tensor:
     """Return images as a tensor; raise InputError unless they are uint8, N×C×H×W."""
-    images = _tensor(value, "images")
+    images = torch.as_tensor(images)
     if images.dtype != torch.uint8:
         cure = "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
         raise InputError(f"Images must be uint8, 0 to 255, not {images.dtype}. {cure}")
@@ -200,9 +201,9 @@ def checked_images(value: object) -> Tensor:
     return images
 
 
-def checked_labels(value: object, images: Tensor) -> Tensor:
+def checked_labels(labels: Any, images: Tensor) -> Tensor:
     """Return labels as an int64 tensor; raise InputError unless they are class numbers, one per image."""
-    labels = _tensor(value, "labels")
+    labels = torch.as_tensor(labels)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers, not {labels.dtype}. Convert them with labels.long().")
     labels = labels.long()
@@ -211,11 +212,3 @@ def checked_labels(value: object, images: Tensor) -> Tensor:
     if int(labels.min()) < 0:
         raise InputError(f"Labels are class numbers from 0; the smallest label is {int(labels.min())}.")
     return labels
-
-
-def _tensor(value: object, name: str) -> Tensor:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "uifb":
-        return torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
-    if not isinstance(value, Tensor):
-        raise InputError(f"{name.capitalize()} must be a tensor or a numeric array, not {type(value).__name__}.")
-    return value

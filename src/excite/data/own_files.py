@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from excite.data.dataset import Dataset, Split
-from excite.data.image_files import load_npz
 from excite.errors import CorruptFileError, InputError
 from excite.quantities import check_kind, check_number
 from excite.randomness import generator
@@ -99,9 +98,8 @@ def from_hugging_face(dataset: Any, *, name: str = "own", held_out: float = HELD
     return _dataset(name, classes, train, test, held_out)
 
 
-def _load_from_disk(path: Path) -> Dataset:
-    if not path.is_dir():
-        raise InputError(f"There is no folder {path}. Name one that dataset.save_to_disk has written.")
+def load_from_disk(path: Path) -> Dataset:
+    """Read a data set that the package `datasets` has saved with `save_to_disk`."""
     try:
         import datasets
     except ImportError as error:
@@ -111,23 +109,6 @@ def _load_from_disk(path: Path) -> Dataset:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} holds no data set ({error}). Write it with dataset.save_to_disk.") from error
     return from_hugging_face(loaded, name=path.resolve().name)
-
-
-READERS: Mapping[str, Callable[[Path], Dataset]] = {"folder": from_folder, "npz": load_npz, "hf": _load_from_disk}
-
-
-def own_files(name: str | Path) -> tuple[Callable[[Path], Dataset], Path] | None:
-    """Return the reader and the path of a name such as `folder:photos` or `photos.npz`, None for another name."""
-    kind, _, path = str(name).partition(":")
-    if kind in READERS and path:
-        return READERS[kind], Path(path).expanduser()
-    return (load_npz, Path(name).expanduser()) if isinstance(name, Path) or str(name).endswith(".npz") else None
-
-
-def last_change(path: Path) -> int:
-    """Return a number that changes when the file, or any file in the folder, does."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
-    return hash(tuple((str(file), file.stat().st_mtime_ns) for file in files))
 
 
 def _folders(path: Path) -> list[Path]:
