@@ -63,8 +63,9 @@ class Split:
         return unit_floats(self.images)
 
     @property
-    def epoch_images(self) -> int:
-        return len(self)
+    def nbytes(self) -> int:
+        """The bytes of the images."""
+        return self.images.nbytes
 
     @property
     def largest_label(self) -> int:
@@ -183,9 +184,9 @@ def unit_floats(images: Tensor) -> Tensor:
     return images.float().div_(255)
 
 
-def checked_images(images: Any) -> Tensor:
+def checked_images(given: Any) -> Tensor:
     """Return images as a tensor; raise InputError unless they are uint8, N×C×H×W."""
-    images = torch.as_tensor(images)
+    images: Tensor = torch.as_tensor(given)
     if images.dtype != torch.uint8:
         cure = "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
         raise InputError(f"Images must be uint8, 0 to 255, not {images.dtype}. {cure}")
@@ -201,9 +202,9 @@ def checked_images(images: Any) -> Tensor:
     return images
 
 
-def checked_labels(labels: Any, images: Tensor) -> Tensor:
+def checked_labels(given: Any, images: Tensor) -> Tensor:
     """Return labels as an int64 tensor; raise InputError unless they are class numbers, one per image."""
-    labels = torch.as_tensor(labels)
+    labels: Tensor = torch.as_tensor(given)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers, not {labels.dtype}. Convert them with labels.long().")
     labels = labels.long()

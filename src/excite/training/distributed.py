@@ -99,7 +99,7 @@ class Ranks:
         dist.all_reduce(total)
         return total / self.world
 
-    def agreed(self, signal_number: int | None) -> int | None:
+    def agreed(self, signal_number: int | None = None) -> int | None:
         """Return the stop signal that any process received, so that all stop at the same step."""
         if self.world == 1:
             return signal_number
