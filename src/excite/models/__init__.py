@@ -88,10 +88,8 @@ def create(
     44426
     """
     check_whole("num_classes", num_classes, least=1)
-    if len(input_shape) != 3:
+    if len(input_shape) != 3 or not all(isinstance(side, int) and side > 0 for side in input_shape):
         raise InputError(f"input_shape is {input_shape}; give channels, height and width, such as (3, 32, 32).")
-    for side in input_shape:
-        check_whole("input_shape", side, least=1)
     if normalize is not None and (channels := len(Normalize(*normalize).mean)) != input_shape[0]:
         raise InputError(f"normalize has {channels} channels, but the images have {input_shape[0]}.")
     if ":" in str(name):

@@ -197,8 +197,7 @@ class ResumableRun:
             if self.folder:
                 append_metrics(self.folder, metrics)
         if self.recorder:
-            with self.ranks.alone():
-                self.recorder.record()
+            self.recorder.record()
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
