@@ -32,10 +32,7 @@ def load_npz(path: Path) -> Dataset:
                 "numpy.savez_compressed(path, x_train=…, y_train=…, x_test=…, y_test=…)."
             )
         x_train, y_train, x_test, y_test = (archive[key] for key in _DATASET_KEYS)
-        class_names = archive.get("class_names", np.array([], dtype=str))
-        if class_names.ndim != 1 or class_names.dtype.kind not in "US":
-            raise InputError("class_names must be an array of strings, such as numpy.array(['cat', 'dog']).")
-        names = class_names.astype(str).tolist()
+        names = archive["class_names"].astype(str).tolist() if "class_names" in archive else ()
         x_train, x_test = _channels_first(x_train), _channels_first(x_test)
         return from_tensors(x_train, y_train, x_test, y_test, name=path.stem, class_names=names)
 
@@ -84,12 +81,6 @@ def _channels_first(images: Any) -> Any:
     """Return N×H×W or N×H×W×C images as N×C×H×W."""
     if images.ndim == 3:
         return images[:, None]
-    if images.ndim != 4:
-        return images  # which Split refuses
-    first, last = images.shape[1] in (1, 3), images.shape[3] in (1, 3)
-    if first == last:
-        raise InputError(
-            f"The channels of images of shape {images.shape} are unclear: 1 or 3 of them must be the second or the "
-            "last dimension, and not both. Use excite.data.from_tensors, which takes N×C×H×W."
-        )
-    return images if first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    if images.ndim == 4 and images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return images  # a Split refuses other shapes

@@ -73,23 +73,17 @@ def from_hugging_face(dataset: Any, *, name: str = "own") -> Dataset:
     columns = parts["train"].features
     pictures = [column for column, kind in columns.items() if type(kind).__name__ == "Image"]
     targets = [column for column, kind in columns.items() if type(kind).__name__ == "ClassLabel"]
-    targets = targets or [column for column in ("label", "labels") if column in columns]
+    targets = targets or [name for name in ("label", "labels") if name in columns and "int" in columns[name].dtype]
     if len(pictures) != 1 or len(targets) != 1:
         raise InputError(
             f"The columns are {', '.join(columns)}; one of images (datasets.Image) and one of class numbers "
-            "(datasets.ClassLabel, or integers called label) are needed. Remove or cast the others."
+            "(datasets.ClassLabel, or integers called label) are needed. Remove the others, or convert them with "
+            "dataset.cast_column and dataset.class_encode_column."
         )
 
     def read(part: Any) -> Images:
         named = ((f"image {number}", picture) for number, picture in enumerate(part[pictures[0]]))
-        images = _stack(named, lambda picture: picture)
-        try:
-            return images, torch.tensor(part[targets[0]][:], dtype=torch.int64)
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"The column {targets[0]} does not hold class numbers ({error}). Convert it with "
-                f'dataset.class_encode_column("{targets[0]}").'
-            ) from error
+        return _stack(named, lambda picture: picture), torch.tensor(part[targets[0]][:], dtype=torch.int64)
 
     train = read(parts["train"])
     classes = list(getattr(columns[targets[0]], "names", map(str, range(1 + int(train[1].max())))))

@@ -53,10 +53,8 @@ class Normalize(nn.Module):
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
         mean, std = ([values] if isinstance(values, int | float) else values for values in (mean, std))
-        if len(mean) != len(std):
-            raise InputError(f"There are {len(mean)} means but {len(std)} stds; give one of each per channel.")
-        if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
-            raise InputError(f"mean={mean} must be finite, and std={std} must be finite and above 0.")
+        if len(mean) != len(std) or not all(0 < value < math.inf for value in std):
+            raise InputError(f"mean={mean}, std={std}; give one of each per channel, and a std above 0.")
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
 

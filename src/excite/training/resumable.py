@@ -68,7 +68,6 @@ class ResumableRun:
     averaged: AveragedModel | None
     ranks: Ranks
     position: Position = field(default_factory=Position)
-    initial_loss: float | None = None
     first_losses: list[float] = field(default_factory=list)
     finished: list[EpochMetrics] = field(default_factory=list)
 
@@ -95,7 +94,7 @@ class ResumableRun:
         facts, extra = saved
         with expected(folder / CHECKPOINT):
             self.position = Position(**facts["position"])
-            self.initial_loss, self.first_losses = facts["initial_loss"], facts["first_losses"]
+            self.first_losses = facts["first_losses"]
             self.scheduler.load_state_dict(facts["scheduler"])
             if self.position.step:  # or torch warns that the scheduler steps first
                 self.optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -113,8 +112,12 @@ class ResumableRun:
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
+    def initial_loss(self) -> float:
+        return self.first_losses[0] if self.first_losses else 0.0
+
+    @property
     def training(self) -> TrainingHistory:
-        return TrainingHistory(tuple(self.finished), self.initial_loss or 0.0)
+        return TrainingHistory(tuple(self.finished), self.initial_loss)
 
     def save(self) -> None:
         """Save a checkpoint if all weights are finite; all processes wait until it is saved."""
@@ -127,11 +130,10 @@ class ResumableRun:
         _, *others = self.ranks.gather(of_rank)
         if self.ranks.first:
             weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
-            facts = {
+            facts: dict[str, Any] = {
                 "identity": self.identity,
                 "position": asdict(self.position),
                 "rates": [metrics.rate for metrics in self.finished] + [self.rate] * bool(self.position.step),
-                "initial_loss": self.initial_loss,
                 "first_losses": self.first_losses,
                 "scheduler": self.scheduler.state_dict(),
             }
@@ -150,8 +152,6 @@ class ResumableRun:
             self.check(loss)
         self.position.losses += losses
         self.position.seconds += seconds
-        if self.initial_loss is None and losses:
-            self.initial_loss = losses[0]
         if self.position.epoch == 0:
             self.first_losses = self.position.losses[:KEPT]
 
@@ -185,7 +185,7 @@ class ResumableRun:
         measured = [self.ranks.from_first(partial(measure, self.model)) for measure in measures if measure]
         extra = {name: float(value) for numbers in measured for name, value in numbers.items()}
         position = self.position
-        losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
+        losses = position.losses or [self.initial_loss]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
         if not self.online:  # it checks that itself
             self._check_collapse(loss, measure_again)
@@ -205,8 +205,7 @@ class ResumableRun:
     def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]]) -> None:
         """Raise DivergedError if the training has collapsed in an epoch of this mean loss."""
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
-        initial = self.initial_loss or loss
-        reference, what = measured_by(initial, self.guessing, self.batch_size)
+        reference, what = measured_by(self.initial_loss, self.guessing, self.batch_size)
         taken = self.position.losses
         problem = partial(
             diagnose,
@@ -215,12 +214,12 @@ class ResumableRun:
             steps=steps,
             images=steps * self.batch_size,
             over=self.position.epoch + 1 == self.epochs,
-            ending=fmean(taken[len(taken) // 2 :]) if taken else None,
+            ending=fmean(taken[len(taken) // 2 :]),
             what=what,
         )
         if not problem():
             return
-        by_chance = highest_by_chance(self.first_losses or [initial], measure_again(KEPT), steps)
+        by_chance = highest_by_chance(self.first_losses, measure_again(KEPT), steps)
         if remaining := problem(by_chance=by_chance):
             raise self.diverged(remaining)
 
