@@ -101,7 +101,7 @@ BAD: list[tuple[Callable[[Path], object], type[Exception], str]] = [
     (of_another_size, InputError, "Resize"),
     (of_16_bits, InputError, "8 bits"),
     (with_an_empty_class, InputError, "fox"),
-    (with_an_untrained_class, InputError, "fox"),
+    (with_an_untrained_class, InputError, "no training images"),
     (with_an_empty_test, InputError, "no images"),
 ]
 

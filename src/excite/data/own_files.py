@@ -41,18 +41,14 @@ def from_folder(path: str | Path) -> Dataset:
     if not root.is_dir():
         raise InputError(f"There is no folder {root}. Name the folder that holds one folder of images per class.")
     train = root / "train" if (root / "train").is_dir() else root
-    classes = [folder.name for folder in _folders(train)]
+    test = next((root / name for name in TEST_NAMES if train != root and (root / name).is_dir()), None)
+    classes = sorted({*_folders(train), *(_folders(test) if test else ())})
     if len(classes) < 2:
         raise InputError(
             f"{train} has {len(classes)} folders, one per class is needed, and at least two classes. Sort the images "
             f"into folders such as {train / 'cat'} and {train / 'dog'}."
         )
-    test = next((root / name for name in TEST_NAMES if train != root and (root / name).is_dir()), None)
-    tested = [folder.name for folder in _folders(test)] if test else []
-    if unknown := [name for name in tested if name not in classes]:
-        raise InputError(f"{test}/{unknown[0]} has no folder in {train}. Add training images, or remove it.")
-    test_images = _read(test, tested, classes) if test else None
-    return _dataset(root.resolve().name, classes, _read(train, classes, classes), test_images)
+    return _dataset(root.resolve().name, classes, _read(train, classes), _read(test, classes) if test else None)
 
 
 def from_hugging_face(dataset: Any, *, name: str = "own") -> Dataset:
@@ -104,44 +100,41 @@ def load_from_disk(path: Path) -> Dataset:
     return from_hugging_face(loaded, name=path.resolve().name)
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+def _folders(path: Path) -> list[str]:
+    return [each.name for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")]
 
 
-def _read(root: Path, folders: Sequence[str], classes: Sequence[str]) -> Images:
-    """Read the images of the folders, with labels by their places in `classes`."""
+def _read(root: Path, classes: Sequence[str]) -> Images:
     from PIL import Image
 
     files, labels = list[Path](), list[int]()
-    for name in folders:
-        inside = sorted(file for file in (root / name).iterdir() if file.suffix.lower() in SUFFIXES)
-        chosen = [file for file in inside if not file.name.startswith(".")]
-        if not chosen:
-            raise InputError(f"{root / name} has no PNG or JPEG images. Add some, or remove the folder.")
-        files += chosen
-        labels += [classes.index(name)] * len(chosen)
+    for label, folder in enumerate(root / name for name in classes):
+        inside = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in SUFFIXES)
+        if folder.is_dir() and not inside:
+            raise InputError(f"{folder} has no PNG or JPEG images. Add some, or remove the folder.")
+        files += inside
+        labels += [label] * len(inside)
     return _stack(((str(file), file) for file in files), Image.open), torch.tensor(labels)
 
 
 def _stack(named: Iterable[tuple[str, Any]], opened: Callable[[Any], "Image"]) -> Tensor:
     """Decode images of one size into N×C×H×W; all become RGB if one of them has color."""
-    first, arrays = "", list[np.ndarray[Any, np.dtype[np.uint8]]]()
+    arrays = list[np.ndarray[Any, np.dtype[np.uint8]]]()
     for name, source in named:
         try:
             with opened(source) as picture:
-                mode, size = picture.mode, picture.size
+                mode = picture.mode
                 array = np.asarray(picture.convert("L" if mode in GRAY else "RGB"))
         except Exception as error:  # Pillow raises many kinds for damaged files
             raise CorruptFileError(f"{name} cannot be read as an image ({error}). Replace or remove it.") from error
         if mode.startswith(DEEP):
             raise InputError(f"{name} has more than 8 bits per channel (mode {mode}). Convert the images to 8 bits.")
         if arrays and array.shape[:2] != arrays[0].shape[:2]:
-            height, width = arrays[0].shape[:2]
+            (height, width), (other_height, other_width) = arrays[0].shape[:2], array.shape[:2]
             raise InputError(
-                f"{name} has {size[0]}×{size[1]} pixels, but {first} has {width}×{height}. Resize all images to one "
-                f"size first, for instance with Pillow: image.resize(({width}, {height}))."
+                f"{name} has {other_width}×{other_height} pixels, images before it {width}×{height}. Resize all images "
+                f"to one size first, for instance with Pillow: image.resize(({width}, {height}))."
             )
-        first = first or name
         arrays.append(array)
     if not arrays:
         raise InputError("There are no images for training or for testing. Add some, or leave out that part.")
