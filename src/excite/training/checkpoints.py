@@ -112,7 +112,9 @@ def check(folder: Path) -> None:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     facts = read_json(folder / CHECKPOINT)
     with expected(folder / CHECKPOINT):
-        weights, hashed = folder / Path(facts["weights"]).name, facts["weights_sha256"]
+        weights, hashed = folder / facts["weights"], facts["weights_sha256"]
+        if weights.resolve().parent != folder.resolve():
+            raise ValueError(f"the weights are {facts['weights']!r}, not a file in the same folder")
     content = weights.read_bytes() if weights.exists() else b""
     if hashlib.sha256(content).hexdigest() != hashed:
         raise CorruptFileError(
