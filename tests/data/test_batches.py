@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
@@ -6,12 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from excite.data import AUGMENTATIONS, Split, TrainingData, epoch_batches, steps_per_epoch
+from excite.data import AUGMENTATIONS, Split, epoch_batches, steps_per_epoch
 from excite.data.batches import Mixture, resident
 from excite.errors import InputError
-from excite.objectives import standard_loss
-from excite.schedules import constant
-from excite.training import train
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -81,32 +78,6 @@ def test_the_shares_of_all_processes_are_the_batch_of_one(n: int, batch_size: in
         assert torch.equal(images[order], x[y.argsort()])
 
 
-class Backwards:
-    """Training data of a stranger: a split from its end to its beginning, whatever the epoch."""
-
-    def __init__(self, split: Split) -> None:
-        self.split, self.epoch_images, self.largest_label = split, len(split), split.largest_label
-
-    def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], list[torch.Tensor]]:
-        return lambda step: [torch.split(torch.arange(len(self.split)).flip(0), batch_size)[step]]
-
-    def take(self, parts: Sequence[torch.Tensor]) -> Batch:
-        return self.split.take(parts)
-
-    def probe(self, examples: int, batch_size: int) -> Batch:
-        return self.split.probe(examples, batch_size)
-
-
-def test_data_of_any_kind_give_batches_and_can_be_trained_on() -> None:
-    data: TrainingData = Backwards(numbered(5))
-    batches = epoch_batches(data, batch_size=2, seed=0, epoch=0)
-    assert [y.tolist() for _, y in batches] == [[4, 3], [2, 1], [0]]
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 5))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    seen = train(model, data, standard_loss, optimizer, constant(0.01), epochs=1, batch_size=5)
-    assert len(seen.epochs) == 1
-
-
 def test_an_epoch_does_not_depend_on_what_ran_before() -> None:
     split, augment = numbered(40), AUGMENTATIONS["crop-flip"]
 
@@ -154,12 +125,6 @@ def test_memory_format_and_device_are_as_asked() -> None:
     assert_same([(images, labels)], [next(plain)])
 
 
-@pytest.mark.parametrize("start", [-1, 4])
-def test_a_start_outside_the_epoch_is_refused_at_once(start: int) -> None:
-    with pytest.raises(InputError, match="start"):
-        epoch_batches(numbered(9), batch_size=3, seed=0, epoch=0, start=start)
-
-
 def test_an_empty_batch_is_refused() -> None:
     with pytest.raises(InputError, match="batch_size"):
         steps_per_epoch(9, 0)
@@ -175,7 +140,6 @@ def test_images_that_fit_are_copied_to_a_gpu_once() -> None:
     moved = resident(split, gpu, free=needed)
     assert isinstance(moved, Split)
     assert (moved.images.device, moved.labels.device, split.images.device.type) == (gpu, gpu, "cpu")
-    assert resident(moved, gpu, free=needed) is moved
     assert [x.device for x, _ in epoch_batches(moved, batch_size=60, seed=0, epoch=0)] == [gpu, gpu]
     mixture = Mixture(split, split)
     assert resident(mixture, gpu, free=needed) is mixture  # twice as large

@@ -4,7 +4,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -12,17 +11,13 @@ from torch import Tensor
 
 from excite.data import Dataset, Split
 from excite.data.decode import (
-    ReadFile,
     decode_cifar10,
     decode_cifar100,
     decode_mnist,
     decode_png_sheets,
     parse_idx,
-    parse_records,
-    parse_sheet,
     tar_reader,
 )
-from excite.errors import CorruptFileError
 
 
 def noise(n: int, seed: int) -> Split:
@@ -97,61 +92,12 @@ def test_the_png_sheets_of_cifar10() -> None:
     assert_same(found_test, test)
 
 
-def test_an_incomplete_archive_is_named() -> None:
-    with pytest.raises(CorruptFileError, match=r"train\.bin"):
-        decode_cifar100({"cifar-100-binary.tar.gz": archive({"other": b""})}.__getitem__)
-
-
-@pytest.mark.parametrize("contents", [b"", records(noise(2, 0))[:-1]])
-def test_half_a_record_is_refused(contents: bytes) -> None:
-    with pytest.raises(CorruptFileError):
-        parse_records(contents, label_bytes=1)
-
-
-@pytest.mark.parametrize(
-    "png",
-    [
-        b"no image",
-        sheet(noise(3, 0).images)[:-2000],
-        sheet(noise(3, 0).images).replace(b"IDAT", b"XDAT"),
-    ],
-)
-def test_a_damaged_sheet_is_refused(png: bytes) -> None:
-    with pytest.raises(CorruptFileError):
-        parse_sheet(png)
-
-
-def test_a_sheet_of_another_shape_is_refused() -> None:
-    buffer = io.BytesIO()
-    Image.fromarray(np.zeros((2, 1024), np.uint8)).save(buffer, "PNG")
-    with pytest.raises(CorruptFileError, match="RGB"):
-        parse_sheet(buffer.getvalue())
-
-
 TWO_BY_THREE = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([1, 2, 3, 4, 5, 255])
 
 
 @pytest.mark.parametrize("contents", [TWO_BY_THREE, gzip.compress(TWO_BY_THREE, mtime=0)])
 def test_an_idx_file_is_read_gzipped_or_not(contents: bytes) -> None:
-    assert parse_idx(contents, "x").tolist() == [[1, 2, 3], [4, 5, 255]]
-
-
-@pytest.mark.parametrize(
-    "contents",
-    [
-        b"",
-        b"<html>not found</html>",
-        TWO_BY_THREE[:3],
-        TWO_BY_THREE[:9],
-        TWO_BY_THREE.replace(b"\x08\x02", b"\x0d\x02"),  # floats
-        TWO_BY_THREE[:-1],
-        TWO_BY_THREE + b"\x00",
-        gzip.compress(TWO_BY_THREE, mtime=0)[:-9],
-    ],
-)
-def test_a_damaged_idx_file_is_refused(contents: bytes) -> None:
-    with pytest.raises(CorruptFileError, match="the-file"):
-        parse_idx(contents, "the-file")
+    assert parse_idx(contents).tolist() == [[1, 2, 3], [4, 5, 255]]
 
 
 def test_the_four_files_become_train_and_test(small_files: dict[str, bytes], small_dataset: Dataset) -> None:
@@ -165,15 +111,11 @@ def test_a_source_may_name_the_files_its_own_way(small_files: dict[str, bytes], 
     assert torch.equal(train.images, small_dataset.train.images)
 
 
-def reader(contents: bytes) -> ReadFile:
-    return tar_reader({"x.tgz": contents}.__getitem__, "x.tgz")
-
-
 def test_files_are_read_by_name_in_any_order() -> None:
-    read = reader(archive({"a": b"1" * 100_000, "b/c": b""}))
+    read = tar_reader(archive({"a": b"1" * 100_000, "b/c": b""}))
     assert read("b/c") == b""
     assert read("a") == b"1" * 100_000
-    with pytest.raises(CorruptFileError, match=r"x\.tgz .*c"):
+    with pytest.raises(KeyError):
         read("c")
 
 
@@ -185,14 +127,7 @@ def test_nothing_is_written_and_no_link_is_followed(tmp_path: Path) -> None:
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         tar.addfile(tarfile.TarInfo(str(tmp_path / "outside")), io.BytesIO())
         tar.addfile(link)
-    read = reader(buffer.getvalue())
+    read = tar_reader(buffer.getvalue())
     assert list(tmp_path.iterdir()) == [tmp_path / "secret"]
-    with pytest.raises(CorruptFileError, match="link"):
+    with pytest.raises(KeyError, match="secret"):
         read("link")
-
-
-@pytest.mark.parametrize("keep", [0, 10, 300, -20])
-def test_a_truncated_archive_is_named(keep: int) -> None:
-    contents = bytes((i * i * 31 + i // 7) % 256 for i in range(20_000))
-    with pytest.raises(CorruptFileError, match=r"x\.tgz"):
-        reader(archive({"a": contents})[:keep])

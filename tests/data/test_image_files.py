@@ -52,8 +52,7 @@ def test_a_path_may_be_a_string(tmp_path: Path) -> None:
     ("images", "labels", "message"),
     [
         (NHWC / 255, LABELS, "uint8"),
-        (np.zeros((6, 3, 5, 3), np.uint8), LABELS, "from_tensors"),
-        (np.zeros((6, 5, 5, 4), np.uint8), LABELS, "from_tensors"),
+        (np.zeros((6, 5, 5, 4), np.uint8), LABELS, "permute"),
         (np.zeros((6, 784), np.uint8), LABELS, "N×H×W"),
         (NHWC, LABELS.astype(np.float32), "integers"),
         (NHWC, LABELS[:5], "labels"),
@@ -71,13 +70,6 @@ def test_class_names_are_text_or_bytes(kind: type, tmp_path: Path) -> None:
     names = np.array(["cat", "dog", "elk", "fox"]).astype(np.dtype(kind))
     save(tmp_path / "mine.npz", class_names=names)
     assert data.load(tmp_path / "mine.npz").class_names == ("cat", "dog", "elk", "fox")
-
-
-@pytest.mark.parametrize("names", [np.array("cat,dog"), np.array([1, 2, 3, 4])])
-def test_class_names_that_are_not_strings_are_refused(names: NDArray[np.generic], tmp_path: Path) -> None:
-    save(tmp_path / "mine.npz", class_names=names)
-    with pytest.raises(InputError, match="class_names"):
-        data.load(tmp_path / "mine.npz")
 
 
 def test_missing_arrays_are_named(tmp_path: Path) -> None:

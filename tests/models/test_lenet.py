@@ -1,5 +1,7 @@
 """LeNet-5 follows its definition, layer by layer, and activates its logits only when told to."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from excite.models import LeNet5
 
 @pytest.mark.parametrize("activate_logits", [False, True])
 @pytest.mark.parametrize(("activation", "layer"), [("relu", nn.ReLU()), ("tanh", nn.Tanh())])
-def test_equals_the_plain_definition(activation: str, layer: nn.Module, activate_logits: bool) -> None:
+def test_equals_the_plain_definition(activation: Any, layer: nn.Module, activate_logits: bool) -> None:
     torch.manual_seed(0)
     model = LeNet5(activation=activation, activate_logits=activate_logits)
     layers = [model.conv1, layer, nn.MaxPool2d(2), model.conv2, layer, nn.MaxPool2d(2), nn.Flatten()]

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
 from excite.models import MODELS, LeNet5, ResNet, create
-from excite.models.resnet import Bottleneck, Layout
+from excite.models.resnet import Bottleneck
 
 DIGITS = (1, 28, 28)
 COLOUR = (3, 32, 32)
@@ -49,7 +49,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     **{name: partial(create, name, input_shape=TINY) for name in SMALL},
     "lenet5, tanh, activated logits": partial(LeNet5, input_shape=TINY, activation="tanh", activate_logits=True),
     "resnet8 without batch-norm": partial(create, "resnet8", batch_norm=False),
-    "bottlenecks": partial(ResNet, Layout(Bottleneck, widths=(4, 8), depths=(1, 2))),
+    "bottlenecks": partial(ResNet, (Bottleneck, (4, 8), (1, 2))),
     "normalised": partial(create, "resnet8", normalize=((0.5,) * 3, (0.25,) * 3)),
 }
 each_network = pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS.keys())

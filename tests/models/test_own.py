@@ -72,11 +72,11 @@ def test_it_is_normalized_like_others_and_follows_the_seed(module: str) -> None:
     ("factory", "options", "keyword"),
     [
         ("nothing", {}, "module:factory"),
-        ("made", {}, "class or function"),
+        ("made", {}, "made"),
         ("CODE", {}, "module:factory"),
         ("fixed", {"width": 3}, "width"),
         ("Net", {"width": "wide"}, "width"),
-        ("torch", {}, "class or function"),
+        ("torch", {}, "module:factory"),
     ],
 )
 def test_what_cannot_be_built_is_refused(module: str, factory: str, options: dict[str, Any], keyword: str) -> None:

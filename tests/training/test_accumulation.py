@@ -21,8 +21,8 @@ from excite.runs.procedure import Run
 from excite.schedules import constant
 from excite.trace import Recorder
 from excite.training import descend, train
-from excite.training.accumulation import added, losses_of_parts
 from excite.training.distributed import Ranks
+from excite.training.loop import added, losses_of_parts
 from tests.training.stopped import StopAfter, same_weights
 
 Train = Callable[..., tuple[nn.Module, object]]

@@ -14,7 +14,6 @@ from torch.optim import SGD, Adam, Optimizer
 from excite.data import Split
 from excite.data.augment import crop_flip
 from excite.errors import InputError, InterruptedRunError
-from excite.files import read_json, write_json
 from excite.lipschitz.online import OnlineRate
 from excite.objectives import Objective, Standard, Trades, standard_loss
 from excite.schedules import constant, exponential, step
@@ -136,25 +135,6 @@ def test_a_schedule_may_change_what_is_to_come_and_nothing_else(tmp_path: Path) 
     weights, history = run(tmp_path, **dropping)
     assert [metrics.rate for metrics in history.epochs] == pytest.approx([0.01, 0.01, 0.01, 0.001])
     assert torch.equal(weights, run(tmp_path / "whole", **dropping)[0])
-
-
-def test_a_rate_that_is_a_tensor_is_the_same_rate(tmp_path: Path) -> None:
-    def make(parameters: Any, lr: float) -> Optimizer:
-        return SGD(parameters, lr=torch.tensor(lr))
-
-    for epochs in (1, 2):
-        assert len(run(tmp_path, epochs=epochs, make=make)[1].epochs) == epochs
-
-
-def test_a_checkpoint_of_before_is_resumed_and_knows_itself_from_then_on(tmp_path: Path) -> None:
-    run(tmp_path, epochs=1)
-    file = tmp_path / "checkpoint.json"
-    facts = read_json(file)
-    del facts["identity"]
-    write_json(file, facts)
-    assert torch.equal(run(tmp_path)[0], run(tmp_path / "whole")[0])
-    with pytest.raises(InputError, match="seed"):
-        run(tmp_path, seed=1)
 
 
 class Counting(SGD):

@@ -15,9 +15,9 @@ from excite.data.catalog import (
     verify,
 )
 from excite.data.dataset import Dataset, Split, from_tensors
-from excite.data.image_files import load_pseudo_labelled
 from excite.data.own_files import from_folder, from_hugging_face
 from excite.data.pseudo_labels import PseudoLabels, Unlabelled, load_extra, load_unlabelled
+from excite.data.tiny_images import load_pseudo_labelled
 from excite.randomness import derive_seed
 
 __all__ = ["AUGMENTATIONS", "DATASETS", "Augmentation", "Dataset", "DatasetStatus", "Mixture", "PseudoLabels", "Split"]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,30 +17,6 @@ from excite.randomness import generator, usable_device
 _LABELLED, _PSEUDO = -1, -2
 
 
-class TrainingData(Protocol):
-    """What the training loop needs of its images; `Split` and `Mixture` provide it."""
-
-    @property
-    def epoch_images(self) -> int:
-        """The number of images in an epoch."""
-        ...
-
-    @property
-    def largest_label(self) -> int: ...
-
-    def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], Sequence[Tensor]]:
-        """Return a function from a step to the image numbers of its batch, as one tensor per part of the batch."""
-        ...
-
-    def take(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the uint8 images with these numbers, part after part, and their labels."""
-        ...
-
-    def probe(self, examples: int, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return at most `examples` fixed images in [0, 1], not augmented, and their labels, ordered as in batches."""
-        ...
-
-
 def steps_per_epoch(images: int, batch_size: int, most: int | None = None) -> int:
     """Return the number of batches in an epoch, at most `most`; the last batch may be smaller.
 
@@ -53,8 +28,19 @@ def steps_per_epoch(images: int, batch_size: int, most: int | None = None) -> in
     return steps if most is None else min(steps, most)
 
 
+def images_at_once(batch_size: int, accumulate: int) -> int:
+    """Return the size of each of the `accumulate` equal parts of a batch."""
+    if batch_size % accumulate:
+        divisor = next((number for number in range(accumulate, batch_size) if batch_size % number == 0), batch_size)
+        raise InputError(
+            f"A batch of {batch_size:,} images cannot be divided into {accumulate} equal parts. Set "
+            f"training.accumulate to a divisor of the batch size, such as {divisor}."
+        )
+    return batch_size // accumulate
+
+
 def epoch_batches(
-    data: TrainingData,
+    data: "TrainingData",
     *,
     batch_size: int,
     seed: int,
@@ -76,14 +62,9 @@ def epoch_batches(
     that together the processes see the same images as a single process.
     """
     check_whole("seed", seed, least=0)
-    steps = steps_per_epoch(data.epoch_images, batch_size)
-    if not 0 <= start <= steps:
-        raise InputError(f"start is {start}; an epoch of {steps} batches can start at 0 to {steps}.")
+    steps = steps_per_epoch(len(data), batch_size)
     device = device if device is None else usable_device(device)
     numbers = data.order(batch_size=batch_size, seed=seed, epoch=epoch)
-    first = numbers(0)
-    if len(first) > 1 and min(map(len, first)) < world:
-        raise InputError(f"batch_size is {batch_size}; {world} processes need at least {len(first) * world}.")
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for step in range(start, steps):
@@ -128,6 +109,9 @@ class Mixture:
             raise InputError(f"Labelled ({self.labelled}) and pseudo-labelled ({self.pseudo}) images differ in shape.")
         check_whole("epoch_samples", self.epoch_samples, least=1)
 
+    def __len__(self) -> int:
+        return self.epoch_samples
+
     def __str__(self) -> str:
         return f"labelled {self.labelled}, pseudo-labelled {self.pseudo}, {self.epoch_samples:,} per epoch"
 
@@ -136,12 +120,16 @@ class Mixture:
         return self.labelled, self.pseudo
 
     @property
-    def epoch_images(self) -> int:
-        return self.epoch_samples
-
-    @property
     def largest_label(self) -> int:
         return max(part.largest_label for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return self.labelled.nbytes + self.pseudo.nbytes
+
+    def to(self, device: torch.device) -> "Mixture":
+        """Return the same images on another device."""
+        return replace(self, labelled=self.labelled.to(device), pseudo=self.pseudo.to(device))
 
     def order(self, *, batch_size: int, seed: int, epoch: int) -> Callable[[int], tuple[Tensor, ...]]:
         """Return a function from a step to the labelled and the pseudo-labelled image numbers of its batch."""
@@ -168,6 +156,9 @@ class Mixture:
         return unit_floats(images), labels
 
 
+TrainingData = Split | Mixture  # what the training loop takes
+
+
 def resident(data: TrainingData, device: torch.device, free: int | None = None) -> TrainingData:
     """Return the data on `device` if it is a GPU and they take at most an eighth of its `free` bytes.
 
@@ -175,12 +166,7 @@ def resident(data: TrainingData, device: torch.device, free: int | None = None) 
     """
     if free is None:
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    splits = data.parts if isinstance(data, Mixture) else (data,) if isinstance(data, Split) else ()
-    size = sum(split.images.nbytes for split in splits)
-    if not splits or any(split.images.device == device for split in splits) or 8 * size > free:
-        return data
-    moved = [split.to(device) for split in splits]
-    return replace(data, labelled=moved[0], pseudo=moved[1]) if isinstance(data, Mixture) else moved[0]
+    return data.to(device) if 8 * data.nbytes <= free else data
 
 
 def _endless_order(n: int, start: int, amount: int, address: tuple[int, ...]) -> Tensor:

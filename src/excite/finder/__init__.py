@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ from excite.finder.inputs import (
 )
 from excite.lipschitz import LipschitzEstimate, find_edge
 from excite.precision import Precision, autocast, check_precision, full_precision, rounding
-from excite.quantities import OnProgress, check_kind, check_positive, check_whole, duration
+from excite.quantities import OnProgress, check_kind, check_positive, check_whole
 from excite.randomness import accelerator, derive_seed, device_of, seed_all, undisturbed
 from excite.registry import check_choice
 from excite.rescaling import peak_rate, shape_of
@@ -147,10 +148,6 @@ def find_learning_rate(
     for name, value in {"start": start, "clip_grad_norm": clip_grad_norm, "seconds": seconds}.items():
         if value is not None:
             check_positive(name, value)
-    if not callable(loss_fn):
-        raise InputError(
-            f"loss_fn is a {type(loss_fn).__name__}; pass a function (output, target) -> loss, and then the optimizer."
-        )
     whole = _steps_of_training(loader, accumulate, epochs, total_steps)
     if budget is None:
         budget = min(whole // PART_OF_TRAINING, LARGEST_BUDGET) if whole else USUAL_BUDGET
@@ -201,11 +198,7 @@ def _add(estimate: LipschitzEstimate, basis: str, **details: Any) -> LipschitzEs
 def _customary_rate(scheduler: LRScheduler | None, optimizer: NewOptimizer | Optimizer) -> float:
     if scheduler is not None:
         return peak_rate(scheduler)
-    if not isinstance(optimizer, Optimizer):
-        return USUAL_START
-    rate = max(map(initial_rate, optimizer.param_groups))
-    check_positive("The optimizer's largest learning rate", rate)
-    return rate
+    return max(map(initial_rate, optimizer.param_groups)) if isinstance(optimizer, Optimizer) else USUAL_START
 
 
 def _steps_of_training(
@@ -272,16 +265,13 @@ def _new_models(
         yield new_model, permuted
 
 
-def _check_model(model: object) -> nn.Module:
+def _check_model(model: nn.Module) -> nn.Module:
     """Refuse a distributed model: each process would judge rates by its own loss, and they would block each other."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"The function that builds the model returned a {type(model).__name__}, not an nn.Module.")
     trainable(model)
     if isinstance(model, DistributedDataParallel) and (processes := model.process_group.size()) > 1:
         raise InputError(
-            f"The model is wrapped in DistributedDataParallel with {processes} processes. Call find_learning_rate in "
-            f"one process only, with the unwrapped model and accumulate={processes}, so that a step sees all images. "
-            "Send the estimate to the other processes with torch.distributed.broadcast_object_list."
+            f"The model is wrapped for {processes} processes. Call find_learning_rate in one of them, with the "
+            f"unwrapped model and accumulate={processes}, and send the estimate to the others."
         )
     return model
 
@@ -363,24 +353,11 @@ class _ShortRuns:
             return self.loss_fn(tree_map_only(Tensor, full_precision, output), target)
 
 
-@contextlib.contextmanager
-def _progress(progress: bool | None, on_progress: OnProgress | None) -> Iterator[OnProgress]:
-    """Yield what is told about every step. A bar says, after a few steps, how long all of them will take."""
-    if on_progress is not None or progress is False or (progress is None and not sys.stderr.isatty()):
-        yield on_progress or (lambda _done, _total: None)
-        return
+def _progress(progress: bool | None, on_progress: OnProgress | None) -> AbstractContextManager[OnProgress]:
+    """Return what is told about every step; a bar also shows how much time is left."""
+    if on_progress is not None:
+        return contextlib.nullcontext(on_progress)
     from excite.console import Console
 
-    console, began = Console(), 0.0
-    with console.task("Finding the largest convergent rate") as show:
-
-        def update(done: int, total: int) -> None:
-            nonlocal began
-            if done == 1:  # the first step is slower
-                began = time.perf_counter()
-            if done == 1 + TIMED_STEPS:
-                seconds = (time.perf_counter() - began) / TIMED_STEPS * total
-                console.say(f"The search takes at most {total:,} steps, about {duration(seconds)}.")
-            show(done, total)
-
-        yield update
+    shown = sys.stderr.isatty() if progress is None else progress
+    return Console(quiet=not shown).task("Finding the largest convergent rate")

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
+from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from excite.errors import ExciteError, InputError
+from excite.errors import InputError
 from excite.quantities import check_positive
 from excite.randomness import accelerator, derive_seed, device_of, kept_buffers, put_back, undisturbed
 
@@ -19,7 +20,6 @@ LossFunction = Callable[[Any, Any], Tensor]
 NewOptimizer = Callable[[list[nn.Parameter], float], Optimizer]
 
 TARGETS = ("labels", "label", "targets", "target", "y")
-MOVED = 0.7259  # no layer draws exactly this much more than its present weights
 STEP_CURE = "pass step=lambda model, batch: …, a function that returns the loss."
 
 
@@ -91,28 +91,11 @@ def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
         generator.manual_seed(derive_seed(*seed) + number)
     while True:
         empty = True
-        with _dead_workers_named(loader):
-            for batch in loader:
-                empty = False
-                yield batch
+        for batch in loader:
+            empty = False
+            yield batch
         if empty:
             raise InputError("The loader yields no batch; check the length of the data set and drop_last.")
-
-
-@contextlib.contextmanager
-def _dead_workers_named(loader: Iterable[Any]) -> Iterator[None]:
-    """Say that a worker of the loader died; depending on the moment, torch only reports a lost connection."""
-    try:
-        yield
-    except (ConnectionError, EOFError, RuntimeError) as error:
-        raised_by_data_set = str(error).startswith("Caught ")  # in a worker, which passed it on
-        dead = not isinstance(error, RuntimeError) or "DataLoader worker (pid" in str(error)
-        if raised_by_data_set or not dead or not getattr(loader, "num_workers", 0):
-            raise
-        raise ExciteError(
-            f"A worker process of the DataLoader died ({error}). Pass one with num_workers=0 to see its error; if "
-            "there is none, the workers ran out of memory: use fewer."
-        ) from error
 
 
 def make_fresh(model: nn.Module) -> list[str]:
@@ -122,9 +105,7 @@ def make_fresh(model: nn.Module) -> list[str]:
     parameter that no module draws are permuted: their distribution stays what it is. Returns the names of those, unless
     all their entries are equal.
     """
-    trained = {name: (p, p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
-    for parameter, _ in trained.values():
-        parameter.data.add_(MOVED)  # until it is drawn
+    before = {name: (p, p.detach().clone()) for name, p in model.named_parameters() if p.requires_grad}
     drawn: set[int] = set()
 
     def draw(module: nn.Module) -> None:
@@ -144,11 +125,11 @@ def make_fresh(model: nn.Module) -> list[str]:
 
     model.apply(draw)
     permuted = []
-    for name, (parameter, value) in trained.items():
-        if torch.equal(parameter, value + MOVED):
+    for name, (parameter, value) in before.items():
+        if torch.equal(parameter, value) and value.min() < value.max():
             order = torch.randperm(value.numel(), device=value.device)
             parameter.data.copy_(value.flatten()[order].view_as(value))
-            permuted += [name] if value.min() < value.max() else []
+            permuted.append(name)
     return permuted
 
 
@@ -201,12 +182,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
     """The batch with all its tensors on `device`."""
     if hasattr(batch, "to"):
         return batch.to(device)
-    if isinstance(batch, Mapping):
-        return {key: to_device(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        entries = [to_device(entry, device) for entry in batch]
-        return type(batch)(*entries) if hasattr(batch, "_fields") else type(batch)(entries)
-    return batch
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
 
 
 def momentum_sgd(parameters: list[nn.Parameter], rate: float) -> Optimizer:

@@ -53,10 +53,8 @@ class Normalize(nn.Module):
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]) -> None:
         super().__init__()
         mean, std = ([values] if isinstance(values, int | float) else values for values in (mean, std))
-        if len(mean) != len(std):
-            raise InputError(f"There are {len(mean)} means but {len(std)} stds; give one of each per channel.")
-        if not all(math.isfinite(value) for value in (*mean, *std)) or min(std) <= 0:
-            raise InputError(f"mean={mean} must be finite, and std={std} must be finite and above 0.")
+        if len(mean) != len(std) or not all(0 < value < math.inf for value in std):
+            raise InputError(f"mean={mean}, std={std}; give one of each per channel, and a std above 0.")
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(-1, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(-1, 1, 1))
 
@@ -88,10 +86,8 @@ def create(
     44426
     """
     check_whole("num_classes", num_classes, least=1)
-    if len(input_shape) != 3:
+    if len(input_shape) != 3 or not all(isinstance(side, int) and side > 0 for side in input_shape):
         raise InputError(f"input_shape is {input_shape}; give channels, height and width, such as (3, 32, 32).")
-    for side in input_shape:
-        check_whole("input_shape", side, least=1)
     if normalize is not None and (channels := len(Normalize(*normalize).mean)) != input_shape[0]:
         raise InputError(f"normalize has {channels} channels, but the images have {input_shape[0]}.")
     if ":" in str(name):

@@ -1,5 +1,7 @@
 """LeNet-5: two 5×5 convolutions with pooling, then 120-84-classes; 44,426 parameters for 28×28 digits."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
@@ -21,12 +23,10 @@ class LeNet5(nn.Module):
         *,
         num_classes: int = 10,
         input_shape: tuple[int, int, int] = (1, 28, 28),
-        activation: str = "relu",
+        activation: Literal["relu", "tanh"] = "relu",
         activate_logits: bool = False,
     ) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise InputError(f'activation is "{activation}"; choose one of {", ".join(ACTIVATIONS)}.')
         channels, height, width = input_shape
         if min(height, width) < SMALLEST_SIDE:
             raise InputError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from excite.errors import InputError
 from excite.randomness import device_of
@@ -22,35 +22,27 @@ def build_own(path: str, options: Mapping[str, Any], *, num_classes: int, input_
     It gets the options, and `num_classes` and `input_shape` if it has parameters of these names.
     """
     module_name, _, factory_name = path.partition(":")
-    needed = (
-        f"It must make a torch module that takes images {'×'.join(map(str, input_shape))} and returns {num_classes} "
-        "logits for each; it may have the parameters input_shape and num_classes."
-    )
     with _current_folder():
         try:
             with torch.random.fork_rng(devices=[]):  # the first import must not change the initial weights
                 factory = getattr(importlib.import_module(module_name), factory_name)
-        except Exception as error:  # a module may raise anything
-            raise InputError(
-                f"{path} cannot be imported ({type(error).__name__}: {error}). Write package.module:factory, "
-                "of a module in the current folder or an installed package."
-            ) from error
-        if isinstance(factory, nn.Module) or not callable(factory):
-            raise InputError(f"{path} is a {type(factory).__name__}. Name a class or function that makes a network.")
-        try:
             taken = inspect.signature(factory).parameters
             data = {"num_classes": num_classes, "input_shape": input_shape}
             given = {name: value for name, value in data.items() if name in taken}
             built: nn.Module = build("model", {path: factory}, path, options, **given)
             with torch.no_grad():
                 logits = built.eval()(torch.zeros(2, *input_shape, device=device_of(built)))
+            if logits.shape != (2, num_classes):
+                raise ValueError(f"its output for two images has shape {tuple(logits.shape)}")
         except InputError:
             raise
-        except Exception as error:
-            raise InputError(f"{path} failed: {error!r}. {needed}") from error
-    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"{path} makes a network whose output for two images is {shape}. {needed}")
+        except Exception as error:  # a module may raise anything
+            raise InputError(
+                f"{path} cannot be used ({type(error).__name__}: {error}). Write package.module:factory, of a module "
+                "in the current folder or an installed package. The factory must make a torch module that takes images "
+                f"{'×'.join(map(str, input_shape))} and returns {num_classes} logits for each; it may have the "
+                "parameters input_shape and num_classes."
+            ) from error
     return built.train()
 
 

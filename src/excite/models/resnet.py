@@ -1,4 +1,4 @@
-"""ResNets for small images: a `Layout` gives the type of block, the widths and the depths; wide ResNets are below.
+"""ResNets for small images; a layout is the type of block, the widths and the depths. Wide ResNets are below.
 
 `cifar(depth)` is the narrow family of He et al.'s CIFAR experiments (6n + 2 layers, widths 16/32/64).
 `RESNET18` and `RESNET50_BOTTLENECK` have the ImageNet widths (64 to 512) and a 3×3 stem that keeps 32×32 pixels.
@@ -10,7 +10,6 @@ The ReLUs work in place: nothing they overwrite is needed for a first or second 
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -58,33 +57,30 @@ class Bottleneck(nn.Module):
         return relu(branch.add_(self.shortcut(x)), inplace=True)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Stage i has `depths[i]` blocks of width `widths[i]`; every stage but the first halves the side of the image."""
-
-    block: type[BasicBlock] | type[Bottleneck]
-    widths: tuple[int, ...]
-    depths: tuple[int, ...]
+Layout = tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...], tuple[int, ...]]  # block, widths, depths
 
 
 def cifar(depth: int) -> Layout:
     """6n + 2 layers: n BasicBlocks at each of the widths 16, 32, 64.
 
-    >>> cifar(20).depths
+    >>> cifar(20)[2]
     (3, 3, 3)
     """
     n, rest = divmod(depth - 2, 6)
     if n < 1 or rest:
         raise InputError(f"depth is {depth}; a CIFAR ResNet has 6n + 2 layers, for example 8, 20, 50 or 110.")
-    return Layout(BasicBlock, widths=CIFAR_WIDTHS, depths=(n, n, n))
+    return BasicBlock, CIFAR_WIDTHS, (n, n, n)
 
 
-RESNET18 = Layout(BasicBlock, widths=(64, 128, 256, 512), depths=(2, 2, 2, 2))
-RESNET50_BOTTLENECK = Layout(Bottleneck, widths=(64, 128, 256, 512), depths=(3, 4, 6, 3))
+RESNET18: Layout = (BasicBlock, (64, 128, 256, 512), (2, 2, 2, 2))
+RESNET50_BOTTLENECK: Layout = (Bottleneck, (64, 128, 256, 512), (3, 4, 6, 3))
 
 
 class ResNet(nn.Module):
-    """A 3×3 stem, the stages of `layout`, global average pooling, one linear layer."""
+    """A 3×3 stem, stages of `depths[i]` blocks of width `widths[i]`, global average pooling, one linear layer.
+
+    Every stage but the first halves the side of the image.
+    """
 
     def __init__(
         self,
@@ -95,17 +91,16 @@ class ResNet(nn.Module):
         batch_norm: bool = True,
     ) -> None:
         super().__init__()
-        channels, expansion = layout.widths[0], layout.block.expansion
-        self.conv1, self.bn1 = _conv_and_norm(input_shape[0], channels, 3, batch_norm=batch_norm)
-        block = partial(layout.block, batch_norm=batch_norm)
-        self.stages = _stages(block, channels, layout.widths, layout.depths, expansion)
-        self.fc = nn.Linear(layout.widths[-1] * expansion, num_classes)
+        block, widths, depths = layout
+        self.conv1, self.bn1 = _conv_and_norm(input_shape[0], widths[0], 3, batch_norm=batch_norm)
+        self.stages = _stages(partial(block, batch_norm=batch_norm), widths[0], widths, depths, block.expansion)
+        self.fc = nn.Linear(widths[-1] * block.expansion, num_classes)
         he_normal(self, mode="fan_out" if batch_norm else "fan_in")
         if not batch_norm:
             for module in self.modules():
-                if isinstance(module, BasicBlock | Bottleneck):
+                if isinstance(module, block):
                     last_conv = module.conv3 if isinstance(module, Bottleneck) else module.conv2
-                    last_conv.weight.data.mul_(sum(layout.depths) ** -0.5)
+                    last_conv.weight.data.mul_(sum(depths) ** -0.5)
 
     def forward(self, images: Tensor) -> Tensor:
         x = relu(self.bn1(self.conv1(images)), inplace=True)

@@ -18,7 +18,14 @@ from excite.attacks import Attack
 from excite.attacks.given import as_attacks
 from excite.data import Split, find
 from excite.data.augment import AUGMENTATIONS, Augmentation
-from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
+from excite.data.batches import (
+    Mixture,
+    TrainingData,
+    epoch_batches,
+    images_at_once,
+    resident,
+    steps_per_epoch,
+)
 from excite.data.catalog import is_own, load_once
 from excite.errors import InputError
 from excite.objectives import OBJECTIVES, NamedObjective
@@ -29,7 +36,6 @@ from excite.runs.experiment import Experiment
 from excite.schedules import SCHEDULES, Schedule
 from excite.trace import Recorder
 from excite.training import descend, keep_freed_memory
-from excite.training.accumulation import images_at_once
 
 NOISE = -1  # in the seed of images that are drawn to measure the noise of batches
 FEWEST_NOISE_EXAMPLES = 4  # two batches of a labelled and a pseudo-labelled image
@@ -141,7 +147,7 @@ class Parts(Named):
 
     def drawn_anew(self, moment: int) -> tuple[Tensor, Tensor]:
         """Draw augmented images with labels for at least two batches, independently of the order of training."""
-        examples = min(self.experiment.record.noise_examples, self.training_set.epoch_images)
+        examples = min(self.experiment.record.noise_examples, len(self.training_set))
         size = min(self.batch_size, examples // 2)
         seed = derive_seed(self.experiment.seed, NOISE)
         batches = epoch_batches(self.training_set, batch_size=size, seed=seed, epoch=moment, augment=self.augment)

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from excite import data, models
 from excite.attacks import ATTACKS
 from excite.data.augment import AUGMENTATIONS
-from excite.data.batches import steps_per_epoch
+from excite.data.batches import images_at_once, steps_per_epoch
 from excite.lipschitz import ESTIMATORS
 from excite.objectives import OBJECTIVES
 from excite.objectives.protocol import TRAINING_PASSES
@@ -35,7 +35,6 @@ from excite.runs.assemble import epoch_images, look_up
 from excite.runs.experiment import Experiment, Model, catalogue, load
 from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
 from excite.schedules import SCHEDULES
-from excite.training.accumulation import images_at_once
 
 WITHSTAND = 0.5  # share of the images that is assumed to withstand an attack
 CURVATURE_STEPS = 12 * 2  # Lanczos takes a gradient of a gradient twelve times; each costs two training steps

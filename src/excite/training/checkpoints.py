@@ -25,8 +25,6 @@ EXTRA = "extra."  # prefix of the names of extra tensors
 COMPARED = ("momentum", "dampening", "weight_decay", "nesterov", "betas", "eps", "amsgrad")  # options of optimizers
 LOCAL = "<"  # in the names of lambdas and local functions, which do not identify them
 
-_MALFORMED = (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, MemoryError)
-
 
 def weights_file(folder: Path, epoch: int, step: int = 0) -> Path:
     return folder / WEIGHTS.replace("*", f"{epoch:04d}-{step:06d}")
@@ -80,18 +78,12 @@ def restore(
     if rank == 0:
         _remove_other_weights(folder / facts["weights"])  # left by a killed process
     _load_model(model, tensors, folder)
+    _join_optimizer(optimizer, with_prefix(tensors, "optimizer."), facts["optimizer"])
     of_rank = with_prefix(tensors, f"rank{rank}." if rank else "")
-    try:
-        _join_optimizer(optimizer, with_prefix(tensors, "optimizer."), facts["optimizer"])
-        restore_tensors(with_prefix(of_rank, "random."), device_of(model))
-        with torch.no_grad():
-            for name, value in with_prefix(of_rank, "buffer.").items():
-                model.get_buffer(name).copy_(value)
-    except _MALFORMED as error:
-        raise CorruptFileError(
-            f"The checkpoint in {folder} does not fit this training ({error}). Use the optimizer that it was saved "
-            f"with, or delete {folder} to train again from the start."
-        ) from error
+    restore_tensors(with_prefix(of_rank, "random."), device_of(model))
+    with torch.no_grad():
+        for name, value in with_prefix(of_rank, "buffer.").items():
+            model.get_buffer(name).copy_(value)
     return facts, with_prefix(tensors, EXTRA) | with_prefix(of_rank, EXTRA)
 
 
@@ -129,20 +121,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{weights} is missing or does not match the SHA-256 in {CHECKPOINT}. "
             f"Put the original file back, or delete {folder} to train again from the start."
         )
-    try:
-        return facts, safetensors.torch.load(content)  # `load_file` would turn a Ctrl-C into another error
-    except _MALFORMED as error:
-        raise CorruptFileError(
-            f"{weights} is not a safetensors file ({error}). Delete {folder} to train again from the start."
-        ) from error
+    return facts, safetensors.torch.load(content)  # `load_file` would turn a Ctrl-C into another error
 
 
 def _load_model(model: nn.Module, tensors: dict[str, Tensor], folder: Path) -> None:
-    weights = with_prefix(tensors, "model.")
-    if broken := [name for name, tensor in weights.items() if bool(tensor.isnan().any())]:
-        raise CorruptFileError(f"The checkpoint in {folder} has NaN in {broken[0]}. Delete it to train again.")
     try:
-        model.load_state_dict(weights)
+        model.load_state_dict(with_prefix(tensors, "model."))
     except RuntimeError as error:
         raise InputError(f"The checkpoint in {folder} belongs to another model: {error}") from error
 
@@ -152,15 +136,7 @@ def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str,
     entries = {f"{index}.{key}": value for index, named in state["state"].items() for key, value in named.items()}
     tensors = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
     scalars = {name: value for name, value in entries.items() if name not in tensors}
-    groups = [
-        {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return tensors, {"scalars": scalars, "param_groups": groups}
-
-
-def _like(value: Any, current: object) -> Any:
-    return torch.as_tensor(value, dtype=current.dtype, device=current.device) if isinstance(current, Tensor) else value
+    return tensors, {"scalars": scalars, "param_groups": state["param_groups"]}
 
 
 def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> None:
@@ -168,9 +144,7 @@ def _join_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor], facts: 
     for name, value in {**tensors, **facts["scalars"]}.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    pairs = zip(facts["param_groups"], optimizer.param_groups, strict=True)
-    groups = [{key: _like(value, current.get(key)) for key, value in saved.items()} for saved, current in pairs]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    optimizer.load_state_dict({"state": state, "param_groups": facts["param_groups"]})
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -182,26 +156,19 @@ Identity = dict[str, Any]  # plain values by name
 
 
 def identity(
-    objective: Objective,
-    optimizer: Optimizer,
-    *,
-    augment: Augmentation = none,
-    online: bool = False,
-    **settings: int | str,
+    objective: Objective, optimizer: Optimizer, *, augment: Augmentation = none, **settings: int | str
 ) -> Identity:
-    """Return the values that must be the same when a training resumes; `optimizer` is as before the first step.
+    """Return the values that must be the same when a training resumes, except for the rates.
 
-    The rate is left out if it is found `online`, since it changes during training.
+    Lambdas and local functions are left out, because they have no name that identifies them.
 
     >>> from torch.optim import SGD
     >>> from excite.objectives import Trades
     >>> values = identity(Trades(beta=1.0), SGD(nn.Linear(2, 1).parameters(), lr=0.1), seed=25)
-    >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "rate")]
-    [25, 'Trades', 1.0, 'SGD', 0.1]
+    >>> [values[name] for name in ("seed", "objective", "objective.beta", "optimizer", "optimizer.momentum")]
+    [25, 'Trades', 1.0, 'SGD', 0]
     """
-    values: Identity = {**settings, "optimizer": type(optimizer).__name__, "online": online}
-    if not online:
-        values["rate"] = _of_groups("lr", optimizer)
+    values: Identity = {**settings, "optimizer": type(optimizer).__name__}
     values |= {f"optimizer.{name}": _of_groups(name, optimizer) for name in COMPARED if name in optimizer.defaults}
     given: object = objective
     if is_dataclass(given):
@@ -211,7 +178,7 @@ def identity(
         values["objective"] = getattr(given, "__qualname__", LOCAL)
     values["augment"] = getattr(augment, "__qualname__", LOCAL)
     named = {name: value for name, value in values.items() if LOCAL not in str(value)}
-    plain: Identity = json.loads(json.dumps(named, default=_plain))  # as a checkpoint will return them
+    plain: Identity = json.loads(json.dumps(named, default=str))  # as a checkpoint will return them
     return plain
 
 
@@ -221,36 +188,28 @@ def _of_groups(name: str, optimizer: Optimizer) -> Any:
     return values[0] if all(value == values[0] for value in values) else values
 
 
-def _plain(value: Any) -> Any:
-    """Convert tensors and numpy's numbers; of other objects, keep the type's name."""
-    return value.tolist() if hasattr(value, "tolist") else type(value).__name__
-
-
-def check_same(folder: Path, now: Identity, *, epochs: int, rate_of: Callable[[int], float] | None) -> Identity:
+def check_same(folder: Path, now: Identity, *, epochs: int, rate_of: Callable[[int], float] | None) -> None:
     """Refuse to resume the training in `folder` as a different one, or with fewer epochs than it has begun.
 
-    Values that only one side has, as with older checkpoints, are not compared. `rate_of` is the schedule; epochs that
-    have not begun may have any rate. Returns the identity, completed by the saved values.
+    `rate_of` is the schedule; epochs that have not begun may have any rate.
     """
     if not (folder / CHECKPOINT).exists():
-        return now
+        return
     facts = read_json(folder / CHECKPOINT)
     with expected(folder / CHECKPOINT):
-        saved, rates = dict(facts.get("identity", {})), facts.get("rates", [])
-        begun = facts["position"]["epoch"] + (facts["position"]["step"] > 0)
+        saved, rates = facts["identity"], facts["rates"]
         different = [
             f"{name} was {saved[name]!r}, is {value!r}"
             for name, value in now.items()
             if name in saved and value != saved[name]
         ]
-        if rate_of:  # that of epoch 0 is in `now`; rates that are tensors are rounded
-            changed = [i for i in range(1, len(rates)) if not math.isclose(rates[i], rate_of(i), rel_tol=1e-6)]
+        if rate_of:
+            changed = [i for i, rate in enumerate(rates) if not math.isclose(rate, rate_of(i), rel_tol=1e-6)]
             different += [f"rate of epoch {i + 1} was {rates[i]!r}, is {rate_of(i)!r}" for i in changed[:1]]
-    if begun > epochs:
-        different.append(f"it has begun epoch {begun}, more than epochs={epochs}")
+    if len(rates) > epochs:
+        different.append(f"it has begun epoch {len(rates)}, more than epochs={epochs}")
     if different:
         raise InputError(
-            f"{folder} holds another training: {'; '.join(different)}. Use the same settings (epochs={begun} or more), "
-            f"train in another folder, or delete {folder} to train again from the start."
+            f"{folder} holds another training: {'; '.join(different)}. Use the same settings (epochs={len(rates)} or "
+            f"more), train in another folder, or delete {folder} to train again from the start."
         )
-    return now | saved

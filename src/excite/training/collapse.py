@@ -1,7 +1,7 @@
 """Detect a diverged training: non-finite values, or a loss that has risen to or above its initial value."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from statistics import fmean, stdev
 
@@ -142,20 +142,12 @@ def broken_number(model: nn.Module, optimizer: Optimizer) -> str | None:
     >>> model = nn.Linear(2, 1)
     >>> _ = model.weight.data.fill_(math.nan)
     >>> broken_number(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    'the parameter weight is no longer finite'
+    'the parameter weight is not finite'
     """
-    checks = list(_checks(model, optimizer))
-    if not checks or not bool(torch.stack([broken.cpu() for _, broken in checks]).any()):
-        return None
-    return next(what for what, broken in checks if bool(broken))
-
-
-def _checks(model: nn.Module, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield f"the parameter {name} is no longer finite", ~parameter.detach().isfinite().all()
-    for name, buffer in model.named_buffers():  # a mask may well be infinite
-        yield f"the buffer {name} is not a number", buffer.isnan().any()
+    checks = [(f"the parameter {name} is not finite", ~p.isfinite().all()) for name, p in model.named_parameters()]
+    checks += [(f"the buffer {name} is not a number", buffer.isnan().any()) for name, buffer in model.named_buffers()]
     for state in optimizer.state.values():
-        for name, value in state.items():
-            if isinstance(value, Tensor):
-                yield f"the optimizer's {name} is not a number", value.isnan().any()
+        tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+        checks += [(f"the optimizer's {name} is not a number", value.isnan().any()) for name, value in tensors.items()]
+    broken = torch.stack([bad.cpu() for _, bad in checks]).tolist() if checks else []
+    return next((what for (what, _), bad in zip(checks, broken, strict=True) if bad), None)

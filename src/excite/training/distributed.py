@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # see `launched`
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from excite.errors import ExciteError
@@ -24,8 +22,6 @@ T = TypeVar("T")
 Loss = Callable[[], Tensor]
 
 PATIENCE = timedelta(days=1)  # the others wait while the first process estimates L or attacks
-
-logger = logging.getLogger(__name__)
 
 
 class Step(nn.Module):
@@ -49,7 +45,6 @@ class Ranks:
     rank: int = 0
     world: int = 1
     synchronized: DistributedDataParallel | None = None
-    itself: dist.ProcessGroup | None = None
 
     @property
     def first(self) -> bool:
@@ -60,7 +55,6 @@ class Ranks:
         """Prepare to train `model`: all processes get the weights of the first, and each its own random numbers."""
         if self.world == 1:
             return self
-        itself = _synchronize_batch_norm(model, self.first)
         synchronized = DistributedDataParallel(Step(model))
         # After its first backward pass torch regroups the gradients, and sums of more than two numbers depend on the
         # grouping. With that pass made here, a resumed run computes the same sums as an uninterrupted one.
@@ -69,7 +63,7 @@ class Ranks:
         model.zero_grad()
         if not self.first:
             seed_all(derive_seed(torch.initial_seed(), self.rank), device_of(model))
-        return replace(self, synchronized=synchronized, itself=itself)
+        return replace(self, synchronized=synchronized)
 
     def share(self, loss: Loss, examples: int) -> Loss:
         """Weight `loss`, a mean over this process's `examples`, so that its mean over processes is the batch's."""
@@ -99,7 +93,7 @@ class Ranks:
         dist.all_reduce(total)
         return total / self.world
 
-    def agreed(self, signal_number: int | None) -> int | None:
+    def agreed(self, signal_number: int | None = None) -> int | None:
         """Return the stop signal that any process received, so that all stop at the same step."""
         if self.world == 1:
             return signal_number
@@ -121,8 +115,7 @@ class Ranks:
             return compute()
         if self.first:
             try:
-                with self.alone():
-                    value = compute()
+                value = compute()
             except Exception as error:
                 _first_says((None, str(error)))
                 raise
@@ -160,19 +153,6 @@ class Ranks:
         elif _first_says():
             work()
 
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Within the context, batch-norm does not wait for the other processes."""
-        modules = self.synchronized.modules() if self.synchronized is not None and self.itself is not None else ()
-        layers = [layer for layer in modules if isinstance(layer, nn.SyncBatchNorm)]
-        try:
-            for layer in layers:
-                layer.process_group = self.itself
-            yield
-        finally:
-            for layer in layers:
-                layer.process_group = None
-
 
 ALONE = Ranks()
 
@@ -207,17 +187,3 @@ def _first_says(message: Any = None) -> Any:
     messages = [message]
     dist.broadcast_object_list(messages)
     return messages[0]
-
-
-def _synchronize_batch_norm(model: nn.Module, first: bool) -> dist.ProcessGroup | None:
-    """On CUDA, let batch-norm see the whole batch, and return the group of this process alone; elsewhere None."""
-    if not any(isinstance(module, _BatchNorm) for module in model.modules()):
-        return None
-    device = device_of(model)
-    if device.type != "cuda":
-        if first:
-            logger.info("Batch-norm on %s uses the statistics of each process's share of a batch.", device.type)
-        return None
-    nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-    itself: dist.ProcessGroup = dist.new_subgroups(group_size=1)[0]  # type: ignore[no-untyped-call]
-    return itself

@@ -5,7 +5,7 @@ import ctypes
 import math
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
 from pathlib import Path
@@ -14,19 +14,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 from excite.data.augment import Augmentation, none
-from excite.data.batches import Mixture, TrainingData, epoch_batches, resident, steps_per_epoch
+from excite.data.batches import (
+    Mixture,
+    TrainingData,
+    epoch_batches,
+    images_at_once,
+    resident,
+    steps_per_epoch,
+)
 from excite.errors import InputError
 from excite.lipschitz.online import OnlineRate
-from excite.objectives import AWP, OBJECTIVES, SAM, Objective, standard_loss
+from excite.objectives import AWP, OBJECTIVES, SAM, Objective, frozen, standard_loss
 from excite.precision import Precision, autocast, check_precision, rounding
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of, step_generators, undisturbed
 from excite.schedules import Schedule, attach
 from excite.trace import Recorder
+from excite.trace.recorder import held_by
 from excite.training import EpochMetrics, TrainingHistory
-from excite.training.accumulation import added, images_at_once, losses_of_parts
 from excite.training.checkpoints import identity
 from excite.training.distributed import ALONE, Loss, Ranks
 from excite.training.resumable import ResumableRun, stop_requests
@@ -73,6 +81,38 @@ def descend(
         if averaged:
             averaged.update_parameters(model)
         yield values[0] if len(values) == 1 else torch.stack(values).sum()
+
+
+def losses_of_parts(
+    objective: Objective,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    generator: torch.Generator | None,
+    *,
+    at_once: int | None = None,
+    ranks: Ranks = ALONE,
+) -> list[Loss]:
+    """Attack each part, if the objective is adversarial; return their losses, weighted by size so that they add up."""
+    size = at_once or len(y)
+    parts = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+
+    def weighted(x: Tensor, y: Tensor, weight: float) -> Loss:
+        loss = ranks.share(frozen(objective, model, x, y, generator), len(y))
+        return loss if len(parts) == 1 else lambda: weight * loss()
+
+    return [weighted(*part, len(part[1]) / len(y)) for part in parts]
+
+
+def added(losses: Sequence[Loss], x: Tensor) -> Loss:
+    """The loss of the batch `x`, differentiable one part after the other: each runs again in the backward pass."""
+    if len(losses) == 1:
+        return losses[0]
+
+    def again(loss: Loss, _: Tensor) -> Tensor:  # the tensor names the device whose random state is repeated
+        return loss()
+
+    return lambda: torch.stack([checkpoint(again, loss, x[:0], use_reentrant=False) for loss in losses]).sum()
 
 
 def train(
@@ -154,8 +194,8 @@ def train(
     check_kind("model", model, "parameters", MODULE)
     check_precision(precision, device_of(model))
     keep_freed_memory()
-    _check_optimizer(model, optimizer)
-    length = steps_per_epoch(data.epoch_images, batch_size, steps)
+    held_by(optimizer, list(model.parameters()))  # refuses the optimizer of another model
+    length = steps_per_epoch(len(data), batch_size, steps)
     last_batch = data.order(batch_size=batch_size, seed=seed, epoch=0)(length - 1)
     at_once = images_at_once(batch_size, accumulate)
     _check_combination(accumulate, compile, data, objective, ranks)
@@ -185,7 +225,7 @@ def train(
             seed=seed,
             batch_size=batch_size,
             steps_per_epoch=length,
-            images=data.epoch_images,
+            images=len(data),
         ),
         epochs=epochs,
         batch_size=batch_size,
@@ -209,7 +249,7 @@ def train(
     measure_again = partial(_measure_again, model, batches_of, losses_of, seed=seed, length=length, ranks=ranks)
     watch = getattr(objective, "watch", None)
     measures = [after_epoch, watch and (lambda model: watch(model, *data.probe(WATCHED, WATCHED)))]
-    with stop_requests() as stop:
+    with stop_requests() as signals:
         while run.position.epoch < epochs:
             epoch, started, losses = run.position.epoch, time.perf_counter(), []
             model.train()
@@ -235,7 +275,7 @@ def train(
                         run.check(ranks.average(loss).item())
                     if on_progress:
                         on_progress(epoch * length + run.position.step, epochs * length)
-                    if ranks.agreed(stop.signal_number):
+                    if ranks.agreed(*signals[:1]):
                         break
             run.gather(ranks.average(torch.stack(losses)).tolist() if losses else [], time.perf_counter() - started)
             if run.position.step == length:
@@ -243,7 +283,7 @@ def train(
                 if on_epoch:
                     on_epoch(metrics)
             run.save()
-            if signal_number := ranks.agreed(stop.signal_number):
+            if signal_number := ranks.agreed(*signals[:1]):
                 raise run.interrupted(signal_number)
     return run.training
 
@@ -290,31 +330,17 @@ def _cost_of_guessing(objective: Objective, data: TrainingData) -> float | None:
     return math.log(data.largest_label + 1) if ours else None
 
 
-def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    known = {id(parameter) for parameter in model.parameters()}
-    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if n_foreign := sum(id(parameter) not in known for parameter in held):
-        raise InputError(
-            f"{n_foreign} of the {len(held)} tensors of the optimizer do not belong to this model, as after copying "
-            "the model. Make a new optimizer: torch.optim.SGD(model.parameters(), lr=…)."
-        )
-
-
 def _check_combination(accumulate: int, compile: bool, data: TrainingData, objective: Objective, ranks: Ranks) -> None:
     if compile and (ranks.world > 1 or isinstance(objective, SAM | AWP)):  # which trains at other weights at each step
         raise InputError(
             "Models are compiled for one process, and not for SAM or AWP, where torch.compile would compile again at "
             "every step. Leave out compile."
         )
-    if accumulate > 1 and (isinstance(data, Mixture) or getattr(objective, "needs_pseudo_labels", False)):
+    mixes = isinstance(data, Mixture) or getattr(objective, "needs_pseudo_labels", False)
+    if accumulate > 1 and (mixes or ranks.world > 1):
         raise InputError(
-            "A batch of labelled and pseudo-labelled images cannot be divided into parts. Leave out accumulate, or use "
-            "several processes: each has its share of both."
-        )
-    if accumulate > 1 and ranks.world > 1:
-        raise InputError(
-            f"Each of the {ranks.world} processes has its share of a batch. Leave out accumulate; start more processes "
-            "if a share does not fit into memory."
+            "Batches with pseudo-labelled images and the shares of several processes cannot be divided into parts. "
+            "Leave out accumulate; several processes divide a batch, too."
         )
 
 
@@ -324,13 +350,11 @@ def _check_fit(model: nn.Module, data: TrainingData, smallest_batch: int) -> Non
     try:
         with undisturbed(model, images.device), torch.no_grad():
             logits = model.train()(images)
-    except (RuntimeError, ValueError) as error:
-        if smallest_batch == 1 and isinstance(error, ValueError):  # from batch-norm
-            raise InputError(
-                f"Each epoch has a batch of one image, too few for batch-norm ({error}). Choose another batch size."
-            ) from error
-        shape = "×".join(map(str, images.shape[1:]))
-        raise InputError(f"The model does not accept images of shape {shape}: {error}") from error
+    except (RuntimeError, ValueError) as error:  # a ValueError from batch-norm, if the batch has one image
+        raise InputError(
+            f"The model fails in train mode on images of shape {tuple(images.shape)}: {error}. Choose another model "
+            "or batch size."
+        ) from error
     largest = data.largest_label
     if logits.ndim != 2 or largest >= logits.shape[1]:
         raise InputError(

@@ -68,55 +68,56 @@ class ResumableRun:
     averaged: AveragedModel | None
     ranks: Ranks
     position: Position = field(default_factory=Position)
-    initial_loss: float | None = None
     first_losses: list[float] = field(default_factory=list)
     finished: list[EpochMetrics] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        folder, ranks = self.folder, self.ranks
         if self.online and self.averaged:
             raise InputError(
                 "The average would keep steps that `online` rolls back. Pass online or averaged, not both."
             )
-        if not folder:
-            self._check_start()
+        if self.folder and self._restore(self.folder):
             return
-        rate_of = None if self.online else lambda epoch: self.scheduler.rates(epoch)[0]  # an online rate changes
-        self.identity = checkpoints.check_same(folder, self.identity, epochs=self.epochs, rate_of=rate_of)
-        saved = checkpoints.restore(folder, self.model, self.optimizer, rank=ranks.rank)
-        if len(set(ranks.gather(saved[0]["weights_sha256"] if saved else None))) > 1:
-            raise InputError(
-                f"The processes see different checkpoints in {folder}. Use a folder that all machines share."
-            )
-        if saved:
-            facts, extra = saved
-            with expected(folder / CHECKPOINT):
-                self.position = Position(**facts["position"])
-                self.initial_loss = facts["initial_loss"]
-                self.first_losses = list(facts.get("first_losses", []))  # missing from older checkpoints
-            self.finished = ranks.from_first(partial(rewind_metrics, folder, self.position.epoch))
-            with expected(folder / CHECKPOINT):
-                self.scheduler.load_state_dict(facts["scheduler"])
-                if self.position.step:  # or torch warns that the scheduler steps first
-                    self.optimizer._opt_called = True  # type: ignore[attr-defined]
-                if self.recorder:
-                    self.recorder.restore(extra, facts["recorder"])
-                if self.online:
-                    self.online.restore(checkpoints.with_prefix(extra, ONLINE), facts["online"])
-                if self.averaged:
-                    self.averaged.load_state_dict(checkpoints.with_prefix(extra, AVERAGED))
-        else:
-            self._check_start()
-            ranks.from_first(partial(rewind_metrics, folder, 0))  # left by a training whose checkpoint was deleted
+        if problem := broken_number(self.model, self.optimizer):
+            raise InputError(f"Before the first step, {problem}. Start from finite weights.")
+        if self.folder:
+            self.ranks.from_first(partial(rewind_metrics, self.folder, 0))  # of a training without its checkpoint
             self.save()
+
+    def _restore(self, folder: Path) -> bool:
+        """Continue from the checkpoint in the folder; return whether there is one."""
+        rate_of = None if self.online else lambda epoch: self.scheduler.rates(epoch)[0]  # an online rate changes
+        checkpoints.check_same(folder, self.identity, epochs=self.epochs, rate_of=rate_of)
+        saved = checkpoints.restore(folder, self.model, self.optimizer, rank=self.ranks.rank)
+        if not saved:
+            return False
+        facts, extra = saved
+        with expected(folder / CHECKPOINT):
+            self.position = Position(**facts["position"])
+            self.first_losses = facts["first_losses"]
+            self.scheduler.load_state_dict(facts["scheduler"])
+            if self.position.step:  # or torch warns that the scheduler steps first
+                self.optimizer._opt_called = True  # type: ignore[attr-defined]
+            if self.recorder:
+                self.recorder.restore(extra, facts["recorder"])
+            if self.online:
+                self.online.restore(checkpoints.with_prefix(extra, ONLINE), facts["online"])
+            if self.averaged:
+                self.averaged.load_state_dict(checkpoints.with_prefix(extra, AVERAGED))
+        self.finished = self.ranks.from_first(partial(rewind_metrics, folder, self.position.epoch))
+        return True
 
     @property
     def rate(self) -> float:
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
+    def initial_loss(self) -> float:
+        return self.first_losses[0] if self.first_losses else 0.0
+
+    @property
     def training(self) -> TrainingHistory:
-        return TrainingHistory(tuple(self.finished), self.initial_loss or 0.0)
+        return TrainingHistory(tuple(self.finished), self.initial_loss)
 
     def save(self) -> None:
         """Save a checkpoint if all weights are finite; all processes wait until it is saved."""
@@ -129,11 +130,10 @@ class ResumableRun:
         _, *others = self.ranks.gather(of_rank)
         if self.ranks.first:
             weights = checkpoints.weights_file(self.folder, self.position.epoch, self.position.step)
-            facts = {
+            facts: dict[str, Any] = {
                 "identity": self.identity,
                 "position": asdict(self.position),
                 "rates": [metrics.rate for metrics in self.finished] + [self.rate] * bool(self.position.step),
-                "initial_loss": self.initial_loss,
                 "first_losses": self.first_losses,
                 "scheduler": self.scheduler.state_dict(),
             }
@@ -152,8 +152,6 @@ class ResumableRun:
             self.check(loss)
         self.position.losses += losses
         self.position.seconds += seconds
-        if self.initial_loss is None and losses:
-            self.initial_loss = losses[0]
         if self.position.epoch == 0:
             self.first_losses = self.position.losses[:KEPT]
 
@@ -187,7 +185,7 @@ class ResumableRun:
         measured = [self.ranks.from_first(partial(measure, self.model)) for measure in measures if measure]
         extra = {name: float(value) for numbers in measured for name, value in numbers.items()}
         position = self.position
-        losses = position.losses or [self.initial_loss or 0.0]  # a whole epoch may have been rolled back
+        losses = position.losses or [self.initial_loss]  # a whole epoch may have been rolled back
         loss = sum(losses) / len(losses)
         if not self.online:  # it checks that itself
             self._check_collapse(loss, measure_again)
@@ -199,8 +197,7 @@ class ResumableRun:
             if self.folder:
                 append_metrics(self.folder, metrics)
         if self.recorder:
-            with self.ranks.alone():
-                self.recorder.record()
+            self.recorder.record()
         self.scheduler.step()
         self.position = Position(epoch=position.epoch + 1)
         return metrics
@@ -208,8 +205,7 @@ class ResumableRun:
     def _check_collapse(self, loss: float, measure_again: Callable[[int], list[float]]) -> None:
         """Raise DivergedError if the training has collapsed in an epoch of this mean loss."""
         losses, steps = [*(metrics.loss for metrics in self.finished), loss], self.position.step
-        initial = self.initial_loss or loss
-        reference, what = measured_by(initial, self.guessing, self.batch_size)
+        reference, what = measured_by(self.initial_loss, self.guessing, self.batch_size)
         taken = self.position.losses
         problem = partial(
             diagnose,
@@ -218,12 +214,12 @@ class ResumableRun:
             steps=steps,
             images=steps * self.batch_size,
             over=self.position.epoch + 1 == self.epochs,
-            ending=fmean(taken[len(taken) // 2 :]) if taken else None,
+            ending=fmean(taken[len(taken) // 2 :]),
             what=what,
         )
         if not problem():
             return
-        by_chance = highest_by_chance(self.first_losses or [initial], measure_again(KEPT), steps)
+        by_chance = highest_by_chance(self.first_losses, measure_again(KEPT), steps)
         if remaining := problem(by_chance=by_chance):
             raise self.diverged(remaining)
 
@@ -234,41 +230,30 @@ class ResumableRun:
             f"Train at a lower rate.{kept}"
         )
 
-    def _check_start(self) -> None:
-        if problem := broken_number(self.model, self.optimizer):
-            raise InputError(f"Before the first step, {problem}. Start from finite weights.")
-
     def interrupted(self, signal_number: int) -> InterruptedRunError:
         """Return the error that stops the training; after its last epoch, it stops the caller."""
-        epoch = self.position.epoch
-        reached = "after the last epoch" if epoch == self.epochs else f"in epoch {epoch + 1}"
         saved = (
             f"Saved in {self.folder}: run the same command again to resume." if self.folder else "Nothing was saved."
         )
-        return InterruptedRunError(f"Interrupted {reached}. {saved}", signal_number)
+        return InterruptedRunError(
+            f"Interrupted after {self.position.epoch} of {self.epochs} epochs. {saved}", signal_number
+        )
 
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-@dataclass
-class StopRequest:
-    """The first stop signal that arrived, if any."""
-
-    signal_number: int | None = None
-
-
 @contextlib.contextmanager
-def stop_requests() -> Iterator[StopRequest]:
-    """Turn the first SIGINT or SIGTERM into a request while the block runs; a second one acts at once.
+def stop_requests() -> Iterator[list[int]]:
+    """Yield a list that gets the number of the first SIGINT or SIGTERM in the block; a second signal acts at once.
 
     Ignored signals stay ignored. Outside the main thread, do nothing.
     """
-    request, before = StopRequest(), dict[int, Any]()
+    received, before = list[int](), dict[int, Any]()
 
     def remember(number: int, _frame: FrameType | None) -> None:
-        request.signal_number = number
+        received.append(number)
         signal.signal(number, before[number])
 
     try:
@@ -277,7 +262,7 @@ def stop_requests() -> Iterator[StopRequest]:
                 if (handler := signal.getsignal(number)) != signal.SIG_IGN:
                     before[number] = handler
                     signal.signal(number, remember)
-        yield request
+        yield received
     finally:
         for held, handler in before.items():
             signal.signal(held, handler)

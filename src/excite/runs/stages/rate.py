@@ -128,7 +128,7 @@ def grid_search(parts: Parts, n_rates: int, *, folder: Path, on_progress: OnProg
     budget = _budget(parts)
     labelled, held_out = hold_out(parts.train, parts.experiment.seed)
     images = parts.mixed(labelled)
-    epochs = -(-(budget // n_rates) // steps_per_epoch(images.epoch_images, parts.experiment.training.batch_size))
+    epochs = -(-(budget // n_rates) // steps_per_epoch(len(images), parts.experiment.training.batch_size))
     steps = budget // n_rates // epochs  # per epoch
     shorter = shrunk(parts.schedule, parts.experiment.training.epochs, epochs)
     steps_taken = count(1)
