@@ -33,7 +33,6 @@ class NFGSM(ImageAttack):
     True
     """
 
-    title: ClassVar[str] = "single-step adversarial training with noise (N-FGSM)"
     passes: ClassVar[int] = 2 + TRAINING_PASSES  # the gradient of the single step
 
     noise: float = NOISE
