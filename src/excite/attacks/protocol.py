@@ -73,42 +73,6 @@ class Attack(abc.ABC):
         return None
 
 
-class Cascade(Attack):
-    """Several attacks in order; each is run only on examples that withstood the ones before."""
-
-    @property
-    @abc.abstractmethod
-    def stages(self) -> Sequence[tuple[str, Attack]]: ...
-
-    def passes(self, classes: int) -> float:
-        return sum(attack.passes(classes) for _, attack in self.stages)
-
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        return self.run(model, x, y, generator, batch_size=max(1, len(x)))
-
-    def run(
-        self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None, *, batch_size: int
-    ) -> Tensor:
-        check_inputs(x, y)
-        x_adv = x.clone()
-        standing = torch.arange(len(x), device=x.device)
-        for attack in (None, *(attack for _, attack in self.stages)):  # first the clean images
-            if len(standing) == 0:
-                break
-            survivors = []
-            for batch in torch.split(standing, batch_size):
-                moved = x[batch] if attack is None else attack(model, x[batch], y[batch], generator)
-                with torch.no_grad():
-                    logits = model(moved)
-                if attack is None:
-                    check_labels(y[batch], logits)
-                fooled = ~right_answers(logits, y[batch])
-                x_adv[batch[fooled]] = moved[fooled]
-                survivors.append(batch[~fooled])
-            standing = torch.cat(survivors)
-        return x_adv
-
-
 @dataclasses.dataclass(frozen=True)
 class Ladder(Attack):
     """`attack` at several increasing radii; called directly, it runs at the largest.
@@ -129,7 +93,7 @@ class Ladder(Attack):
                 f"eps={[round(radius, 6) for radius in self.radii]} must list radii ≥ 0 in increasing order; sort them "
                 "and remove duplicates."
             )
-        object.__setattr__(self, "attack", self.attack.at(self.radii[-1]))
+        object.__setattr__(self, "attack", self.attack.rungs[-1].at(self.radii[-1]))
 
     @property
     def eps(self) -> float:  # type: ignore[override]
