@@ -5,7 +5,6 @@ The record is one `AttackState` per attack. A `Journal` saves them after every b
 
 import contextlib
 import itertools
-import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -174,7 +173,7 @@ class AttackState:
     left: list[Batch] = field(default_factory=list)  # of the current stage
     n_entered: int = 0  # examples that the current stage has to attack
     cost: Cost = field(default_factory=Cost)  # of the current stage so far
-    flags: list[tuple[int, int, list[Flag]]] = field(default_factory=list)  # by stage and batch
+    flags: list[Flag] = field(default_factory=list)
 
     @classmethod
     def start(cls, name: str, attack: Attack, correct: Iterable[bool], batch_size: int) -> "AttackState":
@@ -205,8 +204,7 @@ class AttackState:
             self.fell_at[example] = fell_at
         self.left.remove(batch)
         self.cost += result.cost
-        if result.flags:
-            self.flags.append((len(self.stages), batch.number, result.flags))
+        self.flags += result.flags
 
     def next_stage(self, batch_size: int) -> None:
         """Close the current stage; batches of the next one are made of the examples that are left."""
@@ -221,21 +219,12 @@ class AttackState:
         self.n_entered = len(standing)
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What the trust checks found, and what they cost."""
-
-    flags: list[Flag] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-
-
 @dataclass
 class Journal:
     """The state of an unfinished evaluation, as its file holds it."""
 
     evaluation: str  # names model, examples, attacks, batch size and seed
     attacks: dict[str, AttackState]
-    checks: Checks | None = None
 
     @classmethod
     def open(
@@ -259,12 +248,3 @@ class Journal:
     def save(self, path: Path | None) -> None:
         if path is not None:
             write_json(path, asdict(self))
-
-    @property
-    def flags(self) -> list[Flag]:
-        """Flags in the order of the batches that raised them, without repetitions that differ only in numbers."""
-        raised = [flag for state in self.attacks.values() for _, _, flags in sorted(state.flags) for flag in flags]
-        distinct: dict[tuple[str, str], Flag] = {}
-        for flag in [*raised, *(self.checks.flags if self.checks else [])]:
-            distinct.setdefault((flag.name, re.sub(r"[\d.%]+", "", flag.message)), flag)
-        return list(distinct.values())
