@@ -13,7 +13,8 @@ from excite import attacks
 from excite.attacks import Attack
 from excite.attacks.auto_attack import FAB, VERSIONS, AutoAttack, Member, Square
 from excite.attacks.auto_pgd import APGD
-from excite.attacks.protocol import AttackWarning, Norm, distance
+from excite.attacks.geometry import Norm, distance
+from excite.attacks.protocol import AttackWarning
 from excite.errors import InputError
 from excite.evaluation import evaluate
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from excite.attacks import create
-from excite.attacks.protocol import Norm, ascent, distance, project, random_point, right_answers
+from excite.attacks.geometry import Norm, ascent, distance, project, random_point
+from excite.attacks.protocol import right_answers
 from excite.errors import InputError
 
 NORMS = get_args(Norm)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks.protocol import distance, random_point
+from excite.attacks.geometry import distance, random_point
 from excite.errors import InputError
 from excite.objectives import PGDAT
 

@@ -14,16 +14,8 @@ from torch import Tensor, nn
 
 from excite.attacks.auto_pgd import APGD
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.protocol import (
-    Attack,
-    Norm,
-    check_inputs,
-    check_labels,
-    check_options,
-    in_words,
-    project,
-    right_answers,
-)
+from excite.attacks.geometry import Norm, project
+from excite.attacks.protocol import Attack, check_inputs, check_labels, check_options, in_words, right_answers
 from excite.errors import InputError
 from excite.randomness import drawing_from
 from excite.registry import lookup

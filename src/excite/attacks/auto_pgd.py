@@ -10,19 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel, fast_inference, output_tolerance
+from excite.attacks.geometry import Norm, ascent, length, per_image, project
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
     Attack,
     AttackWarning,
-    Norm,
-    ascent,
     check_inputs,
     check_labels,
     check_options,
     in_words,
-    length,
-    per_image,
-    project,
     right_answers,
 )
 from excite.randomness import drawing_from

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, default_generator, takes_no_eps
+from excite.attacks.geometry import Norm
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, check_ball, default_generator, takes_no_eps
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup

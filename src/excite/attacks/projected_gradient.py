@@ -9,19 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from excite.attacks.fast_model import FastModel, fast_inference
-from excite.attacks.protocol import (
-    Attack,
-    Norm,
-    ascent,
-    check_inputs,
-    check_options,
-    default_generator,
-    in_words,
-    per_image,
-    project,
-    random_point,
-    right_answers,
-)
+from excite.attacks.geometry import Norm, ascent, per_image, project, random_point
+from excite.attacks.protocol import Attack, check_inputs, check_options, default_generator, in_words, right_answers
 from excite.errors import InputError
 from excite.precision import full_precision
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels

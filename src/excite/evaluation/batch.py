@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import PROBES, fast_inference
-from excite.attacks.protocol import Attack, AttackWarning, distance, right_answers
+from excite.attacks.geometry import distance
+from excite.attacks.protocol import Attack, AttackWarning, right_answers
 from excite.errors import InputError
 from excite.evaluation.result import Cost, Flag, Stage
 from excite.execution import Executor, Shared, as_completed

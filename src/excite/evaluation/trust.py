@@ -10,8 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from excite.attacks.auto_attack import Square
 from excite.attacks.fast_model import FastModel
+from excite.attacks.geometry import Norm
 from excite.attacks.projected_gradient import PGD, margin, pgd
-from excite.attacks.protocol import Attack, Norm, right_answers
+from excite.attacks.protocol import Attack, right_answers
 from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
 
 EXAMPLES = 64
