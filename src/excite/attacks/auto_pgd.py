@@ -148,8 +148,6 @@ class APGD(Attack):
                 climbers.move(momentum=MOMENTUM if i > 1 else 0.0)
             logits, loss, gradient = self._look(model, climbers, objective, last=i == iterations)
             wrong, number = ~right_answers(logits, climbers.y), climbers.number
-            if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient, wrong)):
-                _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
             # torch.where instead of an index: with an index, the host waits for the device to count the entries.
             images[number] = torch.where(per_image(wrong, images), climbers.point, images[number])
             fooled[number] = fooled[number] | wrong
@@ -287,10 +285,6 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     """Misclassified by more than the fast model may differ from the plain model, whose answer counts."""
     clear: Tensor = margin(logits, y) > 2 * output_tolerance(y.device) * torch.linalg.vector_norm(logits, dim=1)
     return clear
-
-
-def _n_zero(gradient: Tensor, wrong: Tensor) -> int:
-    return int(((gradient.flatten(1).abs().amax(1) == 0) & ~wrong).sum())
 
 
 def _warn(message: str) -> None:

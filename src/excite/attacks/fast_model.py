@@ -35,7 +35,7 @@ OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU at zero; a wrong gradient differs by far more
 
 
-def fast_inference(model: nn.Module, *, compile: bool = False, precision: Precision = "float32") -> "FastModel":
+def fast_inference(model: nn.Module, *, precision: Precision = "float32") -> "FastModel":
     """A faster copy of `model` in eval mode; a model that cannot be sped up is used as it is.
 
     The copy shares nothing with `model`. Make a new one when the parameters have changed, or use a `Refolded`. With
@@ -54,10 +54,7 @@ def fast_inference(model: nn.Module, *, compile: bool = False, precision: Precis
             f'precision="{precision}" rounds a model in float32; this one has {others.pop()}. Leave it out.'
         )
     folded = fold(model)
-    fast = FastModel(model, folded) if precision == "float32" else RoundedModel(model, folded, precision)
-    if compile:
-        fast.compile_copies()
-    return fast
+    return FastModel(model, folded) if precision == "float32" else RoundedModel(model, folded, precision)
 
 
 class Refolded:
@@ -166,10 +163,6 @@ class FastModel(nn.Module):
 
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
-
-    def compile_copies(self) -> None:
-        for module in self.children():
-            module.compile()
 
     def _logits(self, x: Tensor) -> Tensor:
         return self._answer(x, self._folded)
@@ -367,8 +360,7 @@ def difference(model: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tens
             quiet_logits = other(x)
     except Exception as error:  # a trace can be wrong in ways that only show when it runs
         return f"its traced copy does not run ({_first_line(error)})"
-    same = _close(other_logits, logits, OUTPUT_TOLERANCE) and _close(quiet_logits, logits, OUTPUT_TOLERANCE)
-    if not same:
+    if not all(_close(each, logits, OUTPUT_TOLERANCE) for each in (other_logits, quiet_logits)):
         return "its traced copy returns different logits"
     return None if _close(other_gradient, gradient, GRADIENT_TOLERANCE) else "its traced copy has different gradients"
 

@@ -155,24 +155,20 @@ def _repeats(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
 
 def _activated(logits: Tensor) -> Iterator[Flag]:
     """Flag outputs that have passed through an activation."""
-    positive, zeros = bool((logits >= 0).all()), float((logits == 0).float().mean())
+    positive = bool((logits >= 0).all())
     if positive and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         yield Flag(
             "probabilities instead of logits",
             "every row of outputs is non-negative and sums to one. The softmax in the loss then flattens the gradient; "
             "return logits.",
         )
-    if positive and zeros > 0.05:
+    rectified = positive and float((logits == 0).float().mean()) > 0.05
+    saturated = bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05
+    if rectified or saturated:
         yield Flag(
             "activated logits",
-            f"no logit is negative and {zeros:.0%} are exactly zero: a ReLU after the last layer passes no gradient "
-            "there. Attack the values before it.",
-        )
-    elif bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05:
-        yield Flag(
-            "activated logits",
-            "all logits lie in [-1, 1] and many at its edges: a saturated tanh after the last layer passes almost no "
-            "gradient. Attack the values before it.",
+            f"{'no logit is negative, many are 0' if rectified else 'all logits are in [-1, 1], many at its edges'}: "
+            "a ReLU or tanh after the last layer passes almost no gradient there. Attack the values before it.",
         )
 
 
