@@ -118,8 +118,7 @@ def _tasks(name: str, device: torch.device) -> list[Callable[[], object]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     fast = fast_inference(copy.deepcopy(model), precision=precision)
     if compiled:
-        for module in fast.children():
-            module.compile()
+        fast.compile()
     trained: Any = torch.compile(model) if compiled else model
     return [
         lambda: list(descend(trained, [(x, y)], standard_loss, optimizer, precision=precision)),

@@ -109,12 +109,16 @@ class APGD(Attack):
             likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS[self.norm] + 1]
             aims = [torch.stack([y, target], 1) for target in likeliest.unbind(1)]
             return [(targeted_dlr, aim) for aim in aims for _ in range(self.restarts)]
-        if classes < 3:
-            _warn(f"{self.variant} needs 3 classes, the model has {classes}: it did not run.")
-            return []
-        if self.variant == "apgd-t":
-            _warn("apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place.")
-        return [(dlr, y)] * self.restarts
+        for doubt in self.doubts(classes):
+            warnings.warn(AttackWarning(doubt), stacklevel=3)
+        return [(dlr, y)] * self.restarts if classes >= 3 else []
+
+    def doubts(self, classes: int) -> list[str]:
+        if self.variant != "apgd-ce" and classes < 3:
+            return [f"{self.variant} needs 3 classes, the model has {classes}: it did not run."]
+        if self.variant == "apgd-t" and classes < 4:
+            return ["apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place."]
+        return []
 
     @property
     def _balls(self) -> list[tuple[float, int]]:
@@ -285,7 +289,3 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     """Misclassified by more than the fast model may differ from the plain model, whose answer counts."""
     clear: Tensor = margin(logits, y) > 2 * output_tolerance(y.device) * torch.linalg.vector_norm(logits, dim=1)
     return clear
-
-
-def _warn(message: str) -> None:
-    warnings.warn(AttackWarning(message), stacklevel=4)

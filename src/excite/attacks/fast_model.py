@@ -6,7 +6,7 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -160,6 +160,10 @@ class FastModel(nn.Module):
             if self.why_plain is not None:
                 self._folded = None
             self._compared = True
+
+    def compile(self, *options: Any, **named: Any) -> None:
+        for copied in self.children():
+            copied.compile(*options, **named)
 
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)

@@ -294,10 +294,6 @@ class PGD(Attack):
     def passes(self, classes: int) -> float:
         return self.restarts * (2 * self.steps + 1) * min(self.targets or 1, max(1, classes - 1))
 
-    def stronger(self) -> "PGD":
-        """Twice the steps, a random start, the margin loss, the best iterate."""
-        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, loss="margin", keep="best")
-
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""
         words = [

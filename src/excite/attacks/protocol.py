@@ -42,6 +42,10 @@ class Attack(abc.ABC):
         """Forward and backward passes for one image that withstands the whole attack."""
         raise InputError(f"The cost of {self} is unknown; make it an `Attack` with a method `passes`.")
 
+    def doubts(self, classes: int) -> Sequence[str]:  # noqa: ARG002
+        """What makes its results doubtful for a model with so many classes."""
+        return ()
+
     @property
     def stages(self) -> Sequence[tuple[str, "Attack"]]:
         """The attacks that it runs, with their names, in order."""
@@ -62,10 +66,6 @@ class Attack(abc.ABC):
         """Attack from points that fooled the model in a larger ball, if the attack can use them."""
         del start
         return self(model, x, y, generator)
-
-    def stronger(self) -> "Attack | None":
-        """A clearly stronger variant, to test whether this attack is strong enough."""
-        return None
 
 
 @dataclasses.dataclass(frozen=True)

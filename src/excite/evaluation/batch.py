@@ -3,7 +3,6 @@
 The record is one `AttackState` per attack. A `Journal` saves them after every batch, so that it can be resumed.
 """
 
-import contextlib
 import itertools
 import time
 import warnings
@@ -22,7 +21,7 @@ from excite.attacks.fast_model import PROBES, fast_inference
 from excite.attacks.geometry import distance
 from excite.attacks.protocol import Attack, AttackWarning, right_answers
 from excite.errors import InputError
-from excite.evaluation.result import Cost, Flag, Stage
+from excite.evaluation.result import Cost, Stage
 from excite.execution import Executor, Shared, as_completed
 from excite.files import read_as, write_json
 from excite.precision import Precision, exact_products
@@ -42,11 +41,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """At which radius each example of a batch fell (see `Curve`), what that cost, and warnings of the attack."""
+    """At which radius each example of a batch fell (see `Curve`), and what that cost."""
 
     fell_at: list[int]
     cost: Cost
-    flags: list[Flag]
 
 
 class Attacker:
@@ -86,7 +84,7 @@ class Attacker:
 
     def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: Sequence[int]) -> BatchResult:
         """Run one stage of the attack `name`; `fell_before` says at which radius each example has fallen so far."""
-        cost_before, flags = self.cost_so_far(), list[Flag]()
+        cost_before = self.cost_so_far()
         x, y = self.examples(torch.tensor(batch.examples))
         rungs = self.attacks[name].rungs
         fell_at, best, n_checked = torch.tensor(fell_before), x.clone(), 0
@@ -100,7 +98,7 @@ class Attacker:
             address = [rung, int(from_start)] if rung < len(rungs) else []
             generator = seeded(self.seed, label, batch.number, *address)
             here = active.to(x.device)
-            with _warnings_as_flags(label, flags):
+            with warnings.catch_warnings(action="ignore", category=AttackWarning):  # the result has `Attack.doubts`
                 if from_start:
                     x_adv = stage.go_on(self.fast_model, x[here], y[here], generator, best[here])
                 else:
@@ -116,7 +114,7 @@ class Attacker:
                 reached = 1 + torch.searchsorted(radii, distance(x_adv, x[here], norm=stage.norm))
             fell_at[active[wrong]] = reached[wrong]
             n_checked += len(active)
-        return BatchResult(fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked), flags)
+        return BatchResult(fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked))
 
     def examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         device = device_of(self.model, self.x)
@@ -147,19 +145,6 @@ def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
         raise InputError(f"The attack {label} moved an image by {furthest:g}, more than its eps={attack.eps:g}.")
 
 
-@contextlib.contextmanager
-def _warnings_as_flags(label: str, flags: list[Flag]) -> Iterator[None]:
-    """Turn warnings of an attack into flags of the evaluation; other warnings pass through."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        if issubclass(warning.category, AttackWarning):
-            flags.append(Flag(label, str(warning.message)))
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
-
 @dataclass
 class AttackState:
     """Which examples fell to one attack, at which radius, and which batches of the current stage are left.
@@ -174,7 +159,6 @@ class AttackState:
     left: list[Batch] = field(default_factory=list)  # of the current stage
     n_entered: int = 0  # examples that the current stage has to attack
     cost: Cost = field(default_factory=Cost)  # of the current stage so far
-    flags: list[Flag] = field(default_factory=list)
 
     @classmethod
     def start(cls, name: str, attack: Attack, correct: Iterable[bool], batch_size: int) -> "AttackState":
@@ -205,7 +189,6 @@ class AttackState:
             self.fell_at[example] = fell_at
         self.left.remove(batch)
         self.cost += result.cost
-        self.flags += result.flags
 
     def next_stage(self, batch_size: int) -> None:
         """Close the current stage; batches of the next one are made of the examples that are left."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
+from excite.attacks.fast_model import eval_mode
 from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
 from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
 from excite.console import progress_bar
@@ -25,7 +24,7 @@ from excite.evaluation.result import AttackResult, Cost, Curve, Evaluation, Flag
 from excite.execution import EngineName, Shards, executor
 from excite.precision import Precision, check_precision, exact_products
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
-from excite.randomness import device_of, seeded
+from excite.randomness import device_of
 
 Array = Tensor | NDArray[Any]
 Batches = Iterable[tuple[Array, Array]]  # a DataLoader
@@ -102,7 +101,7 @@ def evaluate(
     with eval_mode(model), _gradients_kept(model):
         with workers_started as pool, progress_bar("Evaluating", on_progress) as report:
             started = time.perf_counter()
-            correct, n_not_finite = _clean(model, x, y, batch_size)
+            correct, n_not_finite, n_classes = _clean(model, x, y, batch_size)
             cost = Cost(time.perf_counter() - started, forwards=len(x))
             examples, chance = fingerprint([x, y]), float(y.bincount().max()) / len(y)
             if not by_name:
@@ -119,15 +118,15 @@ def evaluate(
                         report(state.n_done, state.n_entered)
                     state.next_stage(batch_size)
         results = {name: _result(by_name[name], state, precision) for name, state in progress.attacks.items()}
-        flags = [flag for state in progress.attacks.values() for flag in sorted(state.flags, key=str)]
+        flags = list(_doubts(by_name, n_classes))
         if checks:
-            found, checks_cost = _trust_checks(attacker, correct, results)
+            found, checks_cost = trust.distrust(attacker, correct, results)
             flags += [*in_train_mode, *trust.not_finite(n_not_finite, len(x)), *found]
             cost += checks_cost
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
-        flags=(*_distinct(flags), *_previews(by_name, precision)),
+        flags=(*flags, *_previews(by_name, precision)),
         cost=sum((result.cost for result in results.values()), cost),
         examples=examples,
         chance=chance,
@@ -140,12 +139,10 @@ def _result(attack: Attack, state: AttackState, precision: Precision) -> AttackR
     return AttackResult(f"{attack}{rounded}", state.robust, tuple(state.stages), curve)
 
 
-def _distinct(flags: Iterable[Flag]) -> Iterable[Flag]:
-    """Leave out repetitions that differ only in numbers."""
-    first: dict[tuple[str, str], Flag] = {}
-    for flag in flags:
-        first.setdefault((flag.name, re.sub(r"[\d.%]+", "", flag.message)), flag)
-    return first.values()
+def _doubts(attacks: Mapping[str, Attack], classes: int) -> Iterator[Flag]:
+    for name, attack in attacks.items():
+        for stage, member in attack.stages:
+            yield from (Flag(f"{name}/{stage}" if stage else name, doubt) for doubt in member.doubts(classes))
 
 
 def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[Flag]:
@@ -158,25 +155,8 @@ def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[F
         )
 
 
-def _trust_checks(attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[Flag], Cost]:
-    plain = FastModel(attacker.model)
-    fast = attacker.fast_model if attacker.fast_model.precision == "float32" else fast_inference(attacker.model)
-    began, before = time.perf_counter(), Cost(0, fast.forwards, fast.backwards)
-    flags = trust.distrust(
-        plain,
-        fast,
-        attacker.examples,
-        correct=correct,
-        attacks={name: attack.rungs[-1] for name, attack in attacker.attacks.items()},
-        results=results,
-        generator=seeded(attacker.seed, "trust"),
-    )
-    passes = Cost(0, fast.forwards + plain.forwards, fast.backwards + plain.backwards) - before
-    return flags, Cost(time.perf_counter() - began) + passes
-
-
-def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
-    """Which clean images are classified correctly, and for how many the output is not finite."""
+def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int, int]:
+    """Which clean images are classified correctly, for how many the output is not finite, and the number of classes."""
     device = device_of(model, x)
     right, not_finite = [], 0
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
@@ -197,7 +177,7 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
         check_labels(labels, logits)
         right.append(right_answers(logits, labels.to(device)).cpu())
         not_finite += int((~logits.isfinite().all(1)).sum())
-    return torch.cat(right), not_finite
+    return torch.cat(right), not_finite, logits.shape[1]
 
 
 @contextlib.contextmanager
