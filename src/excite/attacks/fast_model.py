@@ -156,7 +156,7 @@ class FastModel(nn.Module):
         """Compare copy and model on `x`, once, in full precision even under autocast or with TF32."""
         if not self._compared:
             with torch.autocast(x.device.type, enabled=False), exact_products(x.device), eval_mode(self._plain[0]):
-                self.why_plain = difference(self._plain_forward, partial(self._answer, folded=self._folded), x[:PROBES])
+                self.why_plain = difference(*(partial(self._answer, by) for by in (None, self._folded)), x[:PROBES])
             if self.why_plain is not None:
                 self._folded = None
             self._compared = True
@@ -169,14 +169,14 @@ class FastModel(nn.Module):
         self.backwards += len(gradient)
 
     def _logits(self, x: Tensor) -> Tensor:
-        return self._answer(x, self._folded)
+        return self._answer(self._folded, x)
 
-    def _answer(self, x: Tensor, folded: nn.Module | None) -> Tensor:
+    def _answer(self, folded: nn.Module | None, x: Tensor) -> Tensor:
         if folded is None:
-            return self._plain_forward(x)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = folded(x)
+            with eval_mode(self._plain[0]):
+                logits: Tensor = self._plain[0](x)
+        else:
+            logits = folded(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
         return logits
 
     @contextlib.contextmanager
@@ -184,11 +184,6 @@ class FastModel(nn.Module):
         """Also needed during a backward pass: checkpointed layers repeat their forward pass, products are rounded."""
         with rounding(self.precision, device), eval_mode(self._plain[0]):
             yield
-
-    def _plain_forward(self, x: Tensor) -> Tensor:
-        with eval_mode(self._plain[0]):
-            logits: Tensor = self._plain[0](x)
-        return logits
 
 
 class RoundedModel(FastModel):
@@ -208,7 +203,7 @@ class RoundedModel(FastModel):
 
     def _logits(self, x: Tensor) -> Tensor:
         with rounding(self.precision, x.device), autocast(self.precision, x.device):
-            logits = full_precision(self._answer(x, self._rounded if self.folded else None))
+            logits = full_precision(self._answer(self._rounded if self.folded else None, x))
         with torch.no_grad():
             largest = logits.topk(min(2, logits.shape[1]), dim=1).values
             error = 2 * SPACING[self.precision] * torch.linalg.vector_norm(logits, dim=1)
@@ -218,7 +213,7 @@ class RoundedModel(FastModel):
                 return logits
             self.forwards += len(numbers)
             with torch.autocast(x.device.type, enabled=False), exact_products(x.device):
-                exact = self._answer(x[numbers], self._folded)
+                exact = self._answer(self._folded, x[numbers])
             correction = torch.zeros_like(logits).index_copy_(0, numbers, exact - logits[numbers])
         return logits + correction
 
@@ -227,10 +222,8 @@ class RoundedModel(FastModel):
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into eval mode inside; afterwards every module has its former mode."""
     training = [module for module in model.modules() if module.training]
-    if not training:
-        yield
-        return
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:

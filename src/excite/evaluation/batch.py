@@ -6,7 +6,7 @@ The record is one `AttackState` per attack. A `Journal` saves them after every b
 import itertools
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -39,12 +39,7 @@ class Batch:
     examples: list[int]
 
 
-@dataclass(frozen=True)
-class BatchResult:
-    """At which radius each example of a batch fell (see `Curve`), and what that cost."""
-
-    fell_at: list[int]
-    cost: Cost
+FellAt = list[int]  # at which radius each example of a batch fell, see `Curve`
 
 
 class Attacker:
@@ -77,12 +72,12 @@ class Attacker:
             shared = pool.share((model, x, y, attacks, seed, precision))
             self._attack_batch = partial(_attack_in_worker, shared, device)
 
-    def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, BatchResult]]:
+    def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, tuple[FellAt, Cost]]]:
         """Attack the batches that are left of the current stage, here or in workers; yield each with its result."""
         calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
         return as_completed(self._pool, self._attack_batch, calls)
 
-    def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: Sequence[int]) -> BatchResult:
+    def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: FellAt) -> tuple[FellAt, Cost]:
         """Run one stage of the attack `name`; `fell_before` says at which radius each example has fallen so far."""
         cost_before = self.cost_so_far()
         x, y = self.examples(torch.tensor(batch.examples))
@@ -114,7 +109,7 @@ class Attacker:
                 reached = 1 + torch.searchsorted(radii, distance(x_adv, x[here], norm=stage.norm))
             fell_at[active[wrong]] = reached[wrong]
             n_checked += len(active)
-        return BatchResult(fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked))
+        return fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked)
 
     def examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         device = device_of(self.model, self.x)
@@ -124,7 +119,7 @@ class Attacker:
         return Cost(time.perf_counter(), self.fast_model.forwards, self.fast_model.backwards)
 
 
-def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> BatchResult:
+def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> tuple[FellAt, Cost]:
     return _worker_attacker(shared, device).attack_batch(*arguments)
 
 
@@ -181,14 +176,14 @@ class AttackState:
         """Per example, whether it withstood the attack at the largest radius."""
         return np.asarray(self.fell_at) > self.n_radii
 
-    def fallen(self, batch: Batch) -> list[int]:
+    def fallen(self, batch: Batch) -> FellAt:
         return [self.fell_at[example] for example in batch.examples]
 
-    def update(self, batch: Batch, result: BatchResult) -> None:
-        for example, fell_at in zip(batch.examples, result.fell_at, strict=True):
-            self.fell_at[example] = fell_at
+    def update(self, batch: Batch, fell_at: FellAt, cost: Cost) -> None:
+        for example, radius in zip(batch.examples, fell_at, strict=True):
+            self.fell_at[example] = radius
         self.left.remove(batch)
-        self.cost += result.cost
+        self.cost += cost
 
     def next_stage(self, batch_size: int) -> None:
         """Close the current stage; batches of the next one are made of the examples that are left."""

@@ -113,20 +113,20 @@ def evaluate(
             for name, state in progress.attacks.items():
                 while not state.finished:
                     for batch, result in attacker.attack(name, state):
-                        state.update(batch, result)
+                        state.update(batch, *result)
                         progress.save(path)
                         report(state.n_done, state.n_entered)
                     state.next_stage(batch_size)
         results = {name: _result(by_name[name], state, precision) for name, state in progress.attacks.items()}
-        flags = list(_doubts(by_name, n_classes))
+        flags = list(_doubts(by_name, n_classes, precision))
         if checks:
             found, checks_cost = trust.distrust(attacker, correct, results)
-            flags += [*in_train_mode, *trust.not_finite(n_not_finite, len(x)), *found]
+            flags = [*in_train_mode, *trust.not_finite(n_not_finite, len(x)), *found, *flags]
             cost += checks_cost
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
-        flags=(*flags, *_previews(by_name, precision)),
+        flags=tuple(flags),
         cost=sum((result.cost for result in results.values()), cost),
         examples=examples,
         chance=chance,
@@ -139,14 +139,11 @@ def _result(attack: Attack, state: AttackState, precision: Precision) -> AttackR
     return AttackResult(f"{attack}{rounded}", state.robust, tuple(state.stages), curve)
 
 
-def _doubts(attacks: Mapping[str, Attack], classes: int) -> Iterator[Flag]:
+def _doubts(attacks: Mapping[str, Attack], classes: int, precision: Precision) -> Iterator[Flag]:
+    """Flag attacks that need more classes, or that may be weaker in bfloat16 (docs/lab/attack-speed.md)."""
     for name, attack in attacks.items():
         for stage, member in attack.stages:
             yield from (Flag(f"{name}/{stage}" if stage else name, doubt) for doubt in member.doubts(classes))
-
-
-def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[Flag]:
-    """Flag attacks that may be weaker in bfloat16, as measured in docs/lab/attack-speed.md."""
     if precision == "bf16":
         yield Flag(
             "preview",
