@@ -156,7 +156,8 @@ class FastModel(nn.Module):
         """Compare copy and model on `x`, once, in full precision even under autocast or with TF32."""
         if not self._compared:
             with torch.autocast(x.device.type, enabled=False), exact_products(x.device), eval_mode(self._plain[0]):
-                self.why_plain = difference(*(partial(self._answer, by) for by in (None, self._folded)), x[:PROBES])
+                plain, copied = partial(self._answer, None), partial(self._answer, self._folded)
+                self.why_plain = difference(plain, copied, x[:PROBES])
             if self.why_plain is not None:
                 self._folded = None
             self._compared = True

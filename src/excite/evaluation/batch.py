@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +66,18 @@ class Attacker:
         self.model, self.x, self.y, self.attacks, self.seed = model, x, y, attacks, seed
         self.fast_model = fast_inference(model, precision=precision)
         self.fast_model.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
-        self._pool, self._attack_batch = pool, self.attack_batch
-        if pool is not None:
-            device = "cuda" if device_of(model, x).type == "cuda" else "cpu"
-            shared = pool.share((model, x, y, attacks, seed, precision))
-            self._attack_batch = partial(_attack_in_worker, shared, device)
+        self._pool, self._shared = pool, pool and pool.share((model, x, y, attacks, seed, precision))
 
     def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, tuple[FellAt, Cost]]]:
         """Attack the batches that are left of the current stage, here or in workers; yield each with its result."""
-        calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
-        return as_completed(self._pool, self._attack_batch, calls)
+        stage = len(state.stages)
+        if self._pool is None:
+            for batch in list(state.left):
+                yield batch, self.attack_batch(name, stage, batch, state.fallen(batch))
+        else:
+            device = "cuda" if device_of(self.model, self.x).type == "cuda" else "cpu"
+            calls = [(batch, (self._shared, device, name, stage, batch, state.fallen(batch))) for batch in state.left]
+            yield from as_completed(self._pool, _attack_in_worker, calls)
 
     def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: FellAt) -> tuple[FellAt, Cost]:
         """Run one stage of the attack `name`; `fell_before` says at which radius each example has fallen so far."""

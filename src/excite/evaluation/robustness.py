@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from excite.errors import InputError
 from excite.evaluation import trust
 from excite.evaluation.batch import Attacker, AttackState, Journal
 from excite.evaluation.result import AttackResult, Cost, Curve, Evaluation, Flag
-from excite.execution import EngineName, Shards, executor
+from excite.execution import EngineName, Executor, Shards, executor
 from excite.precision import Precision, check_precision, exact_products
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
 from excite.randomness import device_of
@@ -91,15 +91,15 @@ def evaluate(
     (check_inputs if by_name else check_examples)(x, y)
     if len(x) == 0:
         raise InputError("There are no examples to evaluate; pass at least 1.")
-    shards = Shards(workers, engine, address)
-    shards.check(len(x))
     path = None if journal is None else Path(journal)
     in_train_mode = list(trust.train_mode(model))
-    uses_gpus, n_batches = device_of(model, x).type == "cuda", math.ceil(len(x) / batch_size)
-    several = bool(by_name) and not shards.alone
-    workers_started = executor(shards, use_gpus=uses_gpus, n_tasks=n_batches) if several else nullcontext()
+    if not by_name or (workers in (None, 1) and (engine, address) == ("local", None)):
+        starting: AbstractContextManager[Executor | None] = nullcontext()
+    else:
+        uses_gpus, n_batches = device_of(model, x).type == "cuda", math.ceil(len(x) / batch_size)
+        starting = executor(Shards(workers, engine, address), use_gpus=uses_gpus, n_tasks=n_batches)
     with eval_mode(model), _gradients_kept(model):
-        with workers_started as pool, progress_bar("Evaluating", on_progress) as report:
+        with starting as pool, progress_bar("Evaluating", on_progress) as report:
             started = time.perf_counter()
             correct, n_not_finite, n_classes = _clean(model, x, y, batch_size)
             cost = Cost(time.perf_counter() - started, forwards=len(x))
