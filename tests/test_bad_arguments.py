@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "pgd eps=nan": (lambda: attacks.create("pgd", eps=math.nan, step=0.1), "eps"),
     "pgd eps=-1": (lambda: attacks.create("pgd", eps=-1, step=0.1), "eps"),
     "pgd() eps=8": (lambda: attacks.pgd(model(), X, Y, eps=8, step=0.1), "8/255"),
-    "autoattack() eps=8": (lambda: attacks.autoattack(model(), X, Y, eps=8), "8/255"),
+    "autoattack eps=8": (lambda: attacks.create("autoattack", eps=8), "8/255"),
     "square eps=nan": (lambda: attacks.create("square", eps=math.nan), "eps"),
     "evaluate eps=8": (lambda: judge(eps=8), "8/255"),
     "evaluate eps=nan": (lambda: judge(eps=math.nan), "8/255"),
@@ -180,7 +180,6 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "a vector that is none": (lambda: excite.certificate(None, X, X), "a tensor"),  # type: ignore[arg-type]
     "batches of text": (lambda: judge(batch_size="x"), "batch_size"),
     "batches of -1": (lambda: judge(batch_size=-1), "at least 1"),
-    "AutoAttack in batches of 0": (lambda: attacks.autoattack(model(), X, Y, eps=0.1, batch_size=0), "at least 1"),
     "no images": (lambda: judge(X[:0], Y[:0]), "at least 1"),
     "images of NaN": (lambda: judge(X * math.nan), "0, 1"),
     "an evaluation that is not there": (lambda: excite.Evaluation.load("nowhere.json"), "Save one there"),

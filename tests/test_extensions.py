@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from excite import attacks, data, lipschitz, models, objectives
 from excite.attacks import Attack
-from excite.attacks.protocol import Norm
+from excite.attacks.geometry import Norm
 from excite.cli import main
 from excite.data.catalog import DATASETS
 from excite.data.sources import InMemory

@@ -24,7 +24,8 @@ def main(only: str) -> None:
             parameter.data = parameter.data.contiguous()
         last = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x_last = x.contiguous(memory_format=torch.channels_last)
-        compiled = fast_inference(model, compile=True)
+        compiled = fast_inference(model)
+        compiled.compile()
         gradient(compiled, x, y)
         print_ratios(
             f"{name}, forward and input gradient of {count} images",

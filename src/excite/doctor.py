@@ -106,7 +106,9 @@ def _tasks(name: str, device: torch.device) -> list[Callable[[], object]]:
     x = torch.rand(IMAGES, 3, 32, 32, device=device).contiguous(memory_format=torch.channels_last)
     y = torch.randint(10, (IMAGES,), device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    fast = fast_inference(copy.deepcopy(model), compile=compiled, precision=precision)
+    fast = fast_inference(copy.deepcopy(model), precision=precision)
+    if compiled:
+        fast.compile()
     trained: Any = torch.compile(model) if compiled else model
     return [
         lambda: list(descend(trained, [(x, y)], standard_loss, optimizer, precision=precision)),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from excite.attacks import fast_inference
 from excite.attacks.auto_pgd import APGD, Variant, _clearly_wrong, _Climbers
-from excite.attacks.protocol import Norm, distance
+from excite.attacks.geometry import Norm, distance
 
 EPS: dict[Norm, float] = {"linf": 0.01, "l2": 0.12, "l1": 1.2}
 

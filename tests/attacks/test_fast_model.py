@@ -281,16 +281,6 @@ def test_mixed_precision_does_not_count_as_another_function(convnet: nn.Sequenti
         assert refolded(convnet, images)(images).dtype is torch.bfloat16
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_is_the_same_function(convnet: nn.Module, images: Tensor) -> None:
-    """Needs a C++ compiler on the machine."""
-    fast = fast_inference(convnet, compile=True)
-    for ours, theirs in zip(logits_and_gradient(fast, images), logits_and_gradient(convnet, images), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    assert fast.folded
-
-
 def test_nothing_of_a_trace_is_kept_when_it_is_gone() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
     before = set(linecache.cache)

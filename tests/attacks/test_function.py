@@ -37,24 +37,14 @@ def test_functions_with_and_without_a_generator(convnet: nn.Module, images: Tens
     def darker(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return 0.9 * x
 
-    def noisy(model: nn.Module, x: Tensor, y: Tensor, draw: torch.Generator) -> Tensor:
-        return (x + 0.1 * torch.rand(x.shape, generator=draw)).clamp(0, 1)
+    def noisy(model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
+        return (x + 0.1 * torch.rand(x.shape, generator=generator)).clamp(0, 1)
 
     result = evaluate(convnet, images, labels, {"darker": darker, "noisy": noisy}, checks=False)
     assert result.attacks["darker"].description.endswith("darker")
     assert as_attack(noisy).eps is None
     with pytest.raises(InputError, match="passes"):
         as_attack(darker).passes(10)
-
-
-def test_autoattack_as_a_function(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:
-    quick = partial(attacks.autoattack, eps=0.02, members=("apgd-ce",))
-    result = evaluate(convnet, images[:8], labels[:8], {"quick": quick}, checks=False)
-    as_object = {"quick": attacks.create("autoattack", eps=0.02, members=("apgd-ce",))}
-    assert np.array_equal(
-        result.outcomes("quick"),
-        evaluate(convnet, images[:8], labels[:8], as_object, checks=False).outcomes("quick"),
-    )
 
 
 def test_what_is_wrong_is_named() -> None:
@@ -122,11 +112,8 @@ def test_so_is_a_class(eps: Any) -> None:
         as_attacks(Fixed(), eps=eps)
 
 
-def brighter(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, by: float = 0.3) -> Tensor:
+def brighter(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, by: float = 0.3, norm: str = "linf") -> Tensor:
     return (x + by).clamp(0, 1)
-
-
-brighter.norm = "linf"  # type: ignore[attr-defined]
 
 
 def test_a_function_keeps_its_norm_at_another_radius(convnet: nn.Module, images: Tensor, labels: Tensor) -> None:

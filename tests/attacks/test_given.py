@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from excite import attacks
 from excite.attacks import PGD, Attack
+from excite.attacks.geometry import Norm
 from excite.attacks.given import as_attacks, named_attacks
-from excite.attacks.protocol import Norm
 from excite.errors import InputError
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import attacks
-from excite.attacks.protocol import Norm, distance, p_norm
+from excite.attacks.geometry import Norm, distance, p_norm
 from excite.errors import InputError
 from excite.evaluation import evaluate
 

@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy, softmax
 
 from excite.attacks import PGD, Attack, create, fast_inference, pgd
 from excite.attacks.fast_model import FastModel
+from excite.attacks.geometry import Norm, distance
 from excite.attacks.projected_gradient import LOSSES, LossName, dlr, kl, margin
-from excite.attacks.protocol import Norm, distance, right_answers
+from excite.attacks.protocol import right_answers
 from excite.errors import InputError
 
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from excite.attacks import autoattack
-from excite.attacks.protocol import Norm, ascent, distance, project, random_point, right_answers
+from excite.attacks import create
+from excite.attacks.geometry import Norm, ascent, distance, project, random_point
+from excite.attacks.protocol import right_answers
 from excite.errors import InputError
 
 NORMS = get_args(Norm)
@@ -86,7 +87,8 @@ class AtLeastOneImage(nn.Module):
 def test_a_cascade_ends_where_nobody_stands() -> None:
     model, x = AtLeastOneImage(), torch.full((4, 1, 8, 8), 0.55)
     y = torch.zeros(4, dtype=torch.long)
-    x_adv = autoattack(model, x, y, eps=0.1, members=("apgd-ce", "apgd-dlr", "square"))
+    attack = create("autoattack", eps=0.1, members=("apgd-ce", "apgd-dlr", "square"))
+    x_adv = attack(model, x, y)
     assert not bool(right_answers(model(x_adv), y).any())
     with pytest.raises(InputError, match="labels"):
-        autoattack(model, x, y[:, None], eps=0.1)
+        attack(model, x, y[:, None])

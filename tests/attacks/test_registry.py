@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from excite import attacks
-from excite.attacks.protocol import Norm, distance
+from excite.attacks.geometry import Norm, distance
 from excite.errors import InputError
 
 NAMES: dict[str, tuple[dict[str, Any], str]] = {

@@ -45,7 +45,6 @@ def test_images_outside_the_box_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "says"),
     [
-        ("a.png", (2, 1, 4, 4), "folder"),
         ("a", (2, 2, 4, 4), "channels"),
         ("a.npz", (2, 16), "N×C×H×W"),
     ],

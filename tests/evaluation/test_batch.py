@@ -149,7 +149,6 @@ def test_ray_gives_the_same_results() -> None:
 @pytest.mark.parametrize(
     ("options", "cure"),
     [
-        ({"workers": 41}, "workers"),
         ({"workers": 0}, "workers"),
         ({"engine": "rai"}, '"ray"'),
         ({"address": "auto"}, 'engine="ray"'),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from excite.errors import InputError
 from excite.evaluation import AttackResult, Cost, Evaluation
-from excite.evaluation.comparison import Variation, compare, holm, mcnemar, paired_difference
+from excite.evaluation.comparison import compare, holm, mcnemar, over_seeds, paired_difference
 from excite.evaluation.result import Z95
 
 
@@ -127,14 +127,14 @@ def test_images_that_several_seeds_share_widen_the_interval() -> None:
     # Rest ±½ on two images, over 1 · 7 degrees of freedom: V_rest = 1/7. Two of three seeds share: a weight of (2/3)².
     of_shared = (2 / 3) ** 2 * (1.5 / 7 - 1 / 7 / 2) / 8
     half = (STUDENT[2] ** 2 / 48 / 3 + Z95**2 * of_shared) ** 0.5
-    assert Variation.of([shared, alone]).interval == pytest.approx((7 / 12 - half, 7 / 12 + half))
+    assert over_seeds([shared, alone]).interval == pytest.approx((7 / 12 - half, 7 / 12 + half))
 
 
 def test_shared_images_whose_gains_cancel_add_nothing() -> None:
     """Each of nine images gains in one of three seeds: 4, 2 and 3 of them."""
     gains = np.repeat(np.eye(3), [4, 2, 3], axis=1)
     half = STUDENT[2] * (1 / 81 / 3) ** 0.5
-    assert Variation.of([gains]).interval == pytest.approx((1 / 3 - half, 1 / 3 + half))
+    assert over_seeds([gains]).interval == pytest.approx((1 / 3 - half, 1 / 3 + half))
 
 
 def test_seeds_apart_leave_students_interval(evaluated: Evaluated) -> None:
@@ -193,7 +193,7 @@ def covered(study: Study, *, studies: int) -> float:
         hardness = images(200) if same else images(200 * seeds).reshape(seeds, 200)
         before, after = rng.random((2, seeds, 200)) < chances(hardness, seeds)
         gains = after.astype(float) - before
-        low, high = Variation.of([gains] if same else [row[None] for row in gains]).interval
+        low, high = over_seeds([gains] if same else [row[None] for row in gains]).interval
         hits += low <= truth <= high
     return hits / studies
 
@@ -251,7 +251,7 @@ def test_holm_rejects_what_its_steps_reject(p_values: list[float]) -> None:
 def test_no_interval_goes_beyond_what_shares_can_differ_by(evaluated: Evaluated) -> None:
     pairs = [(evaluated(50, 0), evaluated(50, 50)), (evaluated(50, 50), evaluated(50, 0))]
     assert paired_difference(pairs, ATTACK).interval == (-1.0, 1.0)
-    assert Variation.of([np.array([[1.0], [0.0]])]).interval == (-1.0, 1.0)
+    assert over_seeds([np.array([[1.0], [0.0]])]).interval == (-1.0, 1.0)
     low, high = compare(evaluated(1, 0, total=1), evaluated(1, 1, total=1), ATTACK).interval
     assert -1 < low < high == 1
 

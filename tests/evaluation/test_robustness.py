@@ -37,7 +37,7 @@ def examples(model: nn.Module, count: int = 50, wrong: int = 5) -> tuple[Tensor,
 def only(*fooled: int) -> AttackFunction:
     """A pretend attack that moves a few examples, by their position in the clean set, to images known to be wrong."""
 
-    def attack(model: nn.Module, x: Tensor, y: Tensor, _: torch.Generator | None) -> Tensor:
+    def attack(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad():
             candidates = torch.rand(200, 3, 8, 8, generator=torch.Generator().manual_seed(2))
             answers = model(candidates).argmax(1)
@@ -64,7 +64,7 @@ def test_wrong_examples_are_not_attacked_and_never_robust() -> None:
     x, y = examples(model, 20, wrong=5)
     seen = []
 
-    def count(_model: nn.Module, x: Tensor, _y: Tensor, _: torch.Generator | None) -> Tensor:
+    def count(_model: nn.Module, x: Tensor, _y: Tensor) -> Tensor:
         seen.append(len(x))
         return x
 
@@ -244,4 +244,4 @@ def test_an_attack_that_leaves_box_or_ball_has_no_verdict() -> None:
     with pytest.raises(InputError, match=r"eps=0\.1"):
         evaluate(model, x, y, {"leaps": Leaps()})
     with pytest.raises(InputError, match=r"\[0, 1\]"):
-        evaluate(model, x, y, {"out": lambda _model, x, _y, _generator: x + 1})
+        evaluate(model, x, y, {"out": lambda _model, x, _y: x + 1})

@@ -169,7 +169,7 @@ def test_results_in_any_order_give_the_same_state(ten_classes: tuple[nn.Module, 
         while not state.finished:
             while state.left:
                 batch = state.left[int(order.integers(len(state.left)))]
-                state.update(batch, attacker.attack_batch(name, len(state.stages), batch, state.fallen(batch)))
+                state.update(batch, *attacker.attack_batch(name, len(state.stages), batch, state.fallen(batch)))
             state.next_stage(3)
         assert np.array_equal(whole.outcomes(name), state.robust)
         assert [stage.standing for stage in state.stages] == [stage.standing for stage in whole.attacks[name].stages]

@@ -315,7 +315,7 @@ def test_attacks_without_gradients_are_not_held_against_each_other() -> None:
     results = {
         name: AttackResult(name, np.arange(50) < left, (Stage("", left, Cost()),)) for name, left in standing.items()
     }
-    assert without_gradients(several, results) == []
+    assert list(without_gradients(several, results)) == []
 
 
 def elsewhere(model: nn.Module, x: Tensor, y: Tensor, eps: float = 8) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from excite.errors import InputError
-from excite.objectives import AWP, OBJECTIVES, PGDAT, Trades, awp_loss
+from excite.objectives import AWP, PGDAT, Trades
 
 
 def loss_on(on: str, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def test_equals_moving_the_weights_there_and_back(
     expected = loss_on(on, twin, batch[0], x_adv, batch[1])
     expected.backward()  # type: ignore[no-untyped-call]
 
-    loss = awp_loss(model, *batch, on=on, gamma=gamma, generator=torch.Generator().manual_seed(3))
+    loss = AWP(on=on, gamma=gamma)(model, *batch, torch.Generator().manual_seed(3))
     loss.backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(loss, expected)
     assert loss > loss_on(on, new_network(), batch[0], x_adv, batch[1])
@@ -54,7 +54,7 @@ def test_without_a_step_up_it_is_the_objective_below(
     new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]
 ) -> None:
     torch.testing.assert_close(
-        awp_loss(new_network(), *batch, on="pgd_at", gamma=0.0), PGDAT()(new_network(), *batch), rtol=1e-12, atol=0
+        AWP(on="pgd_at", gamma=0.0)(new_network(), *batch), PGDAT()(new_network(), *batch), rtol=1e-12, atol=0
     )
 
 
@@ -64,7 +64,7 @@ def test_where_only_biases_are_trained_no_weight_is_moved(
     model = new_network()
     for parameter in model.parameters():
         parameter.requires_grad_(parameter.dim() < 2)
-    torch.testing.assert_close(awp_loss(model, *batch, on="pgd_at"), PGDAT()(new_network(), *batch), rtol=1e-12, atol=0)
+    torch.testing.assert_close(AWP(on="pgd_at")(model, *batch), PGDAT()(new_network(), *batch), rtol=1e-12, atol=0)
 
 
 def test_dropout_masks_are_the_same_on_the_way_up_and_down() -> None:
@@ -80,17 +80,6 @@ def test_dropout_masks_are_the_same_on_the_way_up_and_down() -> None:
     dropped = linear.weight.grad[0] == 0
     assert 0 < dropped.sum() < 9
     assert torch.equal(found.weights["2.weight"][0] == 0, dropped)
-
-
-def test_it_goes_on_top_of_an_objective_that_was_added(
-    new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Milder(Trades):
-        """A subclass of TRADES."""
-
-    monkeypatch.setitem(OBJECTIVES, "milder", Milder)
-    mine = AWP(on="milder", beta=2.0)(new_network(), *batch, torch.Generator().manual_seed(3))
-    torch.testing.assert_close(mine, AWP(beta=2.0)(new_network(), *batch, torch.Generator().manual_seed(3)))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks.protocol import distance, random_point
+from excite.attacks.geometry import distance, random_point
 from excite.errors import InputError
-from excite.objectives import PGDAT, pgd_at_loss
+from excite.objectives import PGDAT
 
 
 def slow_pgd_at_loss(
@@ -52,9 +52,7 @@ def test_equals_its_slow_twin(
     start = batch[0]
     if random_start:
         start = random_point(batch[0], eps=8 / 255, norm="linf", generator=torch.Generator().manual_seed(3))
-    loss = pgd_at_loss(
-        model, batch[0], batch[1], step=step, random_start=random_start, generator=torch.Generator().manual_seed(3)
-    )
+    loss = PGDAT(step=step, random_start=random_start)(model, *batch, torch.Generator().manual_seed(3))
     assert_same_step(model, loss, twin, slow_pgd_at_loss(twin, *batch, start, eps=8 / 255, step=step, steps=10))
     assert loss > cross_entropy(new_network()(batch[0]), batch[1])
 

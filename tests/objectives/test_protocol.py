@@ -1,15 +1,10 @@
 """The standard loss is the mean negative log-probability; a frozen objective attacks once."""
 
-from functools import partial
-from typing import Any
-
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.errors import InputError
-from excite.objectives import OBJECTIVES, pgd_at_loss, standard_loss, trades_loss
+from excite.objectives import OBJECTIVES, standard_loss
 from excite.objectives.protocol import frozen
 from excite.trace import Probe, Recorder, largest_curvature
 
@@ -69,13 +64,6 @@ def test_a_moment_attacks_each_batch_once() -> None:
     (weight, bias) = torch.autograd.grad(cross_entropy(model(shifted), y), [model.weight, model.bias])
     length = torch.cat([weight.flatten(), bias]).norm()
     torch.testing.assert_close(torch.tensor(recorder.trace.gradient_norms[0]), length.double(), rtol=1e-5, atol=0.0)
-
-
-@pytest.mark.parametrize("objective", [trades_loss, partial(trades_loss, beta=1.0), pgd_at_loss])
-def test_a_function_that_attacks_anew_is_not_taken_for_frozen(objective: Any) -> None:
-    model, x, y = linear()
-    with pytest.raises(InputError, match="Trades"):
-        frozen(objective, model, x, y)
 
 
 def test_standard_loss_is_the_mean_negative_log_probability() -> None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from excite.errors import InputError
-from excite.objectives import SAM, frozen, sam_loss, standard_loss
+from excite.objectives import SAM, frozen, standard_loss
 from tests.objectives.test_every_objective import dropout_network, examples
 
 RATE = 0.05
@@ -56,7 +56,7 @@ def test_the_weights_move_by_rho() -> None:
 
 def test_without_a_radius_it_is_the_standard_loss() -> None:
     model = dropout_network().eval()
-    assert torch.equal(sam_loss(model, *examples(0), rho=0.0), standard_loss(model, *examples(0)))
+    assert torch.equal(SAM(rho=0.0)(model, *examples(0)), standard_loss(model, *examples(0)))
 
 
 def test_frozen_and_unused_weights_do_not_move() -> None:

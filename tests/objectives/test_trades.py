@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from excite.attacks.protocol import distance
+from excite.attacks.geometry import distance
 from excite.errors import InputError
-from excite.objectives import RST, Trades, rst_loss, trades_loss
+from excite.objectives import RST, Trades
 
 
 def divergence(natural: Tensor, adversarial: Tensor) -> Tensor:
@@ -43,16 +43,16 @@ def test_equals_its_definition(
 ) -> None:
     model, twin = new_network(), new_network()
     noise = torch.randn(batch[0].shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    loss = trades_loss(model, *batch, beta=beta, generator=torch.Generator().manual_seed(3))
+    loss = Trades(beta=beta)(model, *batch, torch.Generator().manual_seed(3))
     assert_same_step(model, loss, twin, slow_trades_loss(twin, *batch, noise, beta=beta))
 
 
 def test_a_generator_left_out_is_torchs_own(new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor]) -> None:
     torch.manual_seed(3)
-    first = trades_loss(new_network(), *batch)
-    assert trades_loss(new_network(), *batch) != first
+    first = Trades()(new_network(), *batch)
+    assert Trades()(new_network(), *batch) != first
     torch.manual_seed(3)
-    assert trades_loss(new_network(), *batch) == first
+    assert Trades()(new_network(), *batch) == first
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
@@ -66,7 +66,7 @@ def test_extreme_logits_give_finite_losses_and_gradients(precision: torch.dtype,
         linear.weight.copy_(size * torch.randn(5, 16, generator=generator).sign())
     assert model(x).abs().max() >= size
     with torch.autocast("cpu", dtype=precision, enabled=precision is torch.bfloat16):
-        loss = trades_loss(model, x, y, generator=generator)
+        loss = Trades()(model, x, y, generator)
     assert loss.dtype is torch.float32
     assert torch.isfinite(loss)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -95,8 +95,8 @@ def test_rst_at_weight_one_is_trades(
     new_network: Callable[[], nn.Module], batch: tuple[Tensor, Tensor], assert_same_step: Any
 ) -> None:
     model, twin = new_network(), new_network()
-    loss = rst_loss(model, *batch, generator=torch.Generator().manual_seed(3))
-    assert_same_step(model, loss, twin, trades_loss(twin, *batch, generator=torch.Generator().manual_seed(3)))
+    loss = RST()(model, *batch, torch.Generator().manual_seed(3))
+    assert_same_step(model, loss, twin, Trades()(twin, *batch, torch.Generator().manual_seed(3)))
 
 
 @pytest.mark.parametrize("size", [10, 9])
@@ -106,7 +106,7 @@ def test_rst_equals_the_weighted_mean_written_out(
 ) -> None:
     model, twin = new_network(), new_network()
     x, y = batch[0][:size], batch[1][:size]
-    loss = rst_loss(model, x, y, unlabelled_weight=weight, beta=2.0, generator=torch.Generator().manual_seed(3))
+    loss = RST(unlabelled_weight=weight, beta=2.0)(model, x, y, torch.Generator().manual_seed(3))
     x_adv = Trades().perturb(twin, x, y, torch.Generator().manual_seed(3))
     natural, adversarial = twin(x), twin(x_adv)
     total = torch.zeros((), dtype=torch.float64)

@@ -221,13 +221,6 @@ def test_a_shared_attack_gives_the_same_verdicts(tiny: Path, tmp_path: Path, cal
     assert verdicts["shared"] == verdicts["alone"] == verdicts["ray"]
 
 
-def test_more_shards_than_images_are_refused_before_the_training(tiny: Path, tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", load(str(tiny)), console=Console())
-    with pytest.raises(InputError, match="workers=41"):
-        run.finish("baseline", Shards(41))
-    assert not run.files.arm("baseline").trained
-
-
 @pytest.mark.slow
 def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray")

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from excite.attacks.auto_attack import MEMBERS, AutoAttack, autoattack
+from excite.attacks.auto_attack import MEMBERS, AutoAttack
 from excite.attacks.fast_model import fast_inference
 from excite.attacks.given import as_attack
 from excite.attacks.minimum_norm import FMN, fmn
 from excite.attacks.projected_gradient import PGD, fgsm, pgd
-from excite.attacks.protocol import Attack, AttackWarning, Cascade, Ladder
+from excite.attacks.protocol import Attack, AttackWarning, Ladder
 from excite.attacks.saving import save_images
 from excite.quantities import number
 from excite.registry import build
@@ -20,9 +20,7 @@ __all__ = [
     "Attack",
     "AttackWarning",
     "AutoAttack",
-    "Cascade",
     "as_attack",
-    "autoattack",
     "create",
     "fast_inference",
     "fmn",

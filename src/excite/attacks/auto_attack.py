@@ -14,18 +14,9 @@ from torch import Tensor, nn
 
 from excite.attacks.auto_pgd import APGD
 from excite.attacks.fast_model import fast_inference
-from excite.attacks.protocol import (
-    Attack,
-    Cascade,
-    Norm,
-    check_inputs,
-    check_labels,
-    check_options,
-    in_words,
-    project,
-)
+from excite.attacks.geometry import Norm, project
+from excite.attacks.protocol import Attack, check_inputs, check_labels, check_options, in_words, right_answers
 from excite.errors import InputError
-from excite.quantities import MODULE, check_kind, check_whole
 from excite.randomness import drawing_from
 from excite.registry import lookup
 
@@ -160,7 +151,7 @@ VERSIONS: dict[str, list[tuple[Member, dict[str, int]]]] = {
 
 
 @dataclass(frozen=True)
-class AutoAttack(Cascade):
+class AutoAttack(Attack):
     """The package's `standard`, `plus` or `rand` version, or `members` of your choice.
 
     With fewer iterations or queries than the defaults it is a quick check that must not be reported as AutoAttack.
@@ -192,29 +183,30 @@ class AutoAttack(Cascade):
             stages.append((member, make(eps=self.eps, norm=self.norm, seed=self.seed, **effort, **settings)))
         return stages
 
+    def passes(self, classes: int) -> float:
+        return sum(attack.passes(classes) for _, attack in self.stages)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Adversarial images where an attack succeeds, clean images where none does."""
+        check_inputs(x, y)
+        x_adv = x.clone()
+        if len(x) == 0:
+            return x_adv
+        with torch.no_grad():
+            logits = model(x)
+        check_labels(y, logits)
+        standing = right_answers(logits, y).nonzero().squeeze(1)
+        for _, attack in self.stages:
+            if len(standing) == 0:
+                break
+            moved = attack(model, x[standing], y[standing], generator)
+            with torch.no_grad():
+                right = right_answers(model(moved), y[standing])
+            x_adv[standing[~right]] = moved[~right]
+            standing = standing[right]
+        return x_adv
+
     def __str__(self) -> str:
         chosen = self.version if self.members is None else " + ".join(self.members)
         short = "" if self.iterations >= 100 and self.queries >= 5000 else "shortened "
         return f"{short}AutoAttack ({chosen}), {in_words(self.eps, self.norm)}"
-
-
-def autoattack(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    *,
-    eps: float,
-    norm: Norm = "linf",
-    version: str = "standard",
-    members: tuple[Member, ...] | None = None,
-    seed: int = 0,
-    batch_size: int = 250,
-) -> Tensor:
-    """Adversarial images where an attack succeeds, clean images where none does.
-
-    Batches are those of the package: each attack regroups the images that withstood the attacks before.
-    """
-    attack = AutoAttack(eps, norm, version, members, seed=seed)
-    check_kind("model", model, "parameters", MODULE)
-    check_whole("batch_size", batch_size, least=1)
-    return attack.run(fast_inference(model), x, y, None, batch_size=batch_size)

@@ -10,19 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel, fast_inference, output_tolerance
+from excite.attacks.geometry import Norm, ascent, length, per_image, project
 from excite.attacks.projected_gradient import cross_entropy, dlr, loss_and_gradient, margin, targeted_dlr
 from excite.attacks.protocol import (
     Attack,
     AttackWarning,
-    Norm,
-    ascent,
     check_inputs,
     check_labels,
     check_options,
     in_words,
-    length,
-    per_image,
-    project,
     right_answers,
 )
 from excite.randomness import drawing_from
@@ -113,12 +109,16 @@ class APGD(Attack):
             likeliest = logits.sort(dim=1).indices.flip(1)[:, 1 : MOST_TARGETS[self.norm] + 1]
             aims = [torch.stack([y, target], 1) for target in likeliest.unbind(1)]
             return [(targeted_dlr, aim) for aim in aims for _ in range(self.restarts)]
-        if classes < 3:
-            _warn(f"{self.variant} needs 3 classes, the model has {classes}: it did not run.")
-            return []
-        if self.variant == "apgd-t":
-            _warn("apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place.")
-        return [(dlr, y)] * self.restarts
+        for doubt in self.doubts(classes):
+            warnings.warn(AttackWarning(doubt), stacklevel=3)
+        return [(dlr, y)] * self.restarts if classes >= 3 else []
+
+    def doubts(self, classes: int) -> list[str]:
+        if self.variant != "apgd-ce" and classes < 3:
+            return [f"{self.variant} needs 3 classes, the model has {classes}: it did not run."]
+        if self.variant == "apgd-t" and classes < 4:
+            return ["apgd-t needs 4 classes, the model has 3: apgd-dlr ran in its place."]
+        return []
 
     @property
     def _balls(self) -> list[tuple[float, int]]:
@@ -152,8 +152,6 @@ class APGD(Attack):
                 climbers.move(momentum=MOMENTUM if i > 1 else 0.0)
             logits, loss, gradient = self._look(model, climbers, objective, last=i == iterations)
             wrong, number = ~right_answers(logits, climbers.y), climbers.number
-            if i == 0 and objective is not cross_entropy and (zeros := _n_zero(gradient, wrong)):
-                _warn(f"{zeros} examples have a zero gradient, so gradient attacks cannot move them.")
             # torch.where instead of an index: with an index, the host waits for the device to count the entries.
             images[number] = torch.where(per_image(wrong, images), climbers.point, images[number])
             fooled[number] = fooled[number] | wrong
@@ -291,11 +289,3 @@ def _clearly_wrong(logits: Tensor, y: Tensor) -> Tensor:
     """Misclassified by more than the fast model may differ from the plain model, whose answer counts."""
     clear: Tensor = margin(logits, y) > 2 * output_tolerance(y.device) * torch.linalg.vector_norm(logits, dim=1)
     return clear
-
-
-def _n_zero(gradient: Tensor, wrong: Tensor) -> int:
-    return int(((gradient.flatten(1).abs().amax(1) == 0) & ~wrong).sum())
-
-
-def _warn(message: str) -> None:
-    warnings.warn(AttackWarning(message), stacklevel=4)

@@ -6,7 +6,7 @@ import linecache
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,7 +35,7 @@ OUTPUT_TOLERANCE = 1e-4
 GRADIENT_TOLERANCE = 1e-2  # rounding may flip a ReLU at zero; a wrong gradient differs by far more
 
 
-def fast_inference(model: nn.Module, *, compile: bool = False, precision: Precision = "float32") -> "FastModel":
+def fast_inference(model: nn.Module, *, precision: Precision = "float32") -> "FastModel":
     """A faster copy of `model` in eval mode; a model that cannot be sped up is used as it is.
 
     The copy shares nothing with `model`. Make a new one when the parameters have changed, or use a `Refolded`. With
@@ -54,10 +54,7 @@ def fast_inference(model: nn.Module, *, compile: bool = False, precision: Precis
             f'precision="{precision}" rounds a model in float32; this one has {others.pop()}. Leave it out.'
         )
     folded = fold(model)
-    fast = FastModel(model, folded) if precision == "float32" else RoundedModel(model, folded, precision)
-    if compile:
-        fast.compile_copies()
-    return fast
+    return FastModel(model, folded) if precision == "float32" else RoundedModel(model, folded, precision)
 
 
 class Refolded:
@@ -159,27 +156,28 @@ class FastModel(nn.Module):
         """Compare copy and model on `x`, once, in full precision even under autocast or with TF32."""
         if not self._compared:
             with torch.autocast(x.device.type, enabled=False), exact_products(x.device), eval_mode(self._plain[0]):
-                self.why_plain = difference(self._plain_forward, partial(self._answer, folded=self._folded), x[:PROBES])
+                plain, copied = partial(self._answer, None), partial(self._answer, self._folded)
+                self.why_plain = difference(plain, copied, x[:PROBES])
             if self.why_plain is not None:
                 self._folded = None
             self._compared = True
 
+    def compile(self, *options: Any, **named: Any) -> None:
+        for copied in self.children():
+            copied.compile(*options, **named)
+
     def _count_backward(self, gradient: Tensor) -> None:
         self.backwards += len(gradient)
 
-    def compile_copies(self) -> None:
-        for module in self.children():
-            module.compile()
-
     def _logits(self, x: Tensor) -> Tensor:
-        return self._answer(x, self._folded)
+        return self._answer(self._folded, x)
 
-    def _answer(self, x: Tensor, folded: nn.Module | None) -> Tensor:
+    def _answer(self, folded: nn.Module | None, x: Tensor) -> Tensor:
         if folded is None:
-            return self._plain_forward(x)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = folded(x)
+            with eval_mode(self._plain[0]):
+                logits: Tensor = self._plain[0](x)
+        else:
+            logits = folded(x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x)
         return logits
 
     @contextlib.contextmanager
@@ -187,11 +185,6 @@ class FastModel(nn.Module):
         """Also needed during a backward pass: checkpointed layers repeat their forward pass, products are rounded."""
         with rounding(self.precision, device), eval_mode(self._plain[0]):
             yield
-
-    def _plain_forward(self, x: Tensor) -> Tensor:
-        with eval_mode(self._plain[0]):
-            logits: Tensor = self._plain[0](x)
-        return logits
 
 
 class RoundedModel(FastModel):
@@ -211,7 +204,7 @@ class RoundedModel(FastModel):
 
     def _logits(self, x: Tensor) -> Tensor:
         with rounding(self.precision, x.device), autocast(self.precision, x.device):
-            logits = full_precision(self._answer(x, self._rounded if self.folded else None))
+            logits = full_precision(self._answer(self._rounded if self.folded else None, x))
         with torch.no_grad():
             largest = logits.topk(min(2, logits.shape[1]), dim=1).values
             error = 2 * SPACING[self.precision] * torch.linalg.vector_norm(logits, dim=1)
@@ -221,7 +214,7 @@ class RoundedModel(FastModel):
                 return logits
             self.forwards += len(numbers)
             with torch.autocast(x.device.type, enabled=False), exact_products(x.device):
-                exact = self._answer(x[numbers], self._folded)
+                exact = self._answer(self._folded, x[numbers])
             correction = torch.zeros_like(logits).index_copy_(0, numbers, exact - logits[numbers])
         return logits + correction
 
@@ -230,10 +223,8 @@ class RoundedModel(FastModel):
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into eval mode inside; afterwards every module has its former mode."""
     training = [module for module in model.modules() if module.training]
-    if not training:
-        yield
-        return
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:
@@ -367,8 +358,7 @@ def difference(model: Callable[[Tensor], Tensor], other: Callable[[Tensor], Tens
             quiet_logits = other(x)
     except Exception as error:  # a trace can be wrong in ways that only show when it runs
         return f"its traced copy does not run ({_first_line(error)})"
-    same = _close(other_logits, logits, OUTPUT_TOLERANCE) and _close(quiet_logits, logits, OUTPUT_TOLERANCE)
-    if not same:
+    if not all(_close(each, logits, OUTPUT_TOLERANCE) for each in (other_logits, quiet_logits)):
         return "its traced copy returns different logits"
     return None if _close(other_gradient, gradient, GRADIENT_TOLERANCE) else "its traced copy has different gradients"
 

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, get_args
 
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from excite.attacks.protocol import Attack, AttackFunction, Ladder, Norm, check_ball, default_generator, takes_no_eps
+from excite.attacks.geometry import Norm
+from excite.attacks.protocol import Attack, AttackFunction, Ladder, check_ball, default_generator, takes_no_eps
 from excite.errors import InputError
 from excite.quantities import number
 from excite.registry import kind_and_options, lookup
@@ -37,17 +38,15 @@ def as_attacks(given: Attacks, eps: Radius | None = None) -> dict[str, Attack]:
     {'fgsm': 'PGD-1, L∞ ε = 8/255, step 8/255'}
     """
     if isinstance(eps, Sequence) and not isinstance(eps, str):
-        radii = tuple(number(radius) for radius in eps)
+        radii = tuple(map(number, eps))
         attacks = _by_name(given, radii[-1] if radii else None)
-        plain = {name: attack.attack if isinstance(attack, Ladder) else attack for name, attack in attacks.items()}
-        return {name: Ladder(attack, radii) for name, attack in plain.items()}
+        return {name: Ladder(attack, radii) for name, attack in attacks.items()}
     attacks = _by_name(given, eps)
     if eps is not None and attacks and not any(attack.eps == number(eps) for attack in attacks.values()):
-        for attack in attacks.values():
-            attack.rungs[-1].at(number(eps))  # raises if it takes no eps
         raise InputError(
-            f"eps={eps} would be ignored: {', '.join(map(str, attacks.values()))} has its own radius. Leave eps out, "
-            f"or pass eps=[{eps}] to run every attack at that radius."
+            f"eps={eps} would be ignored: {', '.join(map(str, attacks.values()))} has its own radius or takes none. "
+            f"Leave eps out, pass eps=[{eps}] to run every attack at that radius, or give your own attack a parameter "
+            "`eps`."
         )
     return attacks
 
@@ -72,7 +71,7 @@ def as_attack(attack: Attack | AttackFunction) -> Attack:
     >>> as_attack(functools.partial(attacks.pgd, eps=0.1, step=0.05)).eps
     0.1
     """
-    return attack if isinstance(attack, Attack) else FromFunction.of(attack)
+    return attack if isinstance(attack, Attack) else FromFunction(attack)
 
 
 def _by_name(given: Attacks, eps: float | str | None) -> dict[str, Attack]:
@@ -113,35 +112,42 @@ class FromFunction(Attack):
     """A plain function as an attack. Its ball is known if it has `eps` and `norm`, as attributes or set arguments."""
 
     function: AttackFunction
-    eps: float | None
-    norm: Norm | None
-    generator_as: str | None  # the parameter that takes the generator
+    eps: float | None = field(init=False)
+    norm: Norm | None = field(init=False)
 
-    @classmethod
-    def of(cls, function: AttackFunction) -> "FromFunction":
-        if not callable(function):
-            raise InputError(f"{function!r} is not an attack; pass a function (model, x, y, generator) -> x_adv.")
-        if isinstance(function, type):
-            raise InputError(f"{function.__name__} is a class; pass an attack, {function.__name__}(…).")
-        parameters = inspect.signature(function).parameters
-        generator_as = "generator" if "generator" in parameters else None
-        for parameter in list(parameters.values())[3:]:
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise InputError(f"{self.function!r} is not an attack; pass a function (model, x, y, generator) -> x_adv.")
+        if isinstance(self.function, type):
+            raise InputError(f"{self.function.__name__} is a class; pass an attack, {self.function.__name__}(…).")
+        for parameter in list(self._parameters.values())[3:]:
             variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-            if variable or parameter.default is not parameter.empty or parameter.name == generator_as:
-                continue
-            if generator_as or parameter.kind is parameter.KEYWORD_ONLY or parameter.name in ("eps", "norm"):
-                raise InputError(f'The attack {_words(function)} also needs "{parameter.name}".')
-            generator_as = parameter.name  # the fourth argument
-        return cls(function, *_ball(function, parameters), generator_as)
+            if not variable and parameter.default is parameter.empty and parameter.name != "generator":
+                raise InputError(
+                    f'The attack {self} also needs "{parameter.name}"; set it with functools.partial. Random numbers '
+                    "come from a parameter `generator`."
+                )
+        eps, norm = self._known("eps"), self._known("norm")
+        object.__setattr__(self, "eps", float(eps) if isinstance(eps, Real) else None)
+        object.__setattr__(self, "norm", norm if norm in get_args(Norm) else None)
+        if self.eps is not None and self.norm is not None:
+            check_ball(self.eps, self.norm)
+
+    @property
+    def _parameters(self) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(self.function).parameters
+
+    def _known(self, name: str) -> Any:
+        return getattr(self.function, name, getattr(self._parameters.get(name), "default", None))
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        options = {self.generator_as: generator or default_generator()} if self.generator_as else {}
+        options = {"generator": generator or default_generator()} if "generator" in self._parameters else {}
         return self.function(model, x, y, **options)
 
     def at(self, eps: float) -> "FromFunction":
-        if "eps" not in inspect.signature(self.function).parameters:
+        if "eps" not in self._parameters:
             raise takes_no_eps(self)
-        return FromFunction.of(functools.partial(self.function, eps=eps))
+        return FromFunction(functools.partial(self.function, eps=eps))
 
     def __str__(self) -> str:
         return _words(self.function)
@@ -149,20 +155,6 @@ class FromFunction(Attack):
     def __repr__(self) -> str:
         """Equal in every process for the same attack and options: a resumed evaluation recognizes its attacks by it."""
         return f"{self} {hashlib.sha256(_contents(self.function).encode()).hexdigest()[:16]}"
-
-
-def _ball(function: AttackFunction, parameters: Mapping[str, inspect.Parameter]) -> tuple[float | None, Norm | None]:
-    """Radius and norm, if known: of the function, of its arguments, or of the function inside a partial."""
-    below = function.func if isinstance(function, functools.partial) else None
-    eps, norm = (
-        [getattr(function, name, None), getattr(parameters.get(name), "default", None), getattr(below, name, None)]
-        for name in ("eps", "norm")
-    )
-    radius = next((float(value) for value in eps if isinstance(value, Real)), None)
-    known: Norm | None = next((value for value in norm if value in get_args(Norm)), None)
-    if radius is not None and known is not None:
-        check_ball(radius, known)
-    return radius, known
 
 
 def _contents(function: object) -> str:

@@ -11,23 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import fast_inference
+from excite.attacks.geometry import ORDERS, TINY, Norm, distance, length, p_norm, per_image, project
 from excite.attacks.projected_gradient import loss_and_gradient, margin
-from excite.attacks.protocol import (
-    ORDERS,
-    TINY,
-    Attack,
-    Norm,
-    check_inputs,
-    check_labels,
-    check_options,
-    distance,
-    in_words,
-    length,
-    p_norm,
-    per_image,
-    project,
-    right_answers,
-)
+from excite.attacks.protocol import Attack, check_inputs, check_labels, check_options, in_words, right_answers
 from excite.quantities import MODULE, check_kind
 
 SHRINK, LAST_SHRINK = 0.05, 0.001  # share by which the ball changes, at the first and the last step

@@ -9,19 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from excite.attacks.fast_model import FastModel, fast_inference
-from excite.attacks.protocol import (
-    Attack,
-    Norm,
-    ascent,
-    check_inputs,
-    check_options,
-    default_generator,
-    in_words,
-    per_image,
-    project,
-    random_point,
-    right_answers,
-)
+from excite.attacks.geometry import Norm, ascent, per_image, project, random_point
+from excite.attacks.protocol import Attack, check_inputs, check_options, default_generator, in_words, right_answers
 from excite.errors import InputError
 from excite.precision import full_precision
 from excite.quantities import MODULE, check_kind, check_number, check_whole, pixels
@@ -304,10 +293,6 @@ class PGD(Attack):
 
     def passes(self, classes: int) -> float:
         return self.restarts * (2 * self.steps + 1) * min(self.targets or 1, max(1, classes - 1))
-
-    def stronger(self) -> "PGD":
-        """Twice the steps, a random start, the margin loss, the best iterate."""
-        return dataclasses.replace(self, steps=2 * self.steps, random_start=True, loss="margin", keep="best")
 
     def __str__(self) -> str:
         """For instance: PGD-20, L∞ ε = 8/255, step 2/255, random start, 5 restarts, margin loss."""

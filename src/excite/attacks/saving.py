@@ -16,8 +16,6 @@ from excite.files import write_bytes
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FILE_SUFFIXES = {".png", ".jpg", ".jpeg", ".pt", ".npy"}  # no folder is meant to have one
-
 
 def save_images(path: Path | str, images: Tensor, labels: Tensor) -> None:
     """Save images in [0, 1] and their labels to a .safetensors or .npz file, or as PNG files in a folder per label.
@@ -34,10 +32,6 @@ def save_images(path: Path | str, images: Tensor, labels: Tensor) -> None:
     elif path.suffix == ".npz":
         np.savez(file := io.BytesIO(), images=images.float().numpy(), labels=labels.numpy())
         write_bytes(path, file.getvalue())
-    elif path.suffix.lower() in FILE_SUFFIXES:
-        raise InputError(
-            f"{path} would be a folder of PNG files. Leave out {path.suffix}, or save to .safetensors or .npz."
-        )
     elif images.shape[1] not in (1, 3):
         raise InputError(f"PNG files have 1 or 3 channels, not {images.shape[1]}. Save to .safetensors or .npz.")
     elif path.exists() and any(path.iterdir()):

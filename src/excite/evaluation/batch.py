@@ -3,14 +3,12 @@
 The record is one `AttackState` per attack. A `Journal` saves them after every batch, so that it can be resumed.
 """
 
-import contextlib
 import itertools
-import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import PROBES, fast_inference
-from excite.attacks.protocol import Attack, AttackWarning, distance, right_answers
+from excite.attacks.geometry import distance
+from excite.attacks.protocol import Attack, AttackWarning, right_answers
 from excite.errors import InputError
-from excite.evaluation.result import Cost, Flag, Stage
+from excite.evaluation.result import Cost, Stage
 from excite.execution import Executor, Shared, as_completed
 from excite.files import read_as, write_json
 from excite.precision import Precision, exact_products
@@ -40,13 +39,7 @@ class Batch:
     examples: list[int]
 
 
-@dataclass(frozen=True)
-class BatchResult:
-    """At which radius each example of a batch fell (see `Curve`), what that cost, and warnings of the attack."""
-
-    fell_at: list[int]
-    cost: Cost
-    flags: list[Flag]
+FellAt = list[int]  # at which radius each example of a batch fell, see `Curve`
 
 
 class Attacker:
@@ -73,20 +66,22 @@ class Attacker:
         self.model, self.x, self.y, self.attacks, self.seed = model, x, y, attacks, seed
         self.fast_model = fast_inference(model, precision=precision)
         self.fast_model.compare(self.examples(torch.arange(len(x))[:PROBES])[0])
-        self._pool, self._attack_batch = pool, self.attack_batch
-        if pool is not None:
-            device = "cuda" if device_of(model, x).type == "cuda" else "cpu"
-            shared = pool.share((model, x, y, attacks, seed, precision))
-            self._attack_batch = partial(_attack_in_worker, shared, device)
+        self._pool, self._shared = pool, pool and pool.share((model, x, y, attacks, seed, precision))
 
-    def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, BatchResult]]:
+    def attack(self, name: str, state: "AttackState") -> Iterator[tuple[Batch, tuple[FellAt, Cost]]]:
         """Attack the batches that are left of the current stage, here or in workers; yield each with its result."""
-        calls = [(batch, (name, len(state.stages), batch, state.fallen(batch))) for batch in state.left]
-        return as_completed(self._pool, self._attack_batch, calls)
+        stage = len(state.stages)
+        if self._pool is None:
+            for batch in list(state.left):
+                yield batch, self.attack_batch(name, stage, batch, state.fallen(batch))
+        else:
+            device = "cuda" if device_of(self.model, self.x).type == "cuda" else "cpu"
+            calls = [(batch, (self._shared, device, name, stage, batch, state.fallen(batch))) for batch in state.left]
+            yield from as_completed(self._pool, _attack_in_worker, calls)
 
-    def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: Sequence[int]) -> BatchResult:
+    def attack_batch(self, name: str, stage_number: int, batch: Batch, fell_before: FellAt) -> tuple[FellAt, Cost]:
         """Run one stage of the attack `name`; `fell_before` says at which radius each example has fallen so far."""
-        cost_before, flags = self.cost_so_far(), list[Flag]()
+        cost_before = self.cost_so_far()
         x, y = self.examples(torch.tensor(batch.examples))
         rungs = self.attacks[name].rungs
         fell_at, best, n_checked = torch.tensor(fell_before), x.clone(), 0
@@ -100,7 +95,7 @@ class Attacker:
             address = [rung, int(from_start)] if rung < len(rungs) else []
             generator = seeded(self.seed, label, batch.number, *address)
             here = active.to(x.device)
-            with _warnings_as_flags(label, flags):
+            with warnings.catch_warnings(action="ignore", category=AttackWarning):  # the result has `Attack.doubts`
                 if from_start:
                     x_adv = stage.go_on(self.fast_model, x[here], y[here], generator, best[here])
                 else:
@@ -116,7 +111,7 @@ class Attacker:
                 reached = 1 + torch.searchsorted(radii, distance(x_adv, x[here], norm=stage.norm))
             fell_at[active[wrong]] = reached[wrong]
             n_checked += len(active)
-        return BatchResult(fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked), flags)
+        return fell_at.tolist(), self.cost_so_far() - cost_before + Cost(forwards=n_checked)
 
     def examples(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         device = device_of(self.model, self.x)
@@ -126,7 +121,7 @@ class Attacker:
         return Cost(time.perf_counter(), self.fast_model.forwards, self.fast_model.backwards)
 
 
-def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> BatchResult:
+def _attack_in_worker(shared: Shared, device: str, *arguments: Any) -> tuple[FellAt, Cost]:
     return _worker_attacker(shared, device).attack_batch(*arguments)
 
 
@@ -147,19 +142,6 @@ def _check_inside(x_adv: Tensor, x: Tensor, attack: Attack, label: str) -> None:
         raise InputError(f"The attack {label} moved an image by {furthest:g}, more than its eps={attack.eps:g}.")
 
 
-@contextlib.contextmanager
-def _warnings_as_flags(label: str, flags: list[Flag]) -> Iterator[None]:
-    """Turn warnings of an attack into flags of the evaluation; other warnings pass through."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for warning in caught:
-        if issubclass(warning.category, AttackWarning):
-            flags.append(Flag(label, str(warning.message)))
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-
-
 @dataclass
 class AttackState:
     """Which examples fell to one attack, at which radius, and which batches of the current stage are left.
@@ -174,7 +156,6 @@ class AttackState:
     left: list[Batch] = field(default_factory=list)  # of the current stage
     n_entered: int = 0  # examples that the current stage has to attack
     cost: Cost = field(default_factory=Cost)  # of the current stage so far
-    flags: list[tuple[int, int, list[Flag]]] = field(default_factory=list)  # by stage and batch
 
     @classmethod
     def start(cls, name: str, attack: Attack, correct: Iterable[bool], batch_size: int) -> "AttackState":
@@ -197,16 +178,14 @@ class AttackState:
         """Per example, whether it withstood the attack at the largest radius."""
         return np.asarray(self.fell_at) > self.n_radii
 
-    def fallen(self, batch: Batch) -> list[int]:
+    def fallen(self, batch: Batch) -> FellAt:
         return [self.fell_at[example] for example in batch.examples]
 
-    def update(self, batch: Batch, result: BatchResult) -> None:
-        for example, fell_at in zip(batch.examples, result.fell_at, strict=True):
-            self.fell_at[example] = fell_at
+    def update(self, batch: Batch, fell_at: FellAt, cost: Cost) -> None:
+        for example, radius in zip(batch.examples, fell_at, strict=True):
+            self.fell_at[example] = radius
         self.left.remove(batch)
-        self.cost += result.cost
-        if result.flags:
-            self.flags.append((len(self.stages), batch.number, result.flags))
+        self.cost += cost
 
     def next_stage(self, batch_size: int) -> None:
         """Close the current stage; batches of the next one are made of the examples that are left."""
@@ -221,21 +200,12 @@ class AttackState:
         self.n_entered = len(standing)
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What the trust checks found, and what they cost."""
-
-    flags: list[Flag] = field(default_factory=list)
-    cost: Cost = field(default_factory=Cost)
-
-
 @dataclass
 class Journal:
     """The state of an unfinished evaluation, as its file holds it."""
 
     evaluation: str  # names model, examples, attacks, batch size and seed
     attacks: dict[str, AttackState]
-    checks: Checks | None = None
 
     @classmethod
     def open(
@@ -259,12 +229,3 @@ class Journal:
     def save(self, path: Path | None) -> None:
         if path is not None:
             write_json(path, asdict(self))
-
-    @property
-    def flags(self) -> list[Flag]:
-        """Flags in the order of the batches that raised them, without repetitions that differ only in numbers."""
-        raised = [flag for state in self.attacks.values() for _, _, flags in sorted(state.flags) for flag in flags]
-        distinct: dict[tuple[str, str], Flag] = {}
-        for flag in [*raised, *(self.checks.flags if self.checks else [])]:
-            distinct.setdefault((flag.name, re.sub(r"[\d.%]+", "", flag.message)), flag)
-        return list(distinct.values())

@@ -73,11 +73,9 @@ def mcnemar(only_first: int, only_second: int) -> float:
     >>> mcnemar(0, 5)
     0.0625
     """
-    tosses, ways, tail = only_first + only_second, 1, 0
-    for heads in range(min(only_first, only_second) + 1):
-        tail += ways  # the number of ways to toss so many heads
-        ways = ways * (tosses - heads) // (heads + 1)
-    return min(1.0, float(2 * tail / 2**tosses))
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
     """The mean difference on `"clean"`, `"worst"` or an attack, with an interval over seeds and images.
 
     With one seed, interval and p-value are those of `compare`, which do not cover variation between trainings. With
-    several, see `Variation`.
+    several, see `over_seeds`.
     """
     if not pairs:
         raise InputError("The baseline and the arm have no evaluated seed in common; evaluate both on the same seeds.")
@@ -108,8 +106,7 @@ def paired_difference(pairs: Pairs, on: str = "worst") -> PairedDifference:
     by_examples: dict[str, list[NDArray[np.float64]]] = {}
     for baseline, arm in pairs:
         by_examples.setdefault(baseline.examples, []).append(_gains(baseline, arm, on))
-    variation = Variation.of([np.stack(rows) for rows in by_examples.values()])
-    return PairedDifference(variation.mean, variation.interval, len(pairs), variation.p_value)
+    return over_seeds([np.stack(rows) for rows in by_examples.values()])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -127,9 +124,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-@dataclass(frozen=True)
-class Variation:
-    """How much the mean gain over S ≥ 2 seeds varies between trainings and between choices of images.
+def over_seeds(blocks: Sequence[Gains]) -> PairedDifference:
+    """The mean gain over S ≥ 2 seeds, with an interval for their variation between trainings and choices of images.
+
+    Each of the `blocks` holds seeds evaluated on the same images.
 
     The S means vary between trainings; the choice of images that several seeds share moves all of them together. Half
     the width of the 95% interval is the root of
@@ -148,46 +146,27 @@ class Variation:
     without an effect, with equal and with unequal trainings, 95.7% to 99.6% of the intervals contain the true value;
     this module's test prints each. With two seeds the intervals are wide.
     """
+    from scipy.special import ndtri, stdtrit
 
-    mean: float
-    n_seeds: int
-    of_seeds: float  # V_seeds / S
-    shared: float
-    of_images: float
+    means = np.concatenate([block.mean(axis=1) for block in blocks])
+    n_seeds, mean = len(means), float(means.mean())
+    weighted = [((len(block) / n_seeds) ** 2, block) for block in blocks]
+    of_seeds = means.var(ddof=1) / n_seeds
+    of_shared = sum(weight * _shared(block) for weight, block in weighted)
+    of_images = sum(weight * variance_of_mean(block.mean(axis=0)) for weight, block in weighted)
 
-    @classmethod
-    def of(cls, gains: Sequence[Gains]) -> "Variation":
-        """Each block of `gains` holds seeds evaluated on the same images."""
-        means = np.concatenate([block.mean(axis=1) for block in gains])
-        blocks = [((len(block) / len(means)) ** 2, block) for block in gains]
-        return cls(
-            mean=float(means.mean()),
-            n_seeds=len(means),
-            of_seeds=float(means.var(ddof=1)) / len(means),
-            shared=sum(weight * _shared(block) for weight, block in blocks),
-            of_images=sum(weight * variance_of_mean(block.mean(axis=0)) for weight, block in blocks),
-        )
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """At 95%."""
-        half = self._half_width(0.05)
-        return max(-1.0, self.mean - half), min(1.0, self.mean + half)  # accuracies cannot differ by more
-
-    @property
-    def p_value(self) -> float:
-        low, high = math.log(SMALLEST), 0.0
-        for _ in range(60):  # bisection: wider intervals belong to smaller p
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._half_width(math.exp(middle)) < abs(self.mean) else (middle, high)
-        return math.exp(high)
-
-    def _half_width(self, p: float) -> float:
+    def half_width(p: float) -> float:
         """Of the interval that misses the true value with probability `p`."""
-        from scipy.special import ndtri, stdtrit
+        t, z = stdtrit(n_seeds - 1, 1 - p / 2), ndtri(1 - p / 2)
+        return float(max(t**2 * of_seeds + z**2 * of_shared, z**2 * of_images) ** 0.5)
 
-        t, z = float(stdtrit(self.n_seeds - 1, 1 - p / 2)), float(ndtri(1 - p / 2))
-        return float(max(t**2 * self.of_seeds + z**2 * self.shared, z**2 * self.of_images) ** 0.5)
+    low, high = math.log(SMALLEST), 0.0
+    for _ in range(60):  # bisection: wider intervals belong to smaller p
+        middle = (low + high) / 2
+        low, high = (low, middle) if half_width(math.exp(middle)) < abs(mean) else (middle, high)
+    half = half_width(0.05)
+    interval = max(-1.0, mean - half), min(1.0, mean + half)  # accuracies cannot differ by more
+    return PairedDifference(mean, interval, n_seeds, math.exp(high))
 
 
 def _gains(first: Evaluation, second: Evaluation, on: str) -> NDArray[np.float64]:

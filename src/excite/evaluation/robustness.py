@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from excite.attacks.fast_model import FastModel, eval_mode, fast_inference
+from excite.attacks.fast_model import eval_mode
 from excite.attacks.given import Attacks, Radius, as_attacks, fingerprint
 from excite.attacks.protocol import Attack, Ladder, check_examples, check_inputs, check_labels, right_answers
 from excite.console import progress_bar
 from excite.errors import InputError
 from excite.evaluation import trust
-from excite.evaluation.batch import Attacker, AttackState, Checks, Journal
+from excite.evaluation.batch import Attacker, AttackState, Journal
 from excite.evaluation.result import AttackResult, Cost, Curve, Evaluation, Flag
-from excite.execution import EngineName, Shards, executor
+from excite.execution import EngineName, Executor, Shards, executor
 from excite.precision import Precision, check_precision, exact_products
 from excite.quantities import MODULE, OnProgress, check_kind, check_whole
-from excite.randomness import device_of, seeded
+from excite.randomness import device_of
 
 Array = Tensor | NDArray[Any]
 Batches = Iterable[tuple[Array, Array]]  # a DataLoader
@@ -91,45 +91,43 @@ def evaluate(
     (check_inputs if by_name else check_examples)(x, y)
     if len(x) == 0:
         raise InputError("There are no examples to evaluate; pass at least 1.")
-    shards = Shards(workers, engine, address)
-    shards.check(len(x))
     path = None if journal is None else Path(journal)
-    flags = list(trust.train_mode(model))
-    uses_gpus, n_batches = device_of(model, x).type == "cuda", math.ceil(len(x) / batch_size)
-    several = bool(by_name) and not shards.alone
-    workers_started = executor(shards, use_gpus=uses_gpus, n_tasks=n_batches) if several else nullcontext()
+    in_train_mode = list(trust.train_mode(model))
+    if not by_name or (workers in (None, 1) and (engine, address) == ("local", None)):
+        starting: AbstractContextManager[Executor | None] = nullcontext()
+    else:
+        uses_gpus, n_batches = device_of(model, x).type == "cuda", math.ceil(len(x) / batch_size)
+        starting = executor(Shards(workers, engine, address), use_gpus=uses_gpus, n_tasks=n_batches)
     with eval_mode(model), _gradients_kept(model):
-        with workers_started as pool, progress_bar("Evaluating", on_progress) as report:
+        with starting as pool, progress_bar("Evaluating", on_progress) as report:
             started = time.perf_counter()
-            correct, n_not_finite = _clean(model, x, y, batch_size)
-            clean_cost = Cost(time.perf_counter() - started, forwards=len(x))
+            correct, n_not_finite, n_classes = _clean(model, x, y, batch_size)
+            cost = Cost(time.perf_counter() - started, forwards=len(x))
             examples, chance = fingerprint([x, y]), float(y.bincount().max()) / len(y)
             if not by_name:
-                return Evaluation(correct.numpy(), {}, (), clean_cost, examples, chance)
-            order = [batch_size, seed, *((name, repr(attack)) for name, attack in by_name.items())]
-            if precision != "float32":
-                order.append(precision)
+                return Evaluation(correct.numpy(), {}, (), cost, examples, chance)
             weights = "" if path is None else fingerprint([*model.parameters(), *model.buffers(), correct])
-            key = f"{order} on {examples} with {weights}"
+            key = f"{batch_size, seed, precision, list(by_name.items())} on {examples} with {weights}"
             progress = Journal.open(path, key, by_name, correct.tolist(), batch_size)
             attacker = Attacker(model, x, y, by_name, seed=seed, precision=precision, pool=pool)
             for name, state in progress.attacks.items():
                 while not state.finished:
                     for batch, result in attacker.attack(name, state):
-                        state.update(batch, result)
+                        state.update(batch, *result)
                         progress.save(path)
                         report(state.n_done, state.n_entered)
                     state.next_stage(batch_size)
         results = {name: _result(by_name[name], state, precision) for name, state in progress.attacks.items()}
-        if checks and progress.checks is None:
-            flags += trust.not_finite(n_not_finite, len(x))
-            progress.checks = _trust_checks(attacker, correct, results, flags)
-            progress.save(path)
+        flags = list(_doubts(by_name, n_classes, precision))
+        if checks:
+            found, checks_cost = trust.distrust(attacker, correct, results)
+            flags = [*in_train_mode, *trust.not_finite(n_not_finite, len(x)), *found, *flags]
+            cost += checks_cost
     return Evaluation(
         correct=correct.numpy(),
         attacks=results,
-        flags=(*progress.flags, *_previews(by_name, precision)),
-        cost=sum((result.cost for result in results.values()), clean_cost + (progress.checks or Checks()).cost),
+        flags=tuple(flags),
+        cost=sum((result.cost for result in results.values()), cost),
         examples=examples,
         chance=chance,
     )
@@ -141,8 +139,11 @@ def _result(attack: Attack, state: AttackState, precision: Precision) -> AttackR
     return AttackResult(f"{attack}{rounded}", state.robust, tuple(state.stages), curve)
 
 
-def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[Flag]:
-    """Flag attacks that may be weaker in bfloat16, as measured in docs/lab/attack-speed.md."""
+def _doubts(attacks: Mapping[str, Attack], classes: int, precision: Precision) -> Iterator[Flag]:
+    """Flag attacks that need more classes, or that may be weaker in bfloat16 (docs/lab/attack-speed.md)."""
+    for name, attack in attacks.items():
+        for stage, member in attack.stages:
+            yield from (Flag(f"{name}/{stage}" if stage else name, doubt) for doubt in member.doubts(classes))
     if precision == "bf16":
         yield Flag(
             "preview",
@@ -151,27 +152,8 @@ def _previews(attacks: Mapping[str, Attack], precision: Precision) -> Iterator[F
         )
 
 
-def _trust_checks(
-    attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult], flags: list[Flag]
-) -> Checks:
-    plain = FastModel(attacker.model)
-    fast = attacker.fast_model if attacker.fast_model.precision == "float32" else fast_inference(attacker.model)
-    began, before = time.perf_counter(), Cost(0, fast.forwards, fast.backwards)
-    flags = flags + trust.distrust(
-        plain,
-        fast,
-        attacker.examples,
-        correct=correct,
-        attacks={name: attack.rungs[-1] for name, attack in attacker.attacks.items()},
-        results=results,
-        generator=seeded(attacker.seed, "trust"),
-    )
-    passes = Cost(0, fast.forwards + plain.forwards, fast.backwards + plain.backwards) - before
-    return Checks(flags, Cost(time.perf_counter() - began) + passes)
-
-
-def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int]:
-    """Which clean images are classified correctly, and for how many the output is not finite."""
+def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Tensor, int, int]:
+    """Which clean images are classified correctly, for how many the output is not finite, and the number of classes."""
     device = device_of(model, x)
     right, not_finite = [], 0
     for images, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
@@ -183,20 +165,16 @@ def _clean(model: nn.Module, x: Tensor, y: Tensor, batch_size: int) -> tuple[Ten
                     f"The model does not take images of shape {tuple(x.shape[1:])}: {error}. Pass images of the shape "
                     "it was trained on."
                 ) from error
-        if not isinstance(logits, Tensor):
+        if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(images):
+            returned = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
             raise InputError(
-                f"The model returns a {type(logits).__name__}, not logits. Wrap it in a module whose forward returns "
-                "logits alone."
-            )
-        if logits.dim() != 2 or len(logits) != len(images):
-            raise InputError(
-                f"For {len(images)} images the model returns shape {tuple(logits.shape)}; it must return one row of "
-                "logits per image."
+                f"For {len(images)} images the model returns {returned}; it must return one row of logits per image. "
+                "Wrap it in a module whose forward returns logits alone."
             )
         check_labels(labels, logits)
         right.append(right_answers(logits, labels.to(device)).cpu())
         not_finite += int((~logits.isfinite().all(1)).sum())
-    return torch.cat(right), not_finite
+    return torch.cat(right), not_finite, logits.shape[1]
 
 
 @contextlib.contextmanager
@@ -214,9 +192,17 @@ def _gradients_kept(model: nn.Module) -> Iterator[None]:
 
 def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[Tensor, Tensor]:
     """Images in the model's floating-point type, and integer labels; a DataLoader is read to its end."""
-    if y is None:
-        x, y = _loaded(x)
-    images, labels = _tensor(x, "Images"), _tensor(y, "Labels")
+    try:
+        if y is None:
+            batches: Any = x
+            images, labels = map(torch.cat, zip(*(map(_tensor, batch) for batch in batches), strict=True))
+        else:
+            images, labels = _tensor(x), _tensor(y)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            "Images and labels must be numbers, in tensors or arrays. Without y, x must yield batches (images, "
+            f"labels), as a DataLoader does: evaluate(model, loader, attacks=…) ({error})."
+        ) from error
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     if images.is_floating_point() and len(dtypes) == 1:
         images = images.to(dtypes.pop())
@@ -225,21 +211,5 @@ def as_examples(model: nn.Module, x: Array | Batches, y: Array | None) -> tuple[
     return images, labels
 
 
-def _loaded(batches: Any) -> tuple[Tensor, Tensor]:
-    try:
-        pairs = [(_tensor(images, "Images"), _tensor(labels, "Labels")) for images, labels in batches]
-        return torch.cat([images for images, _ in pairs]), torch.cat([labels for _, labels in pairs])
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"Without y, x must yield batches (images, labels), as a DataLoader does ({error})."
-        ) from error
-
-
-def _tensor(values: Any, what: str) -> Tensor:
-    try:
-        return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{what} must be numbers, in a tensor or an array ({error}). A DataLoader replaces images and labels: "
-            "evaluate(model, loader, attacks=…)."
-        ) from error
+def _tensor(values: Any) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))

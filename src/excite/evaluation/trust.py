@@ -1,9 +1,9 @@
 """Check whether a robust accuracy can be trusted: masked gradients, randomness, attacks that are too weak."""
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from types import FrameType
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from excite.attacks.auto_attack import Square
-from excite.attacks.fast_model import FastModel
+from excite.attacks.fast_model import FastModel, fast_inference
+from excite.attacks.geometry import Norm
 from excite.attacks.projected_gradient import PGD, margin, pgd
-from excite.attacks.protocol import Attack, Norm, right_answers
-from excite.evaluation.result import TRAIN_MODE, AttackResult, Flag
+from excite.attacks.protocol import Attack, right_answers
+from excite.evaluation.batch import Attacker
+from excite.evaluation.result import TRAIN_MODE, AttackResult, Cost, Flag
+from excite.randomness import seeded
 
 EXAMPLES = 64
 GRADIENTS = 32  # examples whose gradients are looked at,
@@ -27,23 +30,18 @@ WEAKEST = 4  # examples, attacked together; if all withstand, the stronger ones 
 DIFFERENT = 1e-4  # relative difference of two outputs; rounding errors are far smaller
 
 
-def distrust(
-    plain: FastModel,
-    attacked: FastModel,
-    examples: Callable[[Tensor], tuple[Tensor, Tensor]],
-    *,
-    correct: Tensor,
-    attacks: Mapping[str, Attack],
-    results: Mapping[str, AttackResult],
-    generator: torch.Generator,
-) -> list[Flag]:
-    """Every reason to distrust `results`; `examples` returns the images and labels with given numbers.
+def distrust(attacker: Attacker, correct: Tensor, results: Mapping[str, AttackResult]) -> tuple[list[Flag], Cost]:
+    """Every reason to distrust `results`, and what the checks cost.
 
     Further attacks cost time, so only one attack is followed up: of those with a known ball, the one with the largest
     ε, preferably one that uses gradients. It is tried on examples that withstood all attacks of this size, because a
     weak attack does no harm beside a strong one.
     """
-    flags = check_model(plain, attacked, *examples(_few(correct, generator)[:GRADIENTS])) if correct.any() else []
+    plain, examples, generator = FastModel(attacker.model), attacker.examples, seeded(attacker.seed, "trust")
+    fast = attacker.fast_model if attacker.fast_model.precision == "float32" else fast_inference(attacker.model)
+    before = Cost(time.perf_counter(), fast.forwards, fast.backwards)
+    attacks = {name: attack.rungs[-1] for name, attack in attacker.attacks.items()}
+    flags = check_model(plain, fast, *examples(_few(correct, generator)[:GRADIENTS])) if correct.any() else []
     sized = {name: attack.eps for name, attack in attacks.items() if attack.eps is not None and attack.norm is not None}
     if sized:
         largest = attacks[max(sized, key=lambda name: (sized[name], _follows_gradients(attacks[name])))]
@@ -52,8 +50,10 @@ def distrust(
         if robust.any():
             x, y = examples(_few(robust, generator))
             share = float(robust.double().mean())
-            flags += check_attack(attacked, x, y, attack=largest, share=share, generator=generator)
-    return flags + without_gradients(attacks, results)
+            flags += check_attack(fast, x, y, attack=largest, share=share, generator=generator)
+    flags += without_gradients(attacks, results)
+    after = Cost(time.perf_counter(), fast.forwards + plain.forwards, fast.backwards + plain.backwards)
+    return flags, after - before
 
 
 def _few(chosen: Tensor, generator: torch.Generator) -> Tensor:
@@ -62,17 +62,14 @@ def _few(chosen: Tensor, generator: torch.Generator) -> Tensor:
     return numbers[torch.randperm(len(numbers), generator=generator)[:EXAMPLES]]
 
 
-def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> list[Flag]:
+def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, AttackResult]) -> Iterator[Flag]:
     """Flag attacks without gradients, such as Square, that succeed where gradient attacks of the same size failed."""
-    flags: list[Flag] = []
     for name, attack in attacks.items():
         robust = results[name].robust
-        for (stage, member), (before, after) in zip(
-            attack.stages[1:], itertools.pairwise(results[name].stages), strict=True
-        ):
+        stages = zip(attack.stages[1:], itertools.pairwise(results[name].stages), strict=True)
+        for (stage, member), (before, after) in stages:
             if not member.follows_gradients:
-                fooled = before.standing - after.standing
-                flags += black_box(stage, fooled, fooled / len(robust))
+                yield from black_box(stage, before.standing - after.standing, len(robust))
         if not _follows_gradients(attack):
             rivals = [
                 results[other].robust
@@ -80,9 +77,7 @@ def without_gradients(attacks: Mapping[str, Attack], results: Mapping[str, Attac
                 if _follows_gradients(rival) and _size(rival) == _size(attack)
             ]
             if rivals:
-                fooled = int((np.all(rivals, axis=0) & ~robust).sum())
-                flags += black_box(name, fooled, fooled / len(robust))
-    return flags
+                yield from black_box(name, int((np.all(rivals, axis=0) & ~robust).sum()), len(robust))
 
 
 def _follows_gradients(attack: Attack) -> bool:
@@ -156,44 +151,29 @@ def _repeats(logits: Tensor, again: Tensor, alone: Tensor) -> Iterator[Flag]:
 
 def _activated(logits: Tensor) -> Iterator[Flag]:
     """Flag outputs that have passed through an activation."""
-    positive, zeros = bool((logits >= 0).all()), float((logits == 0).float().mean())
+    positive = bool((logits >= 0).all())
     if positive and bool(((logits.sum(1) - 1).abs() < 1e-4).all()):
         yield Flag(
             "probabilities instead of logits",
             "every row of outputs is non-negative and sums to one. The softmax in the loss then flattens the gradient; "
             "return logits.",
         )
-    if positive and zeros > 0.05:
+    rectified = positive and float((logits == 0).float().mean()) > 0.05
+    saturated = bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05
+    if rectified or saturated:
         yield Flag(
             "activated logits",
-            f"no logit is negative and {zeros:.0%} are exactly zero: a ReLU after the last layer passes no gradient "
-            "there. Attack the values before it.",
-        )
-    elif bool((logits.abs() <= 1).all()) and float((logits.abs() > 0.99).float().mean()) > 0.05:
-        yield Flag(
-            "activated logits",
-            "all logits lie in [-1, 1] and many at its edges: a saturated tanh after the last layer passes almost no "
-            "gradient. Attack the values before it.",
+            f"{'no logit is negative, many are 0' if rectified else 'all logits are in [-1, 1], many at its edges'}: "
+            "a ReLU or tanh after the last layer passes almost no gradient there. Attack the values before it.",
         )
 
 
 def _optimizes(model: nn.Module, x: Tensor) -> Iterator[Flag]:
     """Flag a forward pass that calls autograd."""
-    differentiators = {torch.autograd.grad.__code__, torch.autograd.backward.__code__}
-    called = []
-
-    def watch(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code in differentiators:
-            called.append(frame.f_code.co_name)
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
     try:
-        with torch.no_grad():
+        with torch.inference_mode():  # in which autograd refuses to work
             model(x)
-    finally:
-        sys.setprofile(before)
-    if called:
+    except RuntimeError:
         yield Flag(
             "optimises at inference",
             "the forward pass differentiates something itself, so the attack follows the gradient of a moving target. "
@@ -237,30 +217,30 @@ def check_attack(
     """
     if not attack.eps or attack.norm is None or share <= A_POINT:
         return []
-    order = _weakest_first(model, x, y, eps=attack.eps, norm=attack.norm)
+    order, total = _weakest_first(model, x, y, eps=attack.eps, norm=attack.norm), len(x) / share
 
-    def drop(more: Attack) -> tuple[int, float]:
+    def n_fooled(more: Attack) -> int:
         fooled = 0
         for group in torch.split(order, together):
             more_fooled = _fooled(model, x[group], y[group], more, generator)
             fooled += more_fooled
-            if not more_fooled or _enough(fooled, share * fooled / len(x)):
+            if not more_fooled or _enough(fooled, total):
                 break
-        return fooled, share * fooled / len(x)
+        return fooled
 
     flags: list[Flag] = []
     square = Square(attack.eps, attack.norm, queries=queries)
     if square.takes(x) and all(stage.follows_gradients for _, stage in attack.stages):
-        flags += black_box("Square", *drop(square))
-    if (stronger := attack.stronger()) and _enough(*(effect := drop(stronger))):
-        flags.append(
-            Flag(
-                "a stronger attack helps",
+        flags += black_box("Square", n_fooled(square), total)
+    if isinstance(attack, PGD):
+        stronger = replace(attack, steps=2 * attack.steps, random_start=True, loss="margin", keep="best")
+        if _enough(fooled := n_fooled(stronger), total):
+            message = (
                 f"twice the steps, a random start and the margin loss lower the accuracy by about "
-                f"{100 * effect[1]:.1f} points or more: the attack was too weak. Raise steps and restarts, and try "
-                "that loss, until nothing changes.",
+                f"{100 * fooled / total:.1f} points or more: the attack was too weak. Raise steps and restarts, and "
+                "try that loss, until nothing changes."
             )
-        )
+            flags.append(Flag("a stronger attack helps", message))
     return flags
 
 
@@ -271,18 +251,18 @@ def _weakest_first(model: nn.Module, x: Tensor, y: Tensor, *, eps: float, norm: 
         return margin(model(moved), y).argsort(descending=True)
 
 
-def _enough(fooled: int, drop: float) -> bool:
-    return fooled >= A_FEW and drop > A_POINT
+def _enough(fooled: int, total: float) -> bool:
+    return fooled >= A_FEW and fooled / total > A_POINT
 
 
-def black_box(attack: str, fooled: int, drop: float) -> Iterator[Flag]:
-    """Flag that `fooled` examples, a share `drop` of all, fell to it after all gradient attacks of its size failed."""
-    if _enough(fooled, drop):
+def black_box(attack: str, fooled: int, total: float) -> Iterator[Flag]:
+    """Flag that `fooled` of `total` examples fell to it after all gradient attacks of its size failed."""
+    if _enough(fooled, total):
         yield Flag(
             "black box beats white box",
-            f"{attack}, which uses no gradient, lowers the accuracy by about {100 * drop:.1f} points or more after the "
-            f"gradient attacks: they are too short, or the gradient is masked. Report the accuracy under {attack} too, "
-            "and raise steps and restarts; if that changes nothing, find what masks the gradient.",
+            f"{attack}, which uses no gradient, lowers the accuracy by about {100 * fooled / total:.1f} points or more "
+            "after the gradient attacks: they are too short, or the gradient is masked. Report the accuracy under "
+            f"{attack} too, and raise steps and restarts; if that changes nothing, find what masks the gradient.",
         )
 
 

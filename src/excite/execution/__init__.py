@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, Protocol, TypeVar
 
 from excite.errors import ExciteError, InputError, InterruptedRunError
+from excite.quantities import check_whole
 from excite.registry import check_choice
 
 RETRIES = 2  # of a task whose worker died
@@ -62,14 +63,10 @@ class Shards:
     engine: EngineName = "local"
     address: str | None = None
 
-    @property
-    def alone(self) -> bool:
-        return self.engine == "local" and self.workers in (None, 1)
-
-    def check(self, n_examples: int) -> None:
+    def __post_init__(self) -> None:
         check_choice("engine", EngineName, self.engine)
-        if self.workers is not None and not 1 <= self.workers <= n_examples:
-            raise InputError(f"workers={self.workers} does not fit {n_examples} images; pass 1 to {n_examples}.")
+        if self.workers is not None:
+            check_whole("workers", self.workers, least=1)
         if self.address is not None and self.engine != "ray":
             raise InputError(f'address="{self.address}" needs engine="ray".')
 
@@ -102,21 +99,15 @@ def executor(shards: Shards, *, use_gpus: bool, n_tasks: int | None = None) -> I
 
 
 def as_completed(
-    engine: Executor | None, function: Callable[..., Any], calls: Iterable[tuple[Key, tuple[Any, ...]]]
+    engine: Executor, function: Callable[..., Any], calls: Iterable[tuple[Key, tuple[Any, ...]]]
 ) -> Iterator[tuple[Key, Any]]:
-    """Call `function` with the arguments of each call; yield each key with its result as soon as it is there.
-
-    Without an engine, the calls run one after the other in this process.
-    """
+    """Call `function` with the arguments of each call; yield each key with its result as soon as it is there."""
     running: dict[Any, Key] = {}
     for key, arguments in calls:
-        if engine is None:
-            yield key, function(*arguments)
-            continue
         running[engine.submit(function, *arguments)] = key
         if len(running) >= engine.n_workers:
             yield from _ended(engine, running)
-    while engine is not None and running:
+    while running:
         yield from _ended(engine, running)
 
 

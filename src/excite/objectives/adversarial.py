@@ -9,7 +9,7 @@ al. 2020) minimizes any of these losses at the worst nearby weights.
 import abc
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple, TypeGuard
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax
 from excite.attacks.fast_model import FastModel, Refolded
 from excite.attacks.projected_gradient import PGD, climb
 from excite.attacks.protocol import check_inputs
-from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input, loss_of
+from excite.objectives.protocol import EPS, STEP, STEPS, Adversarial, Forward, check_weight, follow_input
 from excite.objectives.sharpness import gradients_at, moved
 from excite.precision import full_precision
 from excite.registry import build
@@ -29,7 +29,7 @@ NOISE = 0.001  # the attack starts beside the image, because the gradient of the
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageAttack(Adversarial[Tensor]):
+class ImageAttack(Adversarial):
     """Cross-entropy at attacked images. The attack uses a fast copy of the model, traced at the first batch."""
 
     losses: ClassVar[int] = 1
@@ -76,8 +76,6 @@ class PGDAT(Iterated):
     True
     """
 
-    title: ClassVar[str] = "PGD adversarial training"
-
     random_start: bool = False
 
     @property
@@ -102,7 +100,6 @@ class Trades(Iterated):
     True
     """
 
-    title: ClassVar[str] = "TRADES"
     losses: ClassVar[int] = 2
 
     beta: float = BETA
@@ -140,7 +137,6 @@ class RST(Trades):
     weight 0 the second half only contributes to the batch-norm statistics.
     """
 
-    title: ClassVar[str] = "robust self-training"
     needs_pseudo_labels: ClassVar[bool] = True
 
     unlabelled_weight: float = 1.0
@@ -164,7 +160,7 @@ class WeightPerturbation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AWP(Adversarial[WeightPerturbation]):
+class AWP(Adversarial):
     """Loss of the adversarial objective `on` at (x′, θ + v), differentiated with respect to θ.
 
     x′ is the adversarial example that `on` finds at θ. v is one step up the gradient of the loss at x′. It moves every
@@ -172,8 +168,6 @@ class AWP(Adversarial[WeightPerturbation]):
     step up uses the same mode and dropout masks as training. Only the forward passes at θ + v update batch-norm
     statistics. If several processes share a batch, each computes v from its part. `beta` is passed to TRADES.
     """
-
-    title: ClassVar[str] = "adversarial weight perturbation"
 
     on: str = "trades"
     gamma: float = GAMMA
@@ -187,14 +181,11 @@ class AWP(Adversarial[WeightPerturbation]):
         _ = self._inner  # checks `on` and its options
 
     @cached_property
-    def _inner(self) -> Adversarial[Tensor]:
-        from excite.objectives import OBJECTIVES  # imported here because it lists AWP too
-
-        inner = {name: kind for name, kind in OBJECTIVES.items() if _iterates(kind)}
+    def _inner(self) -> Iterated:
         options = {"eps": self.eps, "step": self.step, "steps": self.steps}
         if self.beta is not None:
             options["beta"] = self.beta
-        return build("objective to perturb weights under", inner, self.on, options)
+        return build("objective to perturb weights under", {"trades": Trades, "pgd_at": PGDAT}, self.on, options)
 
     @property
     def losses(self) -> int:
@@ -213,14 +204,3 @@ class AWP(Adversarial[WeightPerturbation]):
 
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: WeightPerturbation, y: Tensor) -> Tensor:
         return self._inner.loss_at(moved(model, perturbation.weights), x, perturbation.x_adv, y)
-
-
-def _iterates(kind: object) -> TypeGuard[type[Iterated]]:
-    """Whether it perturbs images by PGD, and needs no pseudo-labels."""
-    return isinstance(kind, type) and issubclass(kind, Iterated) and not kind.needs_pseudo_labels
-
-
-pgd_at_loss = loss_of(PGDAT, "pgd_at_loss")
-trades_loss = loss_of(Trades, "trades_loss")
-rst_loss = loss_of(RST, "rst_loss")
-awp_loss = loss_of(AWP, "awp_loss")

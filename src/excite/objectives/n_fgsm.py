@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from excite.attacks.fast_model import FastModel
+from excite.attacks.geometry import random_point
 from excite.attacks.projected_gradient import PGD, climb, cross_entropy, loss_and_gradient
-from excite.attacks.protocol import random_point, right_answers
+from excite.attacks.protocol import right_answers
 from excite.objectives.adversarial import ImageAttack
 from excite.objectives.protocol import TRAINING_PASSES, check_weight
 from excite.randomness import device_of
@@ -33,7 +34,6 @@ class NFGSM(ImageAttack):
     True
     """
 
-    title: ClassVar[str] = "single-step adversarial training with noise (N-FGSM)"
     passes: ClassVar[int] = 2 + TRAINING_PASSES  # the gradient of the single step
 
     noise: float = NOISE

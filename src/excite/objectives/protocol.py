@@ -5,12 +5,11 @@ would change the loss itself. So `frozen` attacks once and keeps the perturbatio
 """
 
 import abc
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from excite.quantities import check_number
 
 Objective = Callable[[nn.Module, Tensor, Tensor], Tensor]  # (model, x, y) -> a scalar or one loss per example
 Forward = Callable[[Tensor], Tensor]  # a model, or a model with other weights
-Perturbation = TypeVar("Perturbation")
 
 TRAINING_PASSES = 3  # a forward pass, and a backward pass that costs two
 EPS, STEP, STEPS = 8 / 255, 0.007, 10  # default attack during training
@@ -30,9 +28,6 @@ EPS, STEP, STEPS = 8 / 255, 0.007, 10  # default attack during training
 
 class NamedObjective(Protocol):
     """An objective of `OBJECTIVES`, with what the rest of the package needs to know about it."""
-
-    @property
-    def title(self) -> str: ...
 
     @property
     def passes(self) -> int:
@@ -54,7 +49,6 @@ def standard_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 class Standard:
     """`standard_loss` as a class; it has no options."""
 
-    title: ClassVar[str] = "standard training"
     passes: ClassVar[int] = TRAINING_PASSES
     needs_pseudo_labels: ClassVar[bool] = False
 
@@ -62,14 +56,13 @@ class Standard:
         return standard_loss(model, x, y)
 
 
-class Adversarial(abc.ABC, Generic[Perturbation]):
+class Adversarial(abc.ABC):
     """loss(model, x, y) = loss_at(model, x, perturb(model, x, y), y).
 
-    `perturb` attacks the model in eval mode. It does not change modes, batch-norm statistics or `.grad`. Random
-    numbers come from `generator`, or from torch's global generator if that is None.
+    `perturb` leaves modes, batch-norm statistics and `.grad` as they were. Random numbers come from `generator`, or
+    from torch's global generator if that is None.
     """
 
-    title: ClassVar[str]
     needs_pseudo_labels: ClassVar[bool] = False
     steps: int  # of the attack
 
@@ -84,12 +77,10 @@ class Adversarial(abc.ABC, Generic[Perturbation]):
         return 2 * self.steps + 1 + self.losses * TRAINING_PASSES
 
     @abc.abstractmethod
-    def perturb(
-        self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None
-    ) -> Perturbation: ...
+    def perturb(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Any: ...
 
     @abc.abstractmethod
-    def loss_at(self, model: nn.Module, x: Tensor, perturbation: Perturbation, y: Tensor) -> Tensor: ...
+    def loss_at(self, model: Any, x: Tensor, perturbation: Any, y: Tensor) -> Tensor: ...
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.loss_at(model, x, self.perturb(model, x, y, generator), y)
@@ -113,28 +104,7 @@ def frozen(
     perturb, loss_at = getattr(objective, "perturb", None), getattr(objective, "loss_at", None)
     if perturb is not None and loss_at is not None:  # whether or not it inherits from `Adversarial`
         return partial(loss_at, model, x, perturb(model, x, y, generator), y)
-    if "generator" in inspect.signature(objective).parameters:
-        function = objective.func if isinstance(objective, partial) else objective
-        raise InputError(
-            f"{getattr(function, '__name__', function)} attacks again at every call, so its loss cannot be frozen. "
-            "Pass the objective as an object, for example excite.objectives.Trades(beta=6.0)."
-        )
     return partial(objective, model, x, y)
-
-
-def loss_of(kind: Callable[..., Objective], name: str) -> Callable[..., Tensor]:
-    """The objective as a function (model, x, y, *, generator=None, **options); the options are its fields.
-
-    In a training loop, create the objective once and call that: it traces the model once instead of at every step.
-    """
-
-    def loss(
-        model: nn.Module, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None, **options: object
-    ) -> Tensor:
-        return frozen(kind(**options), model, x, y, generator)()
-
-    loss.__module__, loss.__name__, loss.__qualname__, loss.__doc__ = kind.__module__, name, name, kind.__doc__
-    return loss
 
 
 def check_weight(name: str, value: float, advice: str) -> None:

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from excite.objectives.protocol import TRAINING_PASSES, check_weight, loss_of, standard_loss
+from excite.objectives.protocol import TRAINING_PASSES, Adversarial, check_weight, standard_loss
 from excite.randomness import undisturbed
 
 RHO = 0.05
 
 
 @dataclass(frozen=True)
-class SAM:
+class SAM(Adversarial):
     """Mean cross-entropy at θ + rho · ∇l(θ) / ‖∇l(θ)‖, differentiated with respect to θ.
 
     The perturbation itself is not differentiated, as in the paper. Only the forward pass at the perturbed weights
@@ -31,9 +31,7 @@ class SAM:
     True
     """
 
-    title: ClassVar[str] = "sharpness-aware minimization"
     passes: ClassVar[int] = 2 * TRAINING_PASSES
-    needs_pseudo_labels: ClassVar[bool] = False
 
     rho: float = RHO
 
@@ -51,9 +49,6 @@ class SAM:
     def loss_at(self, model: nn.Module, x: Tensor, perturbation: dict[str, Tensor], y: Tensor) -> Tensor:
         return standard_loss(moved(model, perturbation), x, y)
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss_at(model, x, self.perturb(model, x, y), y)
-
 
 def gradients_at(
     model: nn.Module, weights: Mapping[str, Tensor], x: Tensor, loss: Callable[[], Tensor]
@@ -68,6 +63,3 @@ def gradients_at(
 def moved(model: nn.Module, by: dict[str, Tensor]) -> Any:
     """Return a function that is the model with its weights moved; it is differentiable in the model's parameters."""
     return partial(functional_call, model, {name: model.get_parameter(name) + step for name, step in by.items()})
-
-
-sam_loss = loss_of(SAM, "sam_loss")

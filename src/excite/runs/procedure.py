@@ -138,8 +138,6 @@ class Run:
         """Train and attack one arm, unless only its results are stored. Return the reason if training diverged."""
         if ranks.from_first(lambda: self.files.arm(arm).is_result_only):
             return self.files.arm(arm).problem
-        if shards != UNSHARED:
-            shards.check(len(self.parts.test))  # before the training rather than after it
 
         def attack() -> None:
             self.attack(arm, shards)
