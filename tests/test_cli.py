@@ -77,15 +77,29 @@ def test_broken_pipe_exits_with_141() -> None:
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
-def test_output_is_utf_8_whatever_the_encoding(
-    finished: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_encoding_lacks_is_escaped(finished: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "cp1252"))
     with pytest.raises(SystemExit) as end:
         main(["report", str(finished[0] / "runs/mnist-sample")])
+    text = written.getvalue().decode("cp1252")
     assert not end.value.code
-    assert "rate η¹" in written.getvalue().decode("utf-8")
+    assert r"rate \u03b7" in text
+    assert "---" in text
+    assert re.search(r" -\d+\.\d+", text)  # a minus sign
+
+
+def test_a_closed_stdout_is_no_error(finished: tuple[Path, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(SystemExit) as end:
+        main(["report", str(finished[0] / "runs/mnist-sample")])
+    assert not end.value.code
+
+
+def test_no_file_gets_the_number_of_a_closed_stdout() -> None:
+    imports = "import os, sys; os.close(1)\nfrom excite.cli import main\n"
+    code = f"{imports}try: main(['-h'])\nexcept SystemExit: sys.exit(os.dup(0))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode > 2
 
 
 def test_run_prints_a_table_and_says_where_the_report_is(finished: tuple[Path, str, str]) -> None:
@@ -222,6 +236,34 @@ def test_stopped_training_is_saved(tmp_path: Path, number: signal.Signals, code:
     assert ended == code
     assert "same command" in said
     assert json.loads((tmp_path / "run/baseline/checkpoint.json").read_text())["position"]["epoch"] >= 1
+
+
+A_SIGNAL_WHILE_AN_OBJECT_GOES = """
+import os, sys, time, weakref
+from excite.cli import cli, main
+from excite.cli.options import read_run
+from excite.files import write_json
+
+class Thing: pass
+
+@cli.command()
+def wait():
+    thing = Thing()
+    reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), int(sys.argv[1])))
+    del thing
+    time.sleep(60)
+
+main(["wait"])
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_during_finalization_is_not_lost(number: signal.Signals, code: int) -> None:
+    script = [sys.executable, "-c", A_SIGNAL_WHILE_AN_OBJECT_GOES, str(int(number))]
+    process = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert process.returncode == code
+    assert process.stderr.count("same command") == 1
+    assert "Traceback" not in process.stderr
 
 
 def test_diverged_training_exits_with_3(tmp_path: Path) -> None:

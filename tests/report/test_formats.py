@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -25,7 +26,15 @@ def test_csv_equals_json(three_seeds: list[RunFolder]) -> None:
     for read, row in zip(csv.DictReader(io.StringIO(table.csv())), table.to_json()["rows"], strict=True):
         assert list(read) == list(row)
         for name, value in row.items():
-            assert read[name] == ("" if value is None else str(value))
+            expected = json.dumps(value) if isinstance(value, bool) else "" if value is None else str(value)
+            assert read[name] == expected
+
+
+@pytest.mark.parametrize("sign", "=+-@")
+def test_no_text_of_a_csv_is_a_formula(sign: str, write_run: Write) -> None:
+    run = write_run({"baseline": {}}, changes=[f"name={sign}x"])
+    (row,) = csv.DictReader(io.StringIO(StudyTable(tidy([run])).csv()))
+    assert row["experiment"] == f"'{sign}x"
 
 
 def test_fields_are_constant_and_documented(write_run: Write, three_seeds: list[RunFolder]) -> None:

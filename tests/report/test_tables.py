@@ -34,6 +34,13 @@ def cells(table: StudyTable, arm: str) -> dict[str, str]:
     return {title: column[number] for title, column in table.columns.items()}
 
 
+def marks(table: StudyTable) -> list[tuple[str, list[str]]]:
+    return [
+        (arm["clean"].name, [mark for (row, _), mark in table.marks.items() if row == number])
+        for number, arm in enumerate(table.arms)
+    ]
+
+
 def test_mean_and_deviation_over_seeds(three_seeds: list[RunFolder]) -> None:
     table = StudyTable(tidy(three_seeds))
     poe = cells(table, "poe")
@@ -55,6 +62,7 @@ def test_shows_the_papers_numbers_and_notes_a_small_twin(three_seeds: list[RunFo
     baseline = cells(table, "baseline")
     assert baseline["paper: clean %"] == "81.55 ± 2.60"
     assert baseline["paper: robust %"] == "24.69 ± 2.30"
+    assert baseline["paper: L, (M, N), epochs, batch"] == "3.526, (200, 100), 164, 5000"
     assert any("PGD-20, ε = 1/255" in note for note in table.notes)
     assert any("table-1-cifar10-resnet20-small" in note for note in table.notes)
 
@@ -80,20 +88,51 @@ def test_experiments_with_other_attacks_share_a_table(three_seeds: list[RunFolde
     assert stated["table-2-trades", ATTACK] is None
 
 
-def test_a_diverged_seed_is_counted_and_explained(write_run: Write, evaluated: Evaluated) -> None:
+def test_marks_best_and_second_in_every_experiment(
+    three_seeds: list[RunFolder], write_run: Write, evaluated: Evaluated
+) -> None:
+    other = write_run(
+        {"baseline": {"evaluation": evaluated(95, 60)}, "poe": {"evaluation": evaluated(95, 50)}},
+        changes=["training.batch_size=32"],
+    )
+    table = StudyTable(tidy([*three_seeds, other]))
+    assert marks(table) == [
+        ("baseline", []),
+        ("poe", ["best"]),
+        ("largest", ["second"]),
+        ("baseline", ["best"]),
+        ("poe", ["second"]),
+    ]
+    lines = table.markdown().splitlines()
+    assert "**43.00 ± 2.65**" in lines[3]
+    assert "<u>42.00 ± 1.00</u>" in lines[4]
+
+
+def test_marks_ties_as_best_and_diverged_arms_not_at_all(write_run: Write, evaluated: Evaluated) -> None:
     runs = [
         write_run(
             {
                 "baseline": {"evaluation": evaluated(95, 40)},
+                "poe": {"evaluation": evaluated(95, 40)},
                 "largest": {"evaluation": evaluated(95, 90)} if seed else {"problem": "Training diverged in epoch 2"},
+                "grid-2": {"evaluation": evaluated(95, 30)},
             },
             changes=[f"seed={seed}"],
         )
         for seed in range(2)
     ]
     table = StudyTable(tidy(runs))
+    assert dict(marks(table)) == {"baseline": ["best"], "poe": ["best"], "largest": [], "grid-2": []}
     assert cells(table, "largest")["seeds"] == "1 of 2 (1 diverged)"
     assert "lenet5 relu, 2/L: Training diverged in epoch 2" in table.warnings
+
+
+def test_does_not_mark_a_network_that_guesses(write_run: Write, evaluated: Evaluated) -> None:
+    """Under an attack that nobody withstands, one answer for every image is right in a tenth of them."""
+    guessing = replace(evaluated(10, 10), chance=0.1)
+    found = {"baseline": evaluated(95, 1), "poe": evaluated(95, 2), "largest": guessing}
+    run = write_run({name: {"evaluation": evaluation} for name, evaluation in found.items()})
+    assert dict(marks(StudyTable(tidy([run])))) == {"baseline": ["second"], "poe": ["best"], "largest": []}
 
 
 def test_the_difference_is_paired_and_has_its_interval(three_seeds: list[RunFolder]) -> None:

@@ -1,5 +1,6 @@
 """The command line: one file per group of commands; torch is imported only by the commands that need it."""
 
+import codecs
 import contextlib
 import io
 import logging
@@ -7,8 +8,10 @@ import os
 import platform
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,9 +58,6 @@ Interrupted runs are saved: run the same command again to resume.
 Shell completion: add eval "$(_EXCITE_COMPLETE=bash_source excite)" to ~/.bashrc (zsh_source, fish_source)."""
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-
-
 class _Commands(click.Group):
     def invoke(self, context: click.Context) -> Any:
         """Exit with 141 if the output pipe is closed; click would exit with 1."""
@@ -80,6 +80,9 @@ def _version(context: click.Context, _option: click.Parameter, given: bool) -> N
     context.exit()
 
 
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
 @click.group(cls=_Commands, commands=COMMANDS, epilog=EPILOG, context_settings=SETTINGS)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show versions.")
 @click.pass_context
@@ -89,7 +92,9 @@ def cli(context: click.Context) -> None:
         raise click.UsageError("Only `excite run` and `excite train` run under torchrun. Run this command without it.")
 
 
-KEPT = ". Finished stages are kept: run the same command again to resume."
+PLAIN = str.maketrans("─−–", "---")
+A_MOMENT = 0.05  # seconds, enough for a finalizer to end
+_KEPT = ". Finished stages are kept: run the same command again to resume."
 
 
 class _Stderr(logging.Handler):
@@ -101,8 +106,7 @@ class _Stderr(logging.Handler):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line: logs go to stderr, and an error becomes one line there and an exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    _prepare_streams()
     try:
         with _only_first_speaks(), _terminated_in_order():
             logger = logging.getLogger("excite")
@@ -111,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 logger.addHandler(_Stderr())
             sys.exit(cli(arguments, prog_name="excite", standalone_mode=False))
     except click.exceptions.Abort:
-        click.echo(f"Interrupted{KEPT}", err=True)
+        click.echo(f"Interrupted{_KEPT}", err=True)
         sys.exit(130)
     except click.ClickException as error:
         message = io.StringIO()
@@ -131,22 +135,57 @@ def main(arguments: Sequence[str] | None = None) -> None:
         close_log_file()
 
 
+def _prepare_streams() -> None:
+    """Open the standard streams that are closed, and let stdout print characters that its encoding does not have."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the number of a closed stream: no other file gets it
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("plain", _plain)
+        sys.stdout.reconfigure(errors="plain")
+
+
+def _plain(error: Any) -> tuple[str, int]:
+    """Dashes become hyphens; other characters are escaped, η as \\u03b7."""
+    text = error.object[error.start : error.end].translate(PLAIN)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
 @contextlib.contextmanager
 def _terminated_in_order() -> Iterator[None]:
     """Handle SIGTERM like Ctrl-C: release locks, stop worker processes, remove incomplete files."""
 
     def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise _Terminated(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, hook = signal.signal(signal.SIGTERM, end), sys.unraisablehook
+    sys.unraisablehook = partial(_ask_again, hook)
     try:
         yield
-    except SystemExit as ended:
-        if ended.code == 128 + signal.SIGTERM:
-            click.echo(f"Terminated{KEPT}", err=True)
+    except _Terminated:
+        click.echo(f"Terminated{_KEPT}", err=True)
         raise
     finally:
+        sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, before)
+
+
+class _Terminated(SystemExit):
+    """SIGTERM arrived outside of training; training handles it itself."""
+
+
+def _ask_again(hook: Callable[[Any], object], dropped: Any) -> None:
+    """Send a stop signal again if Python dropped its exception, because it was raised while an object was finalized."""
+    requests = {_Terminated: signal.SIGTERM, KeyboardInterrupt: signal.SIGINT}
+    if request := requests.get(dropped.exc_type):
+        threading.Timer(A_MOMENT, os.kill, (os.getpid(), request)).start()
+    else:
+        hook(dropped)
 
 
 @contextlib.contextmanager

@@ -302,11 +302,11 @@ class Evaluation:
 
     @staticmethod
     def from_json(value: Mapping[str, Any], what: object = "This evaluation") -> "Evaluation":
-        """The inverse of `to_json`. Unexpected contents are an error, which names `what`."""
+        """The inverse of `to_json`. Accuracies that contradict the outcomes are an error, which names `what`."""
         with expected(what):
             total = value["total"]
             correct = unpack(value["clean"]["outcomes"], total)
-            return Evaluation(
+            evaluation = Evaluation(
                 correct=correct,
                 attacks={
                     name: AttackResult(
@@ -322,6 +322,24 @@ class Evaluation:
                 examples=value["examples"],
                 chance=value.get("chance"),
             )
+            evaluation._check_consistency(value)
+        return evaluation
+
+    def _check_consistency(self, stored: Mapping[str, Any]) -> None:
+        for name, accuracy in {"clean": self.clean, "worst": self.worst, **self.robust}.items():
+            stated = stored["attacks"].get(name, stored.get(name))["accuracy"]
+            if stated != accuracy.value:
+                raise ValueError(f"the {name} accuracy is stated as {stated}, but its outcomes give {accuracy.value}")
+        for name, result in self.attacks.items():
+            if bool((result.robust & ~self.correct).any()):
+                raise ValueError(f"some images withstand {name} but are wrong without it")
+            standing = [len(self.correct), *(stage.standing for stage in result.stages)]
+            left = int(result.robust.sum()) if result.stages else standing[-1]
+            if standing != sorted(standing, reverse=True) or standing[-1] != left:
+                raise ValueError(f"the last stage of {name} does not leave as many images as withstand it")
+            curve = result.curve
+            if curve is not None and not np.array_equal(curve.robust(curve.eps[-1]), result.robust):
+                raise ValueError(f"the curve of {name} does not end at the images that withstand it")
 
     def csv(self) -> str:
         """One line per example: whether the model was right on it, clean, under each attack and in the worst case.

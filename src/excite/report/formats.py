@@ -5,8 +5,8 @@ import shutil
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template, select_autoescape
 from rich import box
@@ -33,21 +33,35 @@ LATEX = {
 
 
 Rows = Sequence[Sequence[str]]
+Mark = Literal["best", "second"]
+Marks = Mapping[tuple[int, str], Mark]  # of cells, by the number of the row and the title of the column
 
 
-def markdown(titles: Sequence[str], rows: Rows, words: Sequence[bool]) -> str:
+def markdown(titles: Sequence[str], rows: Rows, words: Sequence[bool], marks: Marks) -> str:
     """Columns of words are aligned to the left, numbers to the right."""
+    styles = {"best": "**{}**", "second": "<u>{}</u>", None: "{}"}
     lines = [
         [title.translate(MARKDOWN) for title in titles],
         [":--" if left else "--:" for left in words],
-        *([cell.translate(MARKDOWN) for cell in row] for row in rows),
+        *(
+            [
+                styles[marks.get((n, title))].format(cell.translate(MARKDOWN))
+                for title, cell in zip(titles, row, strict=True)
+            ]
+            for n, row in enumerate(rows)
+        ),
     ]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex(titles: Sequence[str], rows: Rows, words: Sequence[bool], *, caption: str, label: str) -> str:
+def latex(titles: Sequence[str], rows: Rows, words: Sequence[bool], marks: Marks, *, caption: str, label: str) -> str:
     """A `table*`, not wider than the page; the document needs adjustbox and booktabs."""
-    head, *body = (" & ".join(map(escape_latex, row)) + r" \\" for row in (titles, *rows))
+    styles = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", None: "{}"}
+    body = [
+        [styles[marks.get((n, title))].format(escape_latex(cell)) for title, cell in zip(titles, row, strict=True)]
+        for n, row in enumerate(rows)
+    ]
+    head, *body_lines = (" & ".join(row) + r" \\" for row in (map(escape_latex, titles), *body))
     return "\n".join(
         [
             r"% \usepackage{adjustbox,booktabs}",
@@ -57,7 +71,7 @@ def latex(titles: Sequence[str], rows: Rows, words: Sequence[bool], *, caption: 
             rf"\label{{{label}}}",
             r"\begin{adjustbox}{max width=\textwidth, max totalheight=0.75\textheight}",
             rf"\begin{{tabular}}{{{''.join('l' if left else 'r' for left in words)}}}",
-            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            *(r"\toprule", head, r"\midrule", *body_lines, r"\bottomrule"),
             *(r"\end{tabular}", r"\end{adjustbox}", r"\end{table*}"),
         ]
     )

@@ -1,5 +1,6 @@
 """Tidy rows, one per experiment, arm and seed; how runs are grouped and titled; and the paper's numbers."""
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,18 @@ import msgspec
 from excite.errors import InputError
 from excite.evaluation import Accuracy, Evaluation
 from excite.evaluation.result import Curve
+from excite.quantities import number
 from excite.runs import Experiment, load
 from excite.runs.experiment import STUDY_MAY_VARY
 from excite.runs.folder import ArmFolder, RunFolder, Weights
 
 BASELINE, CLEAN = "baseline", "clean"
+
+# The attacks of the paper's Tables 1 and 2
+LINF = {"norm": "linf"}
+PGD_20: dict[str, Any] = LINF | {"kind": "pgd", "eps": 1 / 255, "steps": 20, "loss": "cross_entropy", "restarts": 1}
+WHOLE: dict[str, Any] = {"version": "standard", "members": None, "iterations": 100, "queries": 5000}
+AUTOATTACK: dict[str, Any] = LINF | {"kind": "autoattack", "eps": 8 / 255} | WHOLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,11 +193,15 @@ class PublishedRow(msgspec.Struct, frozen=True):
     def attack(self) -> str:
         return "PGD-20, ε = 1/255" if self.table == 1 else "AutoAttack, ε = 8/255"
 
+    def __str__(self) -> str:
+        return f"{self.constant:g}, ({self.n_maxima}, {self.n_points}), {self.epochs}, {self.batch_size}"
+
     def measured_by(self, attack: Mapping[str, Any]) -> bool:
         """Whether an attack of an experiment, given by its options, is the one of the row's table."""
-        pgd_20 = {"kind": "pgd", "eps": "1/255", "norm": "linf", "loss": "cross_entropy"}
-        wanted = pgd_20 if self.table == 1 else {"kind": "autoattack", "eps": "8/255", "norm": "linf"}
-        return all(attack.get(key, value) == value for key, value in wanted.items())
+        wanted = PGD_20 if self.table == 1 else AUTOATTACK
+        same = all(attack.get(key, value) == value for key, value in wanted.items() if key != "eps")
+        radius = attack["eps"]
+        return same and isinstance(radius, float | str) and math.isclose(number(radius), wanted["eps"])
 
 
 _DATA = tomllib.loads((resources.files("excite.report") / "published.toml").read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ from typing import Any
 from excite import html
 from excite.evaluation.comparison import holm
 from excite.report.estimates import beside
-from excite.report.formats import latex, markdown, prose, terminal_width, text_table
+from excite.report.formats import Mark, latex, markdown, prose, terminal_width, text_table
 from excite.report.rows import CLEAN, Row, at_full_scale, published_row, tidy, train_accuracy
 from excite.report.verdict import Result, conclude, results
 from excite.runs.arms import POE, POE_BY_EDGE
@@ -22,6 +22,7 @@ WORDS = ("data", "model", "objective", "setting", "arm", "by")  # columns of tex
 KEYS = ("setting", "arm")  # columns that identify a row
 DESCRIPTION = ("data", "model", "objective", "by", "epochs")  # columns that a table of one row does without
 
+MARKED = "Bold: best accuracy under each attack. Underlined: second best. Arms that failed with any seed have no mark."
 DIFFERENCE = (
     "Δ: gain over the baseline in percentage points, paired by test image and seed. Its 95% interval covers the "
     "variation of both (one seed: of the images only)."
@@ -46,6 +47,7 @@ class StudyTable:
             for _, of_arm in groupby(every, key=lambda result: (result.runs, result.name))
         ]
         self.columns = _columns(self.arms, self.adjusted)
+        self.marks = _marks(self.arms)
         self.records = [record(result, self.adjusted.get(result)) for result in every]
         self.legend = list(_legend(self.arms, len(self.adjusted)))  # what the numbers mean
         self.warnings = list(_warnings([arm[CLEAN] for arm in self.arms]))  # what went wrong or cannot be trusted
@@ -61,22 +63,30 @@ class StudyTable:
 
     def markdown(self) -> str:
         rows = list(zip(*self.columns.values(), strict=True))
-        return "\n\n".join([markdown(list(self.columns), rows, list(map(self.words, self.columns))), *self.notes])
+        table = markdown(list(self.columns), rows, list(map(self.words, self.columns)), self.marks)
+        return "\n\n".join([table, MARKED, *self.notes])
 
     def latex(self) -> str:
         """Values that are the same in every row move to the caption."""
         common, shown, _ = self._layout()
         rows = [[self.columns[title][n] for title in shown] for n in range(len(self.arms))]
         names = dict.fromkeys(record["experiment"] for record in self.records)
-        caption = " ".join([f"{common}." if common else "", *self.legend]).strip()
-        return latex(shown, rows, list(map(self.words, shown)), caption=caption, label=f"tab:{'-'.join(names)}")
+        caption = " ".join([f"{common}." if common else "", MARKED, *self.legend]).strip()
+        words, label = list(map(self.words, shown)), f"tab:{'-'.join(names)}"
+        return latex(shown, rows, words, self.marks, caption=caption, label=label)
 
     def csv(self) -> str:
-        """A header and a line per record."""
+        """A header and a line per record; true and false as in JSON. A spreadsheet takes no text for a formula."""
+
+        def cell(value: object) -> object:
+            if isinstance(value, bool):
+                return str(value).lower()
+            return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+
         text = io.StringIO()
         writer = csv.DictWriter(text, list(self.records[0]) if self.records else [], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.records)
+        writer.writerows({name: cell(value) for name, value in record.items()} for record in self.records)
         return text.getvalue().rstrip("\n")
 
     def to_json(self) -> dict[str, Any]:
@@ -126,6 +136,7 @@ def record(result: Result, adjusted: float | None) -> dict[str, Any]:
     accuracies = [accuracy for each in result.rows if (accuracy := each.accuracy(result.images))]
     difference = result.difference
     steps = [each.arm.outcome.steps for each in result.rows if each.arm.outcome.steps is not None]
+    measured = any(estimate.method != "stated" for estimate in estimates)
     fitted = train_accuracy(result.rows)
     return {
         "experiment": experiment.name,
@@ -143,6 +154,7 @@ def record(result: Result, adjusted: float | None) -> dict[str, Any]:
         "rate": statistics.mean(each.arm.rate for each in result.rows),
         "L": statistics.mean(estimate.constant for estimate in estimates) if estimates else None,
         "L_by": result.method or None,
+        "L_identified": all(estimate.identified for estimate in estimates) if measured else None,
         "L_trusted": result.trusted if estimates else None,
         "images": result.images,
         "number": accuracies[0].total if accuracies else None,
@@ -167,6 +179,27 @@ def _measured(prefix: str, result: Result) -> dict[str, float | None]:
     values = accuracy or (None,) * 4
     gained = [100 * share for share in (paired.difference, *paired.interval)] if paired else [None] * 3
     return {f"{prefix}{name}": value for name, value in zip(names, (*values, *gained), strict=True)}
+
+
+def _marks(arms: Sequence[Arm]) -> dict[tuple[int, str], Mark]:
+    """The cells with the best and the second-best accuracy under each attack of each experiment.
+
+    An arm that diverged or learned nothing with any seed gets no mark: its other seeds may be the lucky ones. If
+    several arms share the best accuracy, there is no second; if all are equal, there is no mark at all.
+    """
+    means: dict[tuple[Any, str], dict[int, float]] = {}  # by experiment and attack
+    for n, arm in enumerate(arms):
+        for images, result in arm.items():
+            failed = any(row.arm.failed for row in result.rows)
+            if images != CLEAN and not failed and (accuracy := result.accuracy):
+                means.setdefault((result.runs, images), {})[n] = accuracy.mean
+    marks: dict[tuple[int, str], Mark] = {}
+    for (_, images), compared in means.items():
+        best, *lower = sorted(compared.values(), reverse=True)
+        if best != min(compared.values()):
+            names: dict[float, Mark] = {best: "best"} if best in lower else {best: "best", lower[0]: "second"}
+            marks |= {(n, f"{images} %"): names[mean] for n, mean in compared.items() if mean in names}
+    return marks
 
 
 def _adjusted(every: Sequence[Result]) -> dict[Result, float]:
@@ -215,6 +248,9 @@ def _columns(arms: Sequence[Arm], adjusted: Mapping[Result, float]) -> dict[str,
         columns |= {
             "paper: clean %": ["{:.2f} ± {:.2f}".format(*arm.clean) if arm else EMPTY for arm in stated],
             "paper: robust %": ["{:.2f} ± {:.2f}".format(*arm.robust) if arm else EMPTY for arm in stated],
+            "paper: L, (M, N), epochs, batch": [
+                str(row) if arm else EMPTY for row, arm in zip(published, stated, strict=True)
+            ],
         }
     return columns
 
