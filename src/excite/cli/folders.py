@@ -25,7 +25,7 @@ FORMATS = ("hub", "robustbench", *options.TRACKERS)
 @options.device
 @options.as_json
 def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, as_json: bool) -> None:
-    """Show the L of a run, as it was estimated; --train makes missing estimates."""
+    """Show the L of a run. Reads stored estimates; --train makes missing ones."""
     from excite.report.estimates import estimates_table
 
     if may_train:
@@ -48,7 +48,10 @@ def estimate(folder: Path, compare: bool, may_train: bool, device: str | None, a
 @options.arm
 @options.as_json
 def certify(folder: Path, arm: str, as_json: bool) -> None:
-    """Show for every epoch whether a training was persistently excited, and its rate as a multiple of 1/L."""
+    """Show whether a training was persistently excited.
+
+    For every epoch, print whether the assumptions of the theorem hold, and the rate as a multiple of 1/L.
+    """
     from excite.report.estimates import excitation_facts, excitation_table
     from excite.runs.arms import OWN, arm_named
 
@@ -93,7 +96,7 @@ def attack(
     as_json: bool,
     **attack_options: Any,
 ) -> None:
-    """Attack a trained arm of a run folder, or your own model with --model.
+    """Attack a trained arm, or your own model with --model.
 
     Without --with, show the accuracy under the experiment's attacks, which run first if they have not. The result of
     attacks named with --with is saved to another file in the arm's folder, or next to the weights. Run the command
@@ -176,7 +179,10 @@ def _show_pair(as_json: bool, models: dict[str, "Evaluation"]) -> None:
 def pseudo_label(
     folder: Path, arm: str, source: str, out: Path, threshold: float, balance: bool, device: str | None, as_json: bool
 ) -> None:
-    """Label images with a trained arm, for self-training: write a file that data.unlabelled can name."""
+    """Label images with a trained arm, for self-training.
+
+    Writes a file that data.unlabelled can name.
+    """
     from excite.runs.arms import arm_named
     from excite.runs.stages.teach import label_with_run
 
@@ -192,7 +198,11 @@ def pseudo_label(
 @click.option("--out", type=options.Output(file_okay=False), help="Folder; by default in exports or RUN/tensorboard.")
 @options.as_json
 def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool) -> None:
-    """Export a trained arm for the Hugging Face Hub or RobustBench's leaderboard, or the curves of all arms."""
+    """Export a trained arm, or curves to a tracker.
+
+    An arm becomes a folder for the Hugging Face Hub or RobustBench's leaderboard. A tracker gets the curves of all
+    arms.
+    """
     if target in options.TRACKERS:
         refuse_ignored(["arm"], "every arm is logged; leave it out")
         if target != "tensorboard":
@@ -219,7 +229,10 @@ def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool)
 @click.option("--accept", is_flag=True, help="Accept files that were edited on purpose.")
 @options.as_json
 def verify(folder: Path, accept: bool, as_json: bool) -> None:
-    """Check every file of a run folder against its hash, and the files against each other."""
+    """Check that the files of a run have not changed.
+
+    Every file is compared with its hash, and the files with each other.
+    """
     from excite.runs.verify import verify as verify_runs
 
     verification = verify_runs(folder, accept=accept)
@@ -249,7 +262,10 @@ def data_list(as_json: bool) -> None:
 @data.command(epilog="Example: excite data fetch cifar10")
 @click.argument("name")
 def fetch(name: str) -> None:
-    """Fetch the data set NAME into the data directory (EXCITE_DATA, or the user's cache)."""
+    """Fetch the data set NAME.
+
+    It is stored in the data directory: EXCITE_DATA, or the user's cache.
+    """
     from excite.data import fetch as fetch_data
 
     click.echo(fetch_data(name))
@@ -258,7 +274,10 @@ def fetch(name: str) -> None:
 @data.command(name="verify", epilog="Example: excite data verify cifar10")
 @click.argument("name")
 def data_verify(name: str) -> None:
-    """Check the data set NAME against its known SHA-256 (CIFAR-100: the one recorded at download)."""
+    """Check the data set NAME against its known SHA-256.
+
+    For CIFAR-100 this is the hash that was recorded at download.
+    """
     from excite.data import verify as verify_data
 
     click.echo(f"{name}: {verify_data(name)}")

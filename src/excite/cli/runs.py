@@ -31,10 +31,11 @@ FORMATS = ("markdown", "latex", "csv", "json")
 @options.changes
 @options.work
 def run(experiment: str, workers: int | None, log: str | None, device: str | None, as_json: bool, **given: Any) -> None:
-    """Run the paper's whole procedure: baseline, L, training at 1/L and 2/L, attacks, report.
+    """Run the paper's whole procedure.
 
-    EXPERIMENT is a name from `excite list`, a TOML file, or a run folder to continue. Finished stages are not repeated:
-    run the command again to resume an interrupted run, or to add arms and seeds.
+    It trains a baseline, estimates L, trains at 1/L and 2/L, attacks all networks and writes a report. EXPERIMENT
+    is a name from `excite list`, a TOML file, or a run folder to continue. Finished stages are not repeated: run
+    the command again to resume an interrupted run, or to add arms and seeds.
     """
     from excite.execution import Shards
     from excite.runs.folder import RunFolder, collect
@@ -83,10 +84,11 @@ def sweep(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Run every combination of an experiment's [sweep] table, seed and arm, as independent jobs.
+    """Run every combination of settings, seeds and arms.
 
-    Finished jobs are not repeated, and two sweeps can share a folder. A killed job restarts from its checkpoint.
-    Exits with 1 if a job failed; a diverged training is a result, not a failure.
+    The settings are those of the experiment's [sweep] table; every combination is an independent job. Finished jobs
+    are not repeated, and two sweeps can share a folder. A killed job restarts from its checkpoint. Exits with 1 if
+    a job failed; a diverged training is a result, not a failure.
     """
     from excite.execution import Shards
     from excite.runs.folder import collect
@@ -114,7 +116,7 @@ def sweep(
 @options.changes
 @options.work
 def train(experiment: str, arm: str, log: str | None, device: str | None, as_json: bool, **given: Any) -> None:
-    """Train one arm of an experiment; L is estimated first if the arm needs it."""
+    """Train one arm of an experiment, after L if the arm needs it."""
     from excite.runs.arms import arm_named
     from excite.runs.folder import RunFolder
     from excite.runs.procedure import Run
@@ -149,10 +151,11 @@ def batch_size(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Choose a batch size as the paper does: the smallest with Assumption 2, then smaller until accuracy is reached.
+    """Choose a batch size as the paper does.
 
-    With --try, trains the baseline of an experiment at each of SIZES, each in its own folder. Without it, reads one
-    training of a run folder and says which batch size makes its steps acute in expectation. That training needs
+    This is the smallest size with Assumption 2, or a smaller one if that does not reach the accuracy. With --try,
+    trains the baseline of an experiment at each of SIZES, each in its own folder. Without it, reads one training of
+    a run folder and says which batch size makes its steps acute in expectation. That training needs
     record.noise_examples.
     """
     from excite.runs.folder import check_not_a_run
@@ -201,9 +204,10 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
 @click.option("--format", "wanted", type=click.Choice(FORMATS), help="Print only the table; write no page.")
 @options.as_json
 def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
-    """Print a table of one or more runs, and write an HTML page with the verdict, charts, images and L.
+    """Print a table of runs, and write their HTML page.
 
-    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
+    The page has the verdict, charts, images and L. RUNS are run folders, or folders that contain run folders, such
+    as those of several seeds or of a sweep.
     """
     import webbrowser
 
@@ -252,10 +256,11 @@ def show_report(
 @options.runs_if_any
 @click.option("--out", type=Output(file_okay=False), default=Path("figures"), show_default=True, help="Their folder.")
 def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
-    """Draw the figure NAME as SVG, PNG and PDF; `excite list` shows all names.
+    """Draw a figure as SVG, PNG and PDF.
 
-    RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep. Without
-    RUNS, figure-1 shows the schedules at the published L; every other figure needs them.
+    `excite list` shows all names. RUNS are run folders, or folders that contain run folders, such as those of
+    several seeds or of a sweep. Without RUNS, figure-1 shows the schedules at the published L; every other figure
+    needs them.
     """
     from excite.report.figures import draw
     from excite.runs.folder import collect
@@ -268,7 +273,10 @@ def figure(name: str, folders: tuple[Path, ...], out: Path) -> None:
 @options.device
 @options.as_json
 def list_(device: str | None, as_json: bool) -> None:
-    """List the experiments, with their time and memory on this machine, and every other name that they can use."""
+    """List experiments with their cost here, and all names.
+
+    The cost is time and memory on this machine; the names are those that experiments can use.
+    """
     from excite.randomness import usable_device
     from excite.report.figures import FIGURES
     from excite.report.formats import terminal_width
@@ -282,7 +290,10 @@ def list_(device: str | None, as_json: bool) -> None:
 @options.device
 @options.as_json
 def doctor(device: str | None, as_json: bool) -> None:
-    """Show versions, processor and devices, and measure which precision is fastest here, in about a minute."""
+    """Show versions and devices, and time each precision.
+
+    This takes about a minute and says which precision is fastest here.
+    """
     from excite.doctor import diagnose
     from excite.randomness import usable_device
 
