@@ -1,5 +1,6 @@
 """Figures of accuracy: against the rate, the epoch and the radius of an attack, and what each arm gains."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -224,7 +225,7 @@ def gains(runs: Sequence[RunFolder]) -> "Figure":
     for blocks, axes, title in zip(panels, all_axes, titles_of, strict=True):
         style.label(axes, GAINED, "arm (its rate η)", title)
         _draw_blocks(axes, blocks)
-    figure.supxlabel(HOLLOW, fontsize=8)
+    _explain_hollow(figure, itertools.chain(*panels))
     return figure
 
 
@@ -255,8 +256,13 @@ def summary(runs: Sequence[RunFolder]) -> "Figure":
         axes.xaxis.set_major_locator(FixedLocator([-80, -40, -20, -10, 0, 10, 20, 40, 80]))
         axes.xaxis.set_major_formatter("{x:g}")
     right.set_yticklabels([])
-    figure.supxlabel(HOLLOW, fontsize=8)
+    _explain_hollow(figure, robust)
     return figure
+
+
+def _explain_hollow(figure: "Figure", blocks: Iterable[tuple[str, list[Result]]]) -> None:
+    if any(arm.difference and arm.difference.seeds == 1 for _, arms in blocks for arm in arms):
+        figure.supxlabel(HOLLOW, fontsize=8)
 
 
 def _heading(rows: Sequence[Row]) -> str:
