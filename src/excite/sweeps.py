@@ -11,7 +11,6 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -102,35 +101,31 @@ class Sweep:
         return "\n".join([f"{ended}, {len(lines)} failed, in {self.folder}", *lines])
 
 
-def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> Iterator[tuple[Path, Experiment]]:
-    """Return every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
+def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
+    """Return every combination of the experiment's `sweep` table by its run folder; `seeds` replaces its seeds.
 
-    Combinations are made one at a time. If L is wanted though no arm needs it, one run alone estimates it: the one with
-    the experiment's values, or the first value where the sweep leaves out the experiment's.
+    If L is wanted though no arm needs it, one run alone estimates it: the one with the experiment's values, or the
+    first value where the sweep leaves out the experiment's.
     """
     check_not_a_run(folder)
     values: dict[str, Sequence[Any]] = {key: options for key, options in experiment.sweep.items() if key != "seed"}
     values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else range(seeds)
-    last_words = [key.rpartition(".")[2] for key in values]
-    names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
-    words = [
-        [name + "-" + re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in values[key]]
-        for key, name in zip(values, names, strict=True)
-    ]
     if empty := [key for key, options in values.items() if not options]:
         raise InputError(f"The sweep over {empty[0]} has no values: name some, or leave the key out.")
+    last_words = [key.rpartition(".")[2] for key in values]
+    names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
     settings = experiment.settings(without=())
     usual = [settings.get(key) if settings.get(key) in options else options[0] for key, options in values.items()]
     estimating = (*usual[:-1], values["seed"][0])
-
-    def each() -> Iterator[tuple[Path, Experiment]]:
-        for chosen, name in zip(itertools.product(*values.values()), itertools.product(*words), strict=True):
-            changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
-            if experiment.lipschitz.get("wanted") and chosen != estimating:
-                changes["lipschitz.wanted"] = False
-            yield folder / short_name(",".join(name)), experiment.with_values(changes)
-
-    return each()
+    runs = {}
+    for chosen in itertools.product(*values.values()):
+        changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
+        if experiment.lipschitz.get("wanted") and chosen != estimating:
+            changes["lipschitz.wanted"] = False
+        words = [re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in chosen]
+        name = ",".join(f"{name}-{word}" for name, word in zip(names, words, strict=True))
+        runs[folder / short_name(name)] = experiment.with_values(changes)
+    return runs
 
 
 def sweep(
@@ -154,13 +149,11 @@ def sweep(
         raise InputError(f"Ray chooses the GPU of each job: pass --device {place.type} instead of {place}.")
     if jobs_in.workers is None and jobs_in.engine == "local":
         jobs_in = replace(jobs_in, workers=jobs_at_once(place))
-    arms, runs = tuple(arms), partial(combinations, experiment, folder, seeds)
-    for _, run in runs():  # before any folder is made
-        run.check_estimators(arms or run.arms)
-    for path, run in runs():  # no run is kept, because it holds its data
+    arms, runs = tuple(arms), combinations(experiment, folder, seeds)
+    for path, run in runs.items():  # no Run is kept, because it holds its data
         Run(path, run, console=console, device=device, arms=arms)
-    begin_study(folder, (path for path, _ in runs()))
-    lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs())
+    begin_study(folder, runs)
+    lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs.items())
     jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
     left = [
@@ -175,10 +168,6 @@ def sweep(
             for job, outcome in run_jobs(left, engine, device=device, shards=divided):
                 outcomes[job] = outcome
                 console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
-    for path, run in runs():
-        Run(path, run, console=console, device=device).estimates_from_trace()
-    path, run = next(runs())
-    Run(path, run, console=console, device=device).show()  # the page of a study shows the images of its first run
     return Sweep(folder, outcomes)
 
 
@@ -218,12 +207,10 @@ def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[J
 def earlier_outcome(job: Job) -> JobEnd | None:
     """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
     run = RunFolder(job.folder)
-    if job.estimator is None and run.missing(job.task) and not run.arm(job.task).is_result_only:
-        return None
     if all(file.exists() for file in job.files):
         has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
         return JobEnd("done", "earlier") if has_result else None
-    if job.estimator is None and (problem := run.arm(job.task).problem):
+    if job.estimator is None and run.arm(job.task).trained and (problem := run.arm(job.task).problem):
         return JobEnd("diverged", problem)
     return None
 
@@ -318,7 +305,8 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
     fractions, accuracies = {}, {}
     for size, run in runs.items():
         try:
-            fractions[size] = acuteness(run.trace("baseline")).fraction
+            run.train("baseline")
+            fractions[size] = acuteness(run.files.needed_trace("baseline")).fraction
         except DivergedError as error:
             run.console.say(f"batch {size}: {error}")
         else:

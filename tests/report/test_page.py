@@ -153,14 +153,6 @@ def test_escapes_everything_in_an_experiment(write_run: WriteRun) -> None:
     assert HOSTILE in unescape(html)
 
 
-def test_page_without_illustration_says_so(small_run: RunFolder, tmp_path: Path) -> None:
-    copy = tmp_path / "run"
-    shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("illustration.json"))
-    html = page([RunFolder(copy)])
-    assert "no images under attack" in html
-    assert "<img" not in html
-
-
 @pytest.mark.parametrize("arms", [{}, {"baseline": {}}, {"baseline": {"problem": "Training diverged"}}])
 def test_page_of_an_unfinished_run(write_run: WriteRun, arms: dict[str, dict[str, object]]) -> None:
     html = page([write_run(arms)])

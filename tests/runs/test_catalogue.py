@@ -54,7 +54,7 @@ def test_what_an_experiment_names_exists(name: str) -> None:
     assert named.attacks
     assert experiment.model.name in MODELS
     assert experiment.data.name in data.names()
-    for _, run in combinations(experiment, Path("nowhere")):
+    for run in combinations(experiment, Path("nowhere")).values():
         assert run.model.name in MODELS
         look_up(run)
     if name != "table-2-rst":  # needs a file that is the user's
@@ -72,7 +72,7 @@ def test_a_small_twin_says_so_and_takes_minutes(name: str) -> None:
 
 def whole_sweep(experiment: Experiment) -> float:
     """Every run of its sweep; an L that is wanted for itself is estimated in one of them."""
-    runs = [run for _, run in combinations(experiment, Path("nowhere"))]
+    runs = list(combinations(experiment, Path("nowhere")).values())
     shape = data.find(experiment.data.name).input_shape
     per_pass = {name: flops(model, shape) for name, model in {str(run.model): run.model for run in runs}.items()}
     return sum(count_work(run).passes * per_pass[str(run.model)] for run in runs)
@@ -131,7 +131,7 @@ def test_a_row_resolved_is_the_papers(name: str) -> None:
     assert resolved["sweep"] == {"seed": [0, 1, 2, 3, 4]}
     algorithm_1 = {"method": "epochs", "n_maxima": n_maxima, "n_points": n_points}
     assert (resolved["lipschitz"]["method"], resolved["lipschitz"]["constant"]) == ("stated", constant)
-    assert resolved["estimators"]["paper"] == {**algorithm_1, "protocol": "text", "shared": True}
+    assert resolved["estimators"]["paper"] == {**algorithm_1, "protocol": "text", "shared": True, "wanted": True}
     assert resolved["estimators"]["fitted"] == {**algorithm_1, "protocol": "fitted", "shared": True}
     assert resolved["estimators"]["edge"]["wanted"] is True  # estimated beside the published L
     assert not resolved["allow_unidentified"]

@@ -227,13 +227,12 @@ def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool)
 
 @click.command(epilog="Example: excite verify runs/mnist-sample")
 @options.run
-@click.option("--accept", is_flag=True, help="Accept files that were edited on purpose.")
 @options.as_json
-def verify(folder: Path, accept: bool, as_json: bool) -> None:
+def verify(folder: Path, as_json: bool) -> None:
     """Check every file of a run folder against its hash, and the files against each other."""
     from excite.runs.verify import verify as verify_runs
 
-    verification = verify_runs(folder, accept=accept)
+    verification = verify_runs(folder)
     show(as_json, verification.to_json(), str(verification))
     if verification.problems:
         problems = f"{len(verification.problems)} of {verification.files} files"

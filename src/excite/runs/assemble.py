@@ -62,7 +62,6 @@ class Parts(Named):
     train: Split
     test: Split
     new_model: Callable[..., nn.Module]  # the same initial weights at every call, others for `draw=1`, `draw=2`, …
-    class_names: tuple[str, ...]
     held_out: Split | None = None  # training images that no arm trains on, for choosing its best weights
     pseudo_labelled: Callable[[], Split] | None = None  # called when training needs them: a teacher may be slow
 
@@ -238,7 +237,6 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         train=train,
         test=test,
         new_model=new_model,
-        class_names=dataset.class_names,
         held_out=held_out,
     )
 

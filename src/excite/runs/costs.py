@@ -9,7 +9,6 @@ as much, for intermediate results.
 """
 
 import itertools
-import math
 import textwrap
 import time
 from collections.abc import Iterable, Mapping
@@ -33,7 +32,6 @@ from excite.randomness import drawing_from
 from excite.runs.arms import ARMS, arm_named
 from excite.runs.assemble import epoch_images, look_up
 from excite.runs.experiment import Experiment, Model, catalogue, load
-from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
 from excite.schedules import SCHEDULES
 from excite.training.accumulation import images_at_once
 
@@ -71,24 +69,19 @@ def count_work(experiment: Experiment) -> Workload:
     attacks = [WITHSTAND * attack.passes(dataset.num_classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
-    probe = min(record.probe_examples, n_train)
-    epoch: float = (images + min(record.slopes_per_epoch, steps) * batch) * passes
+    epoch = (images + min(record.slopes_per_epoch, steps) * batch) * passes
     epoch += min(record.test_examples, n_test) + min(record.attacked_examples, n_test) * first_attack
-    epoch += probe * passes * (record.gradient == "probe") + probe * TRAINING_PASSES * record.input_gradients
-    epoch += min(record.noise_examples, per_epoch) * passes
+    epoch += record.held_out_examples / record.best_every * first_attack if record.best_every else 0.0
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
-    evaluations = math.ceil(training.epochs / record.best_every) if record.best_every else 0  # of the best weights
-    one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * probe * passes
-    one_training += evaluations * record.held_out_examples * first_attack
+    one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * min(record.probe_examples, n_train) * passes
 
     n_weights = 1 + bool(record.best_every) + bool(record.average)  # the last, the best, averaged ones
     whole_training = training.epochs * steps
-    estimators = [experiment.estimator_of(name) for name in experiment.needed_estimators(experiment.arms)]
+    names = experiment.needed_estimators(experiment.arms) | {*experiment.wanted_estimators()}
+    estimators = [experiment.estimator_of(name) for name in names]
     estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
     most_steps = experiment.estimator_of().most_steps(whole_training)
-    one_search = (training.epochs * images + most_steps * batch) * passes
-    one_trial = min(HELD_OUT * n_train, MOST_HELD_OUT) * (1 + first_attack)
-    searches = sum(one_search + arm.rates * one_trial for arm in arms if arm.rates)
+    searches = sum((training.epochs * images + most_steps * batch) * passes for arm in arms if arm.rates)
     lesson = (teacher and teacher.training) or training
     taught = min(n_train, (lesson.steps or n_train) * lesson.batch_size)
     return Workload(

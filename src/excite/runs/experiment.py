@@ -199,9 +199,8 @@ class Experiment(Section, frozen=True):
         return list(dict.fromkeys(OWN if name == self.own_name else name for name in wanted))
 
     def needed_estimators(self, arms: Iterable[str]) -> set[str]:
-        """Return the names of the estimators whose L the arms need, and of those whose L is wanted."""
-        names = (arm_named(arm).estimator for arm in arms)
-        return {name for name in names if name is not None}.union(self.wanted_estimators())
+        """Return the names of the estimators whose L the arms need."""
+        return {name for arm in arms if (name := arm_named(arm).estimator) is not None}
 
     def check_estimators(self, arms: Iterable[str]) -> None:
         """Refuse estimators that need more than this experiment records, before anything trains."""
@@ -213,7 +212,7 @@ class Experiment(Section, frozen=True):
             curvatures=epochs // record.curvature_every if record.curvature_every else 0,
         )
         self.estimator_of()  # its options are checked even if no arm needs it
-        for name in self.needed_estimators(arms):
+        for name in self.needed_estimators(arms) | ({OWN} & {*self.wanted_estimators()}):
             self.estimator_of(name).check(recording)
 
 

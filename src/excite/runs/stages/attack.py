@@ -1,24 +1,18 @@
-"""Attack trained models: an arm of a run, a user's own model with its weights from a file, and a few images to show."""
+"""Attack trained models: an arm of a run, or a user's own model with its weights from a file."""
 
-import base64
 import hashlib
-import io
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from excite import data, models
 from excite.attacks import Attack
-from excite.attacks.protocol import AttackWarning
-from excite.attacks.saving import as_picture
 from excite.console import Speaker
 from excite.data import Split
 from excite.errors import CorruptFileError, InputError
@@ -27,30 +21,26 @@ from excite.excitation import FEWEST_MOMENTS, expected_acuteness, smoothness
 from excite.excitation import certify as certify_path
 from excite.execution import UNSHARED
 from excite.precision import Precision
-from excite.randomness import seeded, usable_device
+from excite.randomness import usable_device
 from excite.runs.assemble import Parts
-from excite.runs.folder import ArmFolder, RunFolder
-from excite.runs.records import Attacked, Certified, Example, Illustration, Prediction
+from excite.runs.folder import ArmFolder
+from excite.runs.records import Certified
 
-N_EXAMPLES = 4  # images to show
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
+
 PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
 
 
 def certify(arm: ArmFolder) -> None:
-    """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
-    if certificate := certificate_of(arm):
-        certificate.save(arm.certificate_file)
-
-
-def certificate_of(arm: ArmFolder) -> Certified | None:
-    """Compute the arm's certificate from its trace."""
+    """Write the arm's certificate, computed from its trace, unless it diverged or has fewer than three epochs."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
-        return None
+        return
     path, slopes = certify_path(trace), smoothness(trace, math.inf)
     excitation = path.excitation
     expected = expected_acuteness(trace) if trace.batch_statistics.size else None
-    return Certified(
+    Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
         acute=int(path.angles.holds.sum()),
@@ -62,16 +52,16 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
         conclusion=" ".join(map(str, filter(None, (path, expected)))),
         acute_in_expectation=int(expected.holds.sum()) if expected else None,
         batch_size_for_half=expected.batch_size_for(0.5) if expected else None,
-    )
+    ).save(arm.certificate_file)
 
 
-def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
+def attack_arm(run: "Run", arm: ArmFolder, shards: Shards = UNSHARED) -> None:
     """Evaluate the arm under the experiment's attacks and write the result into its folder."""
-    title, experiment = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment
+    parts, experiment = run.parts, run.experiment
+    title = f"{arm.name}: {', '.join(parts.attacks)}"
     options = {"batch_size": experiment.attack_batch, "precision": experiment.attack_precision, **vars(shards)}
-    _evaluate(
-        target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, seed=experiment.seed, **options
-    )
+    target, file = target_of(parts, arm), arm.evaluation_file
+    _evaluate(target, parts.attacks, file, run.console, title, seed=experiment.seed, **options)
 
 
 @dataclass(frozen=True)
@@ -176,70 +166,3 @@ def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         if stripped.keys() == model.state_dict().keys():
             return stripped
     return state
-
-
-def shown_arms(run: RunFolder) -> list[ArmFolder]:
-    return [arm for arm in run.arms if not arm.problem and arm.has_checkpoint]
-
-
-def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) -> Illustration:
-    """Attack `count` test images against every arm that has weights, with the first attack of the experiment."""
-    arms = shown_arms(run)
-    name, attack = next(iter(parts.attacks.items()))
-    stage, attack = attack.stages[0]  # of a cascade, its first attack
-    numbers, chosen = choose(run, len(parts.test), count)
-    x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
-    moved, before, after = {}, {}, {}
-    for arm in arms:
-        model = arm.load_into(parts.new_model()).cpu().eval()  # on the CPU, for the same images on every machine
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
-            generator = seeded(run.experiment.seed, "page", name)
-            moved[arm.name] = attack(model, x, y, generator).detach()
-        with torch.no_grad():
-            before[arm.name], after[arm.name] = model(x).softmax(1), model(moved[arm.name]).softmax(1)
-    largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
-    classes = parts.class_names
-    examples = tuple(
-        Example(
-            number=int(numbers[i]),
-            name=classes[int(y[i])],
-            picture=png(x[i]),
-            attacked=tuple(
-                Attacked(
-                    arm=arm.title,
-                    perturbation=png(0.5 + (moved[arm.name][i] - x[i]) * (0.5 / (largest or 1.0))),
-                    picture=png(moved[arm.name][i]),
-                    before=_prediction(before[arm.name][i], int(y[i]), classes),
-                    after=_prediction(after[arm.name][i], int(y[i]), classes),
-                )
-                for arm in arms
-            ),
-        )
-        for i in range(len(numbers))
-    )
-    attack_name = f"{name} ({stage})" if stage else name
-    return Illustration(attack_name, chosen, largest, examples, tuple(arm.name for arm in arms))
-
-
-def png(image: Tensor) -> str:
-    """Encode a C×H×W image with values in [0, 1] and one or three channels as a PNG data URI, with 8 bits a pixel."""
-    as_picture(image).save(file := io.BytesIO(), format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
-    """Return the numbers of random images that every arm classifies correctly, and a description of the choice."""
-    evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation and len(arm.evaluation.correct) == total]
-    order = torch.randperm(total, generator=seeded(run.experiment.seed, "page"))
-    right = torch.as_tensor(np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0))
-    drawn = f"drawn at random (seed {run.experiment.seed}) from"
-    if not evaluations or right.sum() < count:
-        return order[:count].sort().values, f"{drawn} {total:,}"
-    words = f"the {int(right.sum()):,} that every arm classifies correctly before the attack"
-    return order[right[order]][:count].sort().values, f"{drawn} {words}"
-
-
-def _prediction(probabilities: Tensor, truth: int, classes: Sequence[str]) -> Prediction:
-    best = int(probabilities.argmax())
-    return Prediction(classes[best], float(probabilities[best]), best == truth)

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -39,16 +38,15 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
     baseline, default, arm, problem = run.parts.schedule(0), run.parts.batch_size, run.files.arm(chosen.name), None
     rate = ranks.from_first(lambda: run.files.first_rate(chosen, baseline))
     size = ranks.from_first(lambda: run.files.batch_size(chosen, baseline, default))
-    parts, console = run.parts.in_batches_of(size), run.placed(arm.outcome_file)
+    parts = run.parts.in_batches_of(size)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
     online = OnlineRate(model, optimizer, steps=parts.whole_training) if chosen.finds_its_rate else None
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
     averaged = None if online else parts.new_average(model)
     schedule = rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs)
-    arm.moments.mkdir(parents=True, exist_ok=True)  # its absence tells a finished training from one to resume
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
-    with console.task(title) as progress:
+    with run.console.task(title) as progress:
         try:
             fit(
                 parts,
@@ -82,13 +80,8 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
             batch_size=parts.batch_size,
             steps=len(arm.epochs) * parts.steps_per_epoch,
             train_accuracy=None if problem else train_accuracy(parts, model),
-            largest_batch=parts.largest_batch,
         ).save(arm.outcome_file)
-        shutil.rmtree(arm.moments, ignore_errors=True)
-        if problem:
-            console.say(f"{arm.name}: {problem}")
-        elif arm.epochs:
-            console.say(f"{arm.name}: {arm.epochs[-1]}")
+        run.console.say(f"{arm.name}: {problem or arm.epochs[-1]}")
 
     ranks.from_first(conclude)
 
