@@ -10,7 +10,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,8 +29,6 @@ from excite.runs.assemble import epoch_images
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder, begin_study, check_not_a_run
 from excite.runs.procedure import Run
-from excite.runs.records import StoredEstimate
-from excite.runs.stages.rate import leader_of
 
 ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "stated"
 
@@ -39,7 +37,6 @@ ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "state
 class Job:
     folder: Path
     task: str
-    needs: tuple["Job", ...] = field(default=(), compare=False)
 
     @property
     def estimator(self) -> str | None:
@@ -154,13 +151,9 @@ def sweep(
         Run(path, run, console=console, device=device, arms=arms)
     begin_study(folder, runs)
     lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs.items())
-    jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+    jobs = sorted(itertools.chain.from_iterable(lists), key=turn)
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
-    left = [
-        replace(job, needs=tuple(needed for needed in job.needs if needed not in outcomes))
-        for job in jobs
-        if job not in outcomes
-    ]
+    left = [job for job in jobs if job not in outcomes]
     if left:
         divided = UNSHARED if shards is None else Shards(shards, jobs_in.engine)
         use_gpus = device is None or place == torch.device("cuda")
@@ -177,70 +170,44 @@ def jobs_at_once(device: torch.device) -> int | None:
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
-    """Return one job per arm, and one for each L that is needed or wanted, after the jobs that they need.
+    """Return one job per arm, and one for each L that is needed or wanted."""
+    estimators = [*experiment.needed_estimators(arms := tuple(arms)), *experiment.wanted_estimators()]
+    of_estimates = [Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L) for name in dict.fromkeys(estimators)]
+    return [*of_estimates, *(Job(folder, arm_named(arm).name) for arm in dict.fromkeys(arms))]
 
-    An estimate may need the baseline's training. Where a study shares its L, one run estimates it from its own
-    baseline, and the other runs wait for it.
+
+def turn(job: Job) -> int:
+    """Sort key: arms that need no L, then estimates of L, then the other arms.
+
+    A job that needs another's result waits for it, or makes it; in this order, it seldom has to wait.
     """
-
-    needed: list[Job] = []
-
-    def estimate(folder: Path, name: str) -> Job:
-        leader, needs = leader_of(RunFolder(folder), experiment, name), tuple[Job, ...]()
-        if leader is not None:
-            needs = (estimate(leader.path, name),)
-        elif experiment.estimator_of(name).needs == "trace":
-            needs = (Job(folder, "baseline"),)
-        job = Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L, needs)
-        needed.extend([*needs, job])
-        return job
-
-    of_arms = [
-        Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),))
-        for arm in map(arm_named, arms)
-    ]
-    for name in experiment.wanted_estimators():
-        estimate(folder, name)
-    return list(dict.fromkeys([*needed, *of_arms]))
+    return 1 if job.estimator is not None else 0 if arm_named(job.task).estimator is None else 2
 
 
 def earlier_outcome(job: Job) -> JobEnd | None:
-    """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
-    run = RunFolder(job.folder)
+    """Return how a job ended before, if it need not run again."""
     if all(file.exists() for file in job.files):
-        has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
-        return JobEnd("done", "earlier") if has_result else None
-    if job.estimator is None and run.arm(job.task).trained and (problem := run.arm(job.task).problem):
-        return JobEnd("diverged", problem)
-    return None
+        return JobEnd("done", "earlier")
+    arm = RunFolder(job.folder).arm(job.task)
+    return JobEnd("diverged", arm.problem) if arm.trained and arm.problem else None
 
 
 def run_jobs(
     jobs: Iterable[Job], engine: Executor, *, device: str | None = None, shards: Shards = UNSHARED
 ) -> Iterator[tuple[Job, JobEnd]]:
-    """Yield each job with its outcome as it ends; a job starts when all jobs that it needs have ended.
-
-    Jobs that another sweep in the same folder is working on start last. A job that needs a failed one fails.
-    """
-    waiting, running, ended = list(jobs), dict[Any, Job](), dict[Job, JobEnd]()
+    """Yield each job with its outcome as it ends. Jobs that another sweep in this folder is working on start last."""
+    waiting, running = list(jobs), dict[Any, Job]()
     while waiting or running:
-        ready = [job for job in waiting if all(needed in ended for needed in job.needs)]
-        for job in sorted(ready, key=lambda job: any(being_made(file) for file in job.files)):
-            failed = next((needed for needed in job.needs if ended[needed].status == "failed"), None)
-            if failed:
-                waiting.remove(job)
-                ended[job] = JobEnd("failed", f"it needs a job that failed: {ended[failed].reason}")
-                yield job, ended[job]
-            elif len(running) < engine.n_workers:
-                waiting.remove(job)
-                running[engine.submit(perform, job, device, shards)] = job
-        for task in engine.wait(running) if running else ():
+        waiting.sort(key=lambda job: any(being_made(file) for file in job.files))
+        while waiting and len(running) < engine.n_workers:
+            job = waiting.pop(0)
+            running[engine.submit(perform, job, device, shards)] = job
+        for task in engine.wait(running):
             job = running.pop(task)
             try:
-                ended[job] = task.result()
+                yield job, task.result()
             except ExciteError as error:  # its process died too often
-                ended[job] = JobEnd("failed", f"{error} The log is {job.log}.")
-            yield job, ended[job]
+                yield job, JobEnd("failed", f"{error} The log is {job.log}.")
 
 
 def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
@@ -259,7 +226,7 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
         try:
             run = Run.open(job.folder, console=console, device=device)
             if job.estimator is not None:
-                run.estimate(job.estimator)
+                run.estimates([job.estimator])
             elif problem := run.finish(job.task, shards):
                 end = JobEnd("diverged", problem)
         except InterruptedRunError:
@@ -298,10 +265,11 @@ class BatchSizeChoice:
 def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:
     """Train the baseline of each run and choose a batch size; sizes that diverge are left out.
 
-    `threshold` is the clean accuracy to reach, by default the paper's.
+    `threshold` is the clean accuracy to reach, by default the paper's: 0.6 with 100 classes, otherwise 0.8.
     """
     if threshold is None:
-        threshold = papers_threshold(next(iter(runs.values())).experiment.data.name)
+        data_set = data.find(next(iter(runs.values())).experiment.data.name)
+        threshold = 0.6 if data_set.num_classes == 100 else 0.8
     fractions, accuracies = {}, {}
     for size, run in runs.items():
         try:
@@ -317,15 +285,11 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
         chosen = choose_batch_size(fractions, accuracies, threshold)
     except InputError as error:
         return BatchSizeChoice(fractions, accuracies, threshold, None, str(error))
-    most = max(fractions.values())
-    start = "with Assumption 2" if most >= 1 else f"at which Assumption 2 holds most often, in {most:.0%} of the epochs"
-    conclusion = f"Choose {chosen}: from the smallest size {start}, down to an accuracy of {threshold:.0%}."
+    conclusion = (
+        f"Choose {chosen}: from the smallest size at which Assumption 2 holds most often, down to an accuracy of "
+        f"{threshold:.0%}."
+    )
     return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)
-
-
-def papers_threshold(data_set: str) -> float:
-    """Return the clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
-    return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
 def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:

@@ -168,6 +168,7 @@ def test_the_command_in_an_error_is_its_cure(
     assert (run / lost).exists()
 
 
+@pytest.mark.slow
 def test_the_command_beside_a_missing_estimate_makes_it(copied: Path, call: Call) -> None:
     first, *others = cures(call("estimate", copied, "--compare")[0])
     assert all(other == first for other in others)

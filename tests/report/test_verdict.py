@@ -60,11 +60,6 @@ def test_one_seed_weakens_the_headline(write_run: WriteRun, right: int, effect: 
     assert any("second seed" in caution and "2 s" in caution for caution in found.cautions)
 
 
-def test_time_of_a_second_seed_includes_all_estimates(write_run: WriteRun) -> None:
-    run = write_run(arms(40, 41), estimate=EDGE, estimates={"stated": EDGE, "paper": EDGE})
-    assert "5 s" in next(caution for caution in verdict(run).cautions if "second seed" in caution)
-
-
 @pytest.mark.parametrize(
     ("right", "effect", "tone"),
     [(60, Effect.HELPED, "helped"), (20, Effect.HURT, "hurt"), (41, Effect.UNCLEAR, "unclear")],

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from excite.files import read_json, write_json
 from excite.runs.folder import RunFolder
 from excite.runs.verify import verify
 
@@ -20,16 +21,11 @@ def test_a_run_is_as_it_was_written(run: RunFolder) -> None:
     assert not found.problems
 
 
-def test_an_arm_at_another_rate_than_it_chooses(run: RunFolder) -> None:
-    shutil.copytree(run.arm("baseline").path, run.arm("placebo").path)
-    rate = run.arm("baseline").rate
+def test_files_that_contradict_each_other(run: RunFolder) -> None:
+    outcome = run.arm("poe").outcome_file
+    write_json(outcome, read_json(outcome) | {"epochs": 7})
     (problem,) = verify(run.path).problems
-    assert f"{rate}, not {1.15 * rate}" in problem
-
-
-def test_a_rate_whose_reason_was_not_kept_is_not_judged(run: RunFolder) -> None:
-    run.estimate_file().unlink()
-    assert not verify(run.path).problems
+    assert "metrics.jsonl" in problem
 
 
 def test_committed_results_are_sound() -> None:

@@ -1,6 +1,5 @@
 """Commands that run experiments (run, sweep, train, batch-size), show results (report, figure), and list, doctor."""
 
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -288,11 +287,10 @@ def list_(device: str | None, as_json: bool) -> None:
     """List the experiments, with their time and memory on this machine, and every other name that they can use."""
     from excite.randomness import usable_device
     from excite.report.figures import FIGURES
-    from excite.report.formats import terminal_width
     from excite.runs.costs import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
-    show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))
+    show(as_json, listing.to_json(), str(listing))
 
 
 @click.command(epilog="Example: excite doctor")

@@ -32,7 +32,6 @@ from excite.training import descend, keep_freed_memory
 from excite.training.accumulation import images_at_once
 
 NOISE = -1  # in the seed of images that are drawn to measure the noise of batches
-FEWEST_NOISE_EXAMPLES = 4  # two batches of a labelled and a pseudo-labelled image
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,6 @@ class Parts(Named):
 
     def in_batches_of(self, size: int) -> "Parts":
         """Return the same parts with another batch size."""
-        if size == self.batch_size:
-            return self
         if self.largest_batch is not None and size > self.largest_batch:
             raise InputError(
                 f"There are only {self.largest_batch:,} images, too few for a batch of {size:,}. Leave out this arm "
@@ -256,7 +253,7 @@ def check_settings(experiment: Experiment) -> None:
     images_at_once(training.batch_size, training.accumulate)
     if training.accumulate > 1 and experiment.mixes:
         raise InputError("training.accumulate cannot divide batches with pseudo-labelled images. Leave it out.")
-    if 0 < record.noise_examples < FEWEST_NOISE_EXAMPLES:
+    if 0 < record.noise_examples < 4:  # two batches of a labelled and a pseudo-labelled image
         raise InputError(
             f"record.noise_examples = {record.noise_examples} is too few for two batches. Set it to 512, or to 0."
         )

@@ -66,7 +66,7 @@ class Teacher(Section, frozen=True):
     """Learns from the labelled images and labels the others."""
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
-    training: Training | None = None  # as [training], default precision: the arms'; default: theirs, standard objective
+    training: Training | None = None  # keys as in [training]; default: the arms', standard objective
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # minimum confidence of a label
     balance: bool = False  # keep equally many labels per class
 
@@ -229,13 +229,13 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     shipped = catalogue()
     if name_or_path in shipped:
         text = shipped[name_or_path].read_text(encoding="utf-8")
-    elif path.suffix == ".toml" and path.is_file():
+    elif path.suffix == ".toml":
         try:
             text = path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError) as error:
-            raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
-    elif path.suffix == ".toml":
-        raise InputError(f"There is no file {path}. Name a TOML file, or an experiment of `excite list`.")
+            raise InputError(
+                f"Cannot read {path} ({error}). Name a TOML file in UTF-8, or an experiment of `excite list`."
+            ) from error
     else:
         raise unknown("experiment", name_or_path, shipped)
     try:
@@ -259,10 +259,6 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         values = {**values, "sweep": flattened(values["sweep"])}
     if isinstance(values.get("lipschitz"), Mapping):
         values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
-    training, teacher = values.get("training"), values.get("teacher")
-    if isinstance(training, Mapping) and isinstance(teacher, Mapping) and isinstance(teacher.get("training"), Mapping):
-        usual = {key: value for key, value in training.items() if key == "precision"}
-        values = {**values, "teacher": {**teacher, "training": usual | teacher["training"]}}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
@@ -300,8 +296,7 @@ def renamed(options: Mapping[str, Any]) -> Options:
 def differences(first: Experiment, second: Experiment, *, without: Iterable[str] = PLAN) -> list[str]:
     """Return the settings in which two experiments differ, as `training.epochs: 20 → 3`."""
     before, after = first.settings(without=without), second.settings(without=without)
-    keys = sorted(before.keys() | after.keys())
-    pairs = {key: (before.get(key), after.get(key)) for key in keys}
+    pairs = {key: (before.get(key), after.get(key)) for key in sorted(before.keys() | after.keys())}
     changes = {
         key: " → ".join("not set" if value is None else str(value) for value in pair)
         for key, pair in pairs.items()
@@ -358,12 +353,9 @@ def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) ->
 def _in_words(key: str, value: Any) -> str:
     """An option of the model, as a title shows it."""
     words = key.replace("_", " ")
-    match value:
-        case str():
-            return value
-        case bool():
-            return words if value else f"without {words}"
-    return f"{words} {value}"
+    if isinstance(value, bool):
+        return words if value else f"without {words}"
+    return value if isinstance(value, str) else f"{words} {value}"
 
 
 def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:

@@ -49,6 +49,7 @@ class ArmFolder:
 
     outcome_file = _inside(OUTCOME)
     evaluation_file = _inside(EVALUATION)
+    journal_file = _inside("evaluation.journal")
     trace_file = _inside("trace.safetensors")
     metrics_file = _inside(METRICS)
     checkpoint_file = _inside(CHECKPOINT)
@@ -159,19 +160,15 @@ class ArmFolder:
         return checkpoints.load_model(self.path, model)
 
     def to_json(self) -> dict[str, Any]:
+        evaluations = {f"{weights}_evaluation": self.of(weights).evaluation for weights in FURTHER}
+        evaluations["evaluation"] = self.evaluation
         return {
+            **self.outcome.to_json(),
             "name": self.name,
             "title": self.title,
-            "rate": self.rate,
-            "training_seconds": self.outcome.seconds,
-            "problem": self.problem,
-            "batch_size": self.outcome.batch_size,
-            "steps": self.outcome.steps,
-            "train_accuracy": self.outcome.train_accuracy,
             "best_epoch": self.best_epoch,
-            **{f"{name}_evaluation": (further := self.of(name).evaluation) and further.to_json() for name in FURTHER},
             "epochs": [asdict(epoch) for epoch in self.epochs],
-            "evaluation": self.evaluation and self.evaluation.to_json(),
+            **{key: evaluation and evaluation.to_json() for key, evaluation in evaluations.items()},
         }
 
     def __str__(self) -> str:
@@ -330,7 +327,6 @@ class RunFolder:
         return {
             "experiment": self.experiment.to_json(),
             "estimate": self.estimate.to_json() if self.estimate else None,
-            "estimate_seconds": self.estimates[OWN].seconds if OWN in self.estimates else 0.0,
             "arms": [arm.to_json() for arm in self.arms],
             "stages": [stage.to_json() for stage in self.stages],
         }

@@ -100,7 +100,7 @@ class Run:
                     raise  # the other processes have ended
                 self.console.say(f"{name} is not trained: {error}")
                 left_out.append(name)
-        ranks.from_first(lambda: [self._estimate(name) for name in self.experiment.wanted_estimators()])
+        ranks.from_first(partial(self.estimates, self.experiment.wanted_estimators()))
         if left_out:
             raise UnidentifiedError(
                 f"Not trained, because their L is not identified: {', '.join(left_out)}. To train them anyway, add "
@@ -148,7 +148,10 @@ class Run:
             ranks.from_first(self.parts.prepare)
             if arm.estimator is not None and ranks.from_first(partial(self._lacks_trace, arm.estimator)):
                 self.train("baseline", ranks)
-        ranks.from_first(partial(self._find_rate, arm))
+        if arm.estimator is not None:
+            ranks.from_first(partial(self._reliable_estimate, arm))
+        if arm.rates is not None:
+            ranks.from_first(partial(self._once, files.search_file, partial(search, self, files, arm.rates)))
         ranks.together(partial(self._once, files.outcome_file), partial(train_arm, self, arm, ranks))
 
         def conclude() -> str | None:
@@ -159,14 +162,6 @@ class Run:
 
         if problem := ranks.from_first(conclude):
             raise DivergedError(problem)
-
-    def _find_rate(self, arm: Arm) -> None:
-        """Estimate the L of the arm, which must be reliable, or search its grid of rates."""
-        files = self.files.arm(arm.name)
-        if arm.estimator is not None:
-            self._reliable_estimate(arm)
-        if arm.rates is not None:
-            self._once(files.search_file, partial(search, self, files, arm.rates))
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
@@ -211,9 +206,9 @@ class Run:
             return False
         return not self.files.estimate_file(name).exists() and self.files.arm("baseline").trace() is None
 
-    def estimates(self) -> None:
-        """Estimate L by every estimator; those that have no estimate store the reason."""
-        for name in self.experiment.every_estimator():
+    def estimates(self, names: Iterable[str] | None = None) -> None:
+        """Estimate L by these estimators, by default all; those that have no estimate store the reason."""
+        for name in self.experiment.every_estimator() if names is None else names:
             self._estimate(name)
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
@@ -223,7 +218,7 @@ class Run:
             self.files.needed_model(arm)
         for folder in (files, *(weights for weights in files.further if weights.has_checkpoint)):
             self._once(folder.evaluation_file, partial(attack_arm, self, folder, shards))
-            folder.evaluation_file.with_suffix(".journal").unlink(missing_ok=True)  # left if the process was killed
+            folder.journal_file.unlink(missing_ok=True)  # left if the process was killed
         return Evaluation.load(files.evaluation_file)
 
     def _once(self, file: Path, stage: Callable[[], object]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from excite import data, models
 from excite.attacks import Attack
@@ -90,8 +91,10 @@ def own_model(model: str, weights: Path, *, data_name: str, device: str | None) 
         built = models.normalized(
             built, (state["normalize.mean"].flatten().tolist(), state["normalize.std"].flatten().tolist())
         )
+    for prefix in PREFIXES if state.keys() != built.state_dict().keys() else ():
+        consume_prefix_in_state_dict_if_present(state, prefix)
     try:
-        built.load_state_dict(_without_prefix(state, built))
+        built.load_state_dict(state)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
@@ -114,12 +117,9 @@ def attack_target(
     """Evaluate the target under `attacks`, on all images or on `examples` of them; return the result and its file."""
     if examples is not None:
         target = replace(target, images=target.images.subset(examples, subset_seed))
-    # A readable name; the hash of every option of every attack makes it unique.
-    subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
-    digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
-    rounded = "" if precision == "float32" else precision
-    words = filter(None, ["attack", target.name, *attacks, subset, rounded, digest.hexdigest()[:8]])
-    file = target.folder / f"{'-'.join(words)}.json"
+    facts = (sorted((name, repr(attack)) for name, attack in attacks.items()), examples, subset_seed, precision)
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]  # makes a readable name unique
+    file = target.folder / f"{'-'.join(filter(None, ['attack', target.name, *attacks, digest]))}.json"
     title = f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images"
     options = {"seed": subset_seed, "batch_size": batch_size, "precision": precision, **vars(shards)}
     return _evaluate(target, attacks, file, console, title, **options), file
@@ -157,12 +157,3 @@ def _read_weights(path: Path) -> dict[str, Any]:
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
         raise CorruptFileError(f"{path} does not hold a state_dict, tensors by name. Save model.state_dict().")
     return named
-
-
-def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Remove a wrapper's prefix from the names if the result fits the model."""
-    for prefix in PREFIXES:
-        stripped = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-        if stripped.keys() == model.state_dict().keys():
-            return stripped
-    return state

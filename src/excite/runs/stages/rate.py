@@ -107,11 +107,11 @@ def search(run: "Run", arm: ArmFolder, n_rates: int) -> None:
 
 
 def check_search(parts: Parts, n_rates: int) -> None:
-    """Refuse a grid search without a step for every rate, or without held-out images."""
+    """Refuse a grid search without a step for every rate."""
     if (budget := _budget(parts)) < n_rates:
-        fewer = f"Try grid:{budget} or fewer, or train" if budget > 1 else "Train"
-        raise InputError(f"The budget of {budget} steps is too small for {n_rates} rates. {fewer} longer.")
-    _n_held_out(len(parts.train))
+        raise InputError(
+            f"{budget} steps are too few for {n_rates} rates. Train longer, or try grid:{max(budget, 2)} or fewer."
+        )
 
 
 def _budget(parts: Parts) -> int:
@@ -194,16 +194,9 @@ def grid(center: float, n_rates: int) -> list[float]:
 
 def hold_out(split: Split, seed: int) -> tuple[Split, Split]:
     """Shuffle the images and split them into those to train on and those to evaluate on."""
-    n_held_out = _n_held_out(len(split))
+    n_held_out = max(1, min(int(HELD_OUT * len(split)), MOST_HELD_OUT))
     shuffled = split.subset(len(split), seed)
     return shuffled.part(n_held_out, len(split)), shuffled.part(0, n_held_out)
-
-
-def _n_held_out(n_images: int) -> int:
-    n_held_out = min(int(HELD_OUT * n_images), MOST_HELD_OUT)
-    if n_held_out < 1:
-        raise InputError(f"A grid search needs at least 10 training images, to hold some out; there are {n_images}.")
-    return n_held_out
 
 
 def shrunk(schedule: Schedule, epochs: int, shorter: int) -> Schedule:

@@ -66,6 +66,7 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
             problem = str(error)
 
     def conclude() -> None:
+        first_images = parts.train.part(0, parts.experiment.record.test_examples)
         if recorder:
             recorder.trace.save(arm.trace_file)
         if averaged and not problem:
@@ -79,7 +80,7 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
             epochs=len(arm.epochs),
             batch_size=parts.batch_size,
             steps=len(arm.epochs) * parts.steps_per_epoch,
-            train_accuracy=None if problem else train_accuracy(parts, model),
+            train_accuracy=None if problem else measure(parts, model, first_images).clean.value,
         ).save(arm.outcome_file)
         run.console.say(f"{arm.name}: {problem or arm.epochs[-1]}")
 
@@ -92,17 +93,9 @@ def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule
     Global random numbers, such as dropout's, depend on the experiment's seed alone.
     """
     settings, seed = parts.experiment.training, parts.experiment.seed
-    usual: dict[str, Any] = {
-        "data": parts.training_set,
-        "epochs": settings.epochs,
-        "batch_size": settings.batch_size,
-        "steps": settings.steps,
-        "precision": settings.precision,
-        "accumulate": settings.accumulate,
-        "compile": settings.compile,
-        "augment": parts.augment,
-        "seed": seed,
-    }
+    keys = ("epochs", "batch_size", "steps", "precision", "accumulate", "compile")
+    usual: dict[str, Any] = {"data": parts.training_set, "augment": parts.augment, "seed": seed}
+    usual |= {key: getattr(settings, key) for key in keys}
     with drawing_from(derive_seed(seed), device_of(model)):
         train(model, objective=parts.objective, optimizer=optimizer, schedule=schedule, **(usual | options))
 
@@ -128,11 +121,6 @@ def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
         accuracies["robust_accuracy"] = under_attack.worst.value
         accuracies["attacked_clean_accuracy"] = under_attack.clean.value  # on the same images
     return accuracies
-
-
-def train_accuracy(parts: Parts, model: nn.Module) -> float:
-    """Return the accuracy on the first training images, without augmentation."""
-    return measure(parts, model, parts.train.part(0, parts.experiment.record.test_examples)).clean.value
 
 
 def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float]:
