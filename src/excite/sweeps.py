@@ -250,9 +250,6 @@ class BatchSizeChoice:
     chosen: int | None
     conclusion: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
         lines = [
             f"batch {size}: Assumption 2 holds in {self.fractions[size]:.0%} of the epochs, "

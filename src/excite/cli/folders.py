@@ -1,5 +1,6 @@
 """Commands on a trained run folder (estimate, certify, attack, pseudo-label, export, verify) and on data sets."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -229,11 +230,11 @@ def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool)
 @options.run
 @options.as_json
 def verify(folder: Path, as_json: bool) -> None:
-    """Check every file of a run folder against its hash, and the files against each other."""
+    """Check every file of a run folder against its hash, and that all results can be read."""
     from excite.runs.verify import verify as verify_runs
 
     verification = verify_runs(folder)
-    show(as_json, verification.to_json(), str(verification))
+    show(as_json, asdict(verification), str(verification))
     if verification.problems:
         problems = f"{len(verification.problems)} of {verification.files} files"
         raise CorruptFileError(f"{problems} in {folder} have been changed or damaged.")
@@ -248,8 +249,6 @@ def data() -> None:
 @options.as_json
 def data_list(as_json: bool) -> None:
     """List the data sets, and which of them are on this machine."""
-    from dataclasses import asdict
-
     from excite.data import listing
 
     statuses = listing()

@@ -1,6 +1,7 @@
 """Commands that run experiments (run, sweep, train, batch-size), show results (report, figure), and list, doctor."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +175,7 @@ def batch_size(
     sized = {size: chosen.with_values({"training.batch_size": size}) for size in sizes}
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)
-    show(as_json, choice.to_json(), str(choice))
+    show(as_json, asdict(choice), str(choice))
 
 
 def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:

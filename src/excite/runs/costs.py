@@ -77,7 +77,7 @@ def count_work(experiment: Experiment) -> Workload:
 
     n_weights = 1 + bool(record.best_every) + bool(record.average)  # the last, the best, averaged ones
     whole_training = training.epochs * steps
-    names = experiment.needed_estimators(experiment.arms) | {*experiment.wanted_estimators()}
+    names = dict.fromkeys([*experiment.needed_estimators(experiment.arms), *experiment.wanted_estimators()])
     estimators = [experiment.estimator_of(name) for name in names]
     estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
     most_steps = experiment.estimator_of().most_steps(whole_training)

@@ -198,9 +198,10 @@ class Experiment(Section, frozen=True):
         wanted = [name for name in (OWN, *self.estimators) if self.options_of(name).get("wanted")]
         return list(dict.fromkeys(OWN if name == self.own_name else name for name in wanted))
 
-    def needed_estimators(self, arms: Iterable[str]) -> set[str]:
-        """Return the names of the estimators whose L the arms need."""
-        return {name for arm in arms if (name := arm_named(arm).estimator) is not None}
+    def needed_estimators(self, arms: Iterable[str]) -> list[str]:
+        """Return the names of the estimators whose L the arms need, and of the own one if its L is wanted."""
+        names = [arm_named(arm).estimator for arm in arms] + [OWN] * bool(self.lipschitz.get("wanted"))
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     def check_estimators(self, arms: Iterable[str]) -> None:
         """Refuse estimators that need more than this experiment records, before anything trains."""
@@ -211,8 +212,7 @@ class Experiment(Section, frozen=True):
             slopes=epochs * record.slopes_per_epoch,
             curvatures=epochs // record.curvature_every if record.curvature_every else 0,
         )
-        self.estimator_of()  # its options are checked even if no arm needs it
-        for name in self.needed_estimators(arms) | ({OWN} & {*self.wanted_estimators()}):
+        for name in self.needed_estimators(arms):
             self.estimator_of(name).check(recording)
 
 

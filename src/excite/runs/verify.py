@@ -1,16 +1,12 @@
-"""Check that every file of a run folder is as its stage wrote it, and that the files agree with each other."""
+"""Check that every file of a run folder is as its stage wrote it, and that all results can be read."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from excite.errors import ExciteError
 from excite.files import read_json, read_lines
 from excite.runs.folder import ArmFolder, RunFolder, collect
 from excite.training import WEIGHTS
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -19,9 +15,6 @@ class Verification:
 
     files: int
     problems: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {"files": self.files, "problems": list(self.problems)}
 
     def __str__(self) -> str:
         return "\n".join([*self.problems, f"{self.files - len(self.problems)} of {self.files} files are unchanged."])
