@@ -92,6 +92,8 @@ class Parts(Named):
 
     def in_batches_of(self, size: int) -> "Parts":
         """Return the same parts with another batch size."""
+        if size == self.batch_size:
+            return self
         if self.largest_batch is not None and size > self.largest_batch:
             raise InputError(
                 f"There are only {self.largest_batch:,} images, too few for a batch of {size:,}. Leave out this arm "
