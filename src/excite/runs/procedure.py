@@ -120,7 +120,7 @@ class Run:
                 self.parts.in_batches_of(arm.size)
 
     def finish(self, arm: str, shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> str | None:
-        """Train and attack one arm, unless only its results are stored. Return the reason if training diverged."""
+        """Train and attack one arm. Return the reason if training diverged."""
         if shards != UNSHARED:
             shards.check(len(self.parts.test))  # before the training rather than after it
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from excite.errors import ExciteError
 from excite.files import read_json, read_lines
-from excite.runs.folder import ArmFolder, RunFolder, collect
+from excite.runs.folder import ArmFolder, collect
 from excite.training import WEIGHTS
 
 
@@ -23,11 +23,15 @@ class Verification:
 def verify(folder: Path) -> Verification:
     """Check every file of the runs in `folder`."""
     runs = collect([folder])
-    checked = [_problem(path) for run in runs for path in run.files()]
-    problems = [problem for problem in checked if problem]
-    if not problems:  # files can only be compared with each other if each of them is sound
-        problems = [problem for run in runs if (problem := _contradiction(run))]
-    return Verification(len(checked), tuple(problems))
+    files = [path for run in runs for path in run.files()]
+    problems = [problem for path in files if (problem := _problem(path))]
+    if not problems:  # results can only be read, and compared with each other, if each file is sound
+        for run in runs:
+            try:
+                run.to_json()
+            except ExciteError as error:
+                problems.append(str(error))
+    return Verification(len(files), tuple(problems))
 
 
 def _problem(path: Path) -> str | None:
@@ -45,15 +49,6 @@ def _problem(path: Path) -> str | None:
             read_lines(path)
         else:
             read_json(path)
-    except ExciteError as error:
-        return str(error)
-    return None
-
-
-def _contradiction(run: RunFolder) -> str | None:
-    """Read every result, which fails if files of one arm contradict each other."""
-    try:
-        run.to_json()
     except ExciteError as error:
         return str(error)
     return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import nn
-from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from excite import data, models
 from excite.attacks import Attack
@@ -91,10 +90,8 @@ def own_model(model: str, weights: Path, *, data_name: str, device: str | None) 
         built = models.normalized(
             built, (state["normalize.mean"].flatten().tolist(), state["normalize.std"].flatten().tolist())
         )
-    for prefix in PREFIXES if state.keys() != built.state_dict().keys() else ():
-        consume_prefix_in_state_dict_if_present(state, prefix)
     try:
-        built.load_state_dict(state)
+        built.load_state_dict(_without_prefix(state, built))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
@@ -157,3 +154,12 @@ def _read_weights(path: Path) -> dict[str, Any]:
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
         raise CorruptFileError(f"{path} does not hold a state_dict, tensors by name. Save model.state_dict().")
     return named
+
+
+def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Keep only what has a wrapper's prefix, and remove the prefix, if the result fits the model."""
+    for prefix in PREFIXES:
+        stripped = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        if stripped.keys() == model.state_dict().keys():
+            return stripped
+    return state
