@@ -98,8 +98,8 @@ class Sweep:
         return "\n".join([f"{ended}, {len(lines)} failed, in {self.folder}", *lines])
 
 
-def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> dict[Path, Experiment]:
-    """Return every combination of the experiment's `sweep` table by its run folder; `seeds` replaces its seeds.
+def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> Iterator[tuple[Path, Experiment]]:
+    """Yield every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
 
     If L is wanted though no arm needs it, one run alone estimates it: the one with the experiment's values, or the
     first value where the sweep leaves out the experiment's.
@@ -114,15 +114,13 @@ def combinations(experiment: Experiment, folder: Path, seeds: int | None = None)
     settings = experiment.settings(without=())
     usual = [settings.get(key) if settings.get(key) in options else options[0] for key, options in values.items()]
     estimating = (*usual[:-1], values["seed"][0])
-    runs = {}
     for chosen in itertools.product(*values.values()):
         changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
         if experiment.lipschitz.get("wanted") and chosen != estimating:
             changes["lipschitz.wanted"] = False
         words = [re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in chosen]
         name = ",".join(f"{name}-{word}" for name, word in zip(names, words, strict=True))
-        runs[folder / short_name(name)] = experiment.with_values(changes)
-    return runs
+        yield folder / short_name(name), experiment.with_values(changes)
 
 
 def sweep(
@@ -146,12 +144,12 @@ def sweep(
         raise InputError(f"Ray chooses the GPU of each job: pass --device {place.type} instead of {place}.")
     if jobs_in.workers is None and jobs_in.engine == "local":
         jobs_in = replace(jobs_in, workers=jobs_at_once(place))
-    arms, runs = tuple(arms), combinations(experiment, folder, seeds)
-    for path, run in runs.items():  # no Run is kept, because it holds its data
-        Run(path, run, console=console, device=device, arms=arms)
-    begin_study(folder, runs)
-    lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs.items())
-    jobs = sorted(itertools.chain.from_iterable(lists), key=turn)
+    arms, jobs = tuple(arms), list[Job]()
+    for path, run in combinations(experiment, folder, seeds):
+        Run(path, run, console=console, device=device, arms=arms)  # is not kept, because it holds its data
+        jobs += jobs_of(path.resolve(), run, arms or run.arms)
+    begin_study(folder, dict.fromkeys(job.folder for job in jobs))
+    jobs.sort(key=turn)
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
     left = [job for job in jobs if job not in outcomes]
     if left:

@@ -17,8 +17,10 @@ import tomli_w
 import excite
 from excite.cli import cli
 from excite.errors import CorruptFileError, InterruptedRunError
+from excite.files import read_json, write_json
 from excite.runs import catalogue
 from excite.runs.experiment import Experiment, from_values
+from excite.runs.folder import ESTIMATE, RunFolder
 from excite.runs.procedure import Run
 from excite.sweeps import Job, earlier_outcome
 from tests.contents import contents
@@ -92,6 +94,18 @@ def test_a_sweep_knows_what_is_lost(copied: Path, name: str) -> None:
     assert earlier_outcome(Job(copied, "poe")) is None
 
 
+def test_another_l_than_the_one_trained_at_is_refused_until_the_arm_is_deleted(copied: Path, whole: Path) -> None:
+    stored = read_json(copied / ESTIMATE)
+    write_json(copied / ESTIMATE, stored | {"estimate": stored["estimate"] | {"constant": 8.0}})
+    with pytest.raises(CorruptFileError, match="delete") as refused:
+        do(copied)
+    assert str(copied / "poe") in str(refused.value)
+    shutil.rmtree(copied / "poe")
+    do(copied)
+    assert RunFolder(copied).arm("poe").rate == 1 / 8
+    assert contents(copied)["baseline/metrics.jsonl"] == contents(whole)["baseline/metrics.jsonl"]
+
+
 class Stopping(Quiet):
     """Stops the training of an arm in its last epoch, as a person does."""
 
@@ -132,6 +146,24 @@ def test_what_a_stopped_training_has_lost_is_made_again_or_an_error_names_the_fo
     do(run, BASELINE)
     for name in ("outcome.json", "trace.safetensors"):
         assert contents(run)[f"baseline/{name}"] == contents(whole)[f"baseline/{name}"]
+
+
+@pytest.mark.parametrize("name", ["poe", "poe/best", "baseline/outcome.json"])
+def test_a_link_inside_a_run_is_refused(copied: Path, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (copied / name).rename(elsewhere)
+    (copied / name).symlink_to(elsewhere)
+    before = contents(elsewhere)
+    with pytest.raises(CorruptFileError, match="link"):
+        do(copied)
+    assert contents(elsewhere) == before
+
+
+def test_a_linked_arm_is_not_reported(copied: Path, tmp_path: Path) -> None:
+    (copied / "poe").rename(tmp_path / "elsewhere")
+    (copied / "poe").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CorruptFileError, match="link"):
+        _ = RunFolder(copied).arms
 
 
 def cures(text: str) -> list[list[str]]:

@@ -1,8 +1,10 @@
 """Which run folders and which jobs a sweep consists of."""
 
 import gc
+import tracemalloc
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +30,13 @@ def names(runs: dict[Path, Experiment]) -> list[str]:
 def test_a_sweep_is_the_product_of_its_values(tmp_path: Path) -> None:
     table = ["sweep.training.schedule.rate=[0.1, 0.2]", 'sweep={"training.batch_size"=[8, 16], seed=[3, 4]}']
     experiment = load("mnist-sample", overrides=[table[1], table[0]])
-    runs = combinations(experiment, tmp_path)
+    runs = dict(combinations(experiment, tmp_path))
     assert len(runs) == 8
     assert names(runs)[:2] == ["batch_size-8,rate-0.1,seed-3", "batch_size-8,rate-0.1,seed-4"]
     one = runs[tmp_path / "batch_size-16,rate-0.2,seed-4"]
     assert (one.training.batch_size, one.training.schedule["rate"], one.seed) == (16, 0.2, 4)
     assert one.sweep == {}
-    assert names(combinations(experiment, tmp_path, seeds=1))[0] == "batch_size-8,rate-0.1,seed-0"
+    assert names(dict(combinations(experiment, tmp_path, seeds=1)))[0] == "batch_size-8,rate-0.1,seed-0"
 
 
 def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
@@ -43,10 +45,10 @@ def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
         'sweep.data.name=["mnist-sample"]',
         'sweep.training.objective=["standard"]',
     ]
-    runs = combinations(load("mnist-sample", overrides=values), tmp_path)
+    runs = dict(combinations(load("mnist-sample", overrides=values), tmp_path))
     assert names(runs) == ["model.name-lenet5,data.name-mnist-sample,objective-standard,seed-0"]
     schedules = "sweep.training.schedule=[{kind='constant',rate=0.1},{kind='cosine',rate=0.1,epochs=9}]"
-    runs = combinations(load("mnist-sample", overrides=[schedules]), tmp_path)
+    runs = dict(combinations(load("mnist-sample", overrides=[schedules]), tmp_path))
     assert len(runs) == 2
     assert all("/" not in name and " " not in name for name in names(runs))
 
@@ -63,14 +65,26 @@ def test_values_of_every_kind_have_a_folder(tmp_path: Path) -> None:
 )
 def test_a_sweep_that_does_not_fit_is_refused(tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        combinations(load("mnist-sample", overrides=[override]), tmp_path)
+        next(combinations(load("mnist-sample", overrides=[override]), tmp_path))
 
 
 def test_a_folder_of_a_sweep_fits_the_file_system(tmp_path: Path) -> None:
     experiment = load("mnist-sample").with_values({"sweep": {"data.name": [90 * "漢", 90 * "字"]}})
-    for folder in combinations(experiment, tmp_path):
+    for folder, _ in combinations(experiment, tmp_path):
         folder.mkdir()
     assert len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_million_combinations_are_made_one_at_a_time(tmp_path: Path) -> None:
+    numbers = [*range(1, 1001)]
+    experiment = load("mnist-sample").with_values({"sweep": {"training.epochs": numbers, "seed": numbers}})
+    combinations(experiment, tmp_path)
+    tracemalloc.start()
+    (folder, run) = next(islice(combinations(experiment, tmp_path), 50, None))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (folder.name, run.training.epochs, run.seed) == ("epochs-1,seed-51", 1, 51)
+    assert peak < 2e6
 
 
 def n_assembled() -> int:
@@ -99,7 +113,7 @@ def test_a_folder_is_one_run_or_holds_several(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=str(tmp_path)):
         run_folders(experiment, tmp_path, 3)
     with pytest.raises(InputError, match=str(tmp_path)):
-        combinations(experiment, tmp_path)
+        next(combinations(experiment, tmp_path))
     with pytest.raises(InputError, match=str(tmp_path.parent)):
         run_folders(experiment, tmp_path.parent, None)
 
@@ -113,20 +127,20 @@ def test_arms_that_need_l_come_after_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rates", "wanting"), [("[0.05, 0.1, 0.3]", 2), ("[0.2, 0.3]", 0)])
 def test_an_l_wanted_for_itself_is_estimated_once(tmp_path: Path, rates: str, wanting: int) -> None:
     overrides = [f"sweep.training.schedule.rate={rates}", "sweep.seed=[3, 4]", "lipschitz.wanted=true"]
-    runs = combinations(load("mnist-sample", overrides=overrides), tmp_path)  # its own rate is 0.1
+    runs = dict(combinations(load("mnist-sample", overrides=overrides), tmp_path))  # its own rate is 0.1
     tasks = [[job.task for job in jobs_of(path, run, ["baseline"])] for path, run in runs.items()]
     assert tasks == [["L", "baseline"] if number == wanting else ["baseline"] for number in range(len(runs))]
 
 
 def test_an_l_wanted_once_leaves_the_seeds_of_a_setting_together(tmp_path: Path) -> None:
-    runs = combinations(load("figure-2-relu-small"), tmp_path, seeds=3)
+    runs = dict(combinations(load("figure-2-relu-small"), tmp_path, seeds=3))
     for path, run in runs.items():
         write_json(path / EXPERIMENT, run.to_json())
     groups = by_seed(collect([tmp_path]))
     assert [[run.experiment.seed for run in group] for group in groups] == [[0, 1, 2]] * (len(runs) // 3)
     assert not any(apart([group[0].experiment for group in groups]))  # a rate has a column of its own
     shared = load("mnist-sample", overrides=["lipschitz.wanted=true", "lipschitz.shared=true"])
-    seeds = combinations(shared, tmp_path / "shared", seeds=2)
+    seeds = dict(combinations(shared, tmp_path / "shared", seeds=2))
     for path, run in seeds.items():
         write_json(path / EXPERIMENT, run.to_json())
     begin_study(tmp_path / "shared", seeds)

@@ -66,7 +66,7 @@ class Teacher(Section, frozen=True):
     """Learns from the labelled images and labels the others."""
 
     model: Model | None = None  # keys as in [model]; default: the arms' model
-    training: Training | None = None  # keys as in [training]; default: the arms', standard objective
+    training: Training | None = None  # as [training], default precision: the arms'; default: theirs, standard objective
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.0  # minimum confidence of a label
     balance: bool = False  # keep equally many labels per class
 
@@ -259,6 +259,9 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         values = {**values, "sweep": flattened(values["sweep"])}
     if isinstance(values.get("lipschitz"), Mapping):
         values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
+    match values:
+        case {"training": {"precision": precision}, "teacher": {"training": {} as training} as teacher}:
+            values = {**values, "teacher": {**teacher, "training": {"precision": precision, **training}}}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:

@@ -1,13 +1,15 @@
 """Run folders, their arms, and studies of several runs: the names of all files, and how to read them."""
 
+import logging
+import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from excite.errors import CorruptFileError, DivergedError, InputError
+from excite.errors import CorruptFileError, DivergedError, ExciteError, InputError
 from excite.files import expected, locked, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
@@ -34,6 +36,8 @@ ESTIMATES = "estimates"
 STUDY = "excite-study.json"  # in the folder that holds the runs of a study
 Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
 FURTHER: tuple[Weights, ...] = ("best", "averaged")
+
+logger = logging.getLogger(__name__)
 
 
 def _inside(name: str) -> "cached_property[Path]":
@@ -249,6 +253,7 @@ class RunFolder:
     @cached_property
     def arms(self) -> tuple[ArmFolder, ...]:
         """The arms whose training is over, grid searches last."""
+        self.refuse_links()
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
@@ -311,6 +316,20 @@ class RunFolder:
             return self.needed_estimate(arm.estimator or OWN).learning_rate(arm.multiple)
         return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
 
+    def check_rate(self, arm: ArmFolder, baseline: float) -> None:
+        """Refuse an arm that was trained at another rate than its L or its grid search gives now, if it is stored."""
+        if not arm.trained or arm.arm.finds_its_rate:
+            return
+        try:
+            rate = self.first_rate(arm.arm, baseline)
+        except (FileNotFoundError, InputError):
+            return
+        if not math.isclose(rate, arm.rate):
+            raise CorruptFileError(
+                f"{arm.path} was trained at the rate {arm.rate:.6g}, but by the L or the search in {self.path} it is "
+                f"{rate:.6g}. Restore the original file, or delete {arm.path} to train again."
+            )
+
     def batch_size(self, arm: Arm, baseline: float, default: int) -> int:
         """Return the images per step of an arm, from the experiment's number and the baseline's rate."""
         if arm.same_ratio:
@@ -323,6 +342,15 @@ class RunFolder:
         patterns = ("*.json", "*/*.json", "*/*.jsonl", "*/*.journal", "*/*.safetensors", *further)
         return [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
 
+    def refuse_links(self) -> None:
+        """Raise an error if one of its files or folders is a link: a run writes only inside its own folder."""
+        arms = in_order({path.name for path in self.path.glob("*")})
+        folders = [self.path / name for name in (ESTIMATES, "teacher", *arms)]
+        inside = [path for folder in folders for path in folder.rglob("*")]
+        for path in (*self.path.glob("*.json"), *folders, *inside):
+            if path.is_symlink():
+                raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment.to_json(),
@@ -332,9 +360,25 @@ class RunFolder:
         }
 
 
-def run_folders_in(folder: Path) -> list[RunFolder]:
-    """Return all runs in `folder`, at any depth."""
-    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file()]
+def run_folders_in(folder: Path) -> Iterator[RunFolder]:
+    """Yield all runs in `folder`, at any depth, without copies inside a study and files of other tools."""
+    runs = (RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file())
+    return (run for run in runs if run.path == folder or _counts(run))
+
+
+def _counts(run: RunFolder) -> bool:
+    """Whether a run counts that nobody named; one that a study leaves out gets a warning."""
+    study, is_run = study_in(run.path.parent), True
+    if run.path in [member.path for member in study]:
+        return True
+    try:
+        counts = run.experiment.settings() not in [member.experiment.settings() for member in study]
+    except (ExciteError, OSError):
+        is_run = any(run.path.glob(f"*/{OUTCOME}"))
+        counts = is_run and not study
+    if is_run and not counts:
+        logger.warning("%s is left out, because it is a copy of a run of the study, or damaged.", run.path)
+    return counts
 
 
 def study_in(folder: Path) -> tuple[RunFolder, ...]:
@@ -346,7 +390,7 @@ def study_in(folder: Path) -> tuple[RunFolder, ...]:
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
     """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
     if seeds is None:
-        if not RunFolder(folder).exists and run_folders_in(folder):
+        if not RunFolder(folder).exists and any(run_folders_in(folder)):
             raise InputError(
                 f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
             )
@@ -377,7 +421,7 @@ def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
     """Return every run in `folders`, at any depth, each once."""
     collected: dict[Path, RunFolder] = {}
     for folder in folders:
-        runs = run_folders_in(folder)
+        runs = list(run_folders_in(folder))
         if not runs:
             raise InputError(
                 f"{folder} holds no run. Start one with `excite run EXPERIMENT --out {RunFolder(folder).quoted}`."

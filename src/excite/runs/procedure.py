@@ -15,11 +15,11 @@ from excite.files import clear_away, locked, once, write_json
 from excite.lipschitz import LipschitzEstimate
 from excite.randomness import usable_device
 from excite.runs.arms import OWN, Arm, arm_named
-from excite.runs.assemble import Parts, assemble, check_settings, with_fingerprint
+from excite.runs.assemble import Parts, assemble, check_settings, look_up, with_fingerprint
 from excite.runs.experiment import Experiment, differences, renamed, without_wish
 from excite.runs.folder import RunFolder, begin_study, run_folders
 from excite.runs.records import StoredEstimate, recorded_stage
-from excite.runs.stages.attack import attack_arm, certify
+from excite.runs.stages.attack import attack_arm, certificate_of
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import train_arm
@@ -43,6 +43,7 @@ class Run:
         arms: Sequence[str] = (),
     ) -> None:
         self.folder, self.console, self.device = folder, console, device
+        self.files.refuse_links()
         if not self.files.exists or self.files.experiment.data.fingerprint:
             experiment = with_fingerprint(experiment)
         self.experiment = experiment
@@ -152,12 +153,14 @@ class Run:
             ranks.from_first(partial(self._reliable_estimate, arm))
         if arm.rates is not None:
             ranks.from_first(partial(self._once, files.search_file, partial(search, self, files, arm.rates)))
+        ranks.from_first(lambda: self.files.check_rate(files, look_up(self.experiment).schedule(0)))
         ranks.together(partial(self._once, files.outcome_file), partial(train_arm, self, arm, ranks))
 
         def conclude() -> str | None:
             for temporary in (files.moments, files.trials):
                 shutil.rmtree(temporary, ignore_errors=True)
-            once(files.certificate_file, lambda: certify(files))
+            if not files.certificate_file.exists() and (certificate := certificate_of(files)):
+                certificate.save(files.certificate_file)
             return files.problem
 
         if problem := ranks.from_first(conclude):

@@ -151,10 +151,11 @@ SHORT = 'epochs=1, batch_size=20, steps=2, schedule={kind="constant", rate=0.2}'
     ("teacher", "precision"),
     [
         ("teacher={}", "bf16"),
-        (f"teacher.training={{{SHORT}}}", "float32"),
+        (f"teacher.training={{{SHORT}}}", "bf16"),
+        (f'teacher.training={{{SHORT}, precision="float32"}}', "float32"),
     ],
 )
-def test_a_teacher_trains_as_its_table_says_or_else_as_the_experiment(
+def test_a_teacher_trains_in_its_own_precision_or_else_in_the_experiments(
     teacher: str, precision: str, tmp_path: Path
 ) -> None:
     changes = ("training.precision=bf16", "training.steps=2", "training.epochs=1")

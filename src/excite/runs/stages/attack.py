@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
 
 
-def certify(arm: ArmFolder) -> None:
-    """Write the arm's certificate, computed from its trace, unless it diverged or has fewer than three epochs."""
+def certificate_of(arm: ArmFolder) -> Certified | None:
+    """Compute the arm's certificate from its trace, unless it diverged or has fewer than three epochs."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
-        return
+        return None
     path, slopes = certify_path(trace), smoothness(trace, math.inf)
     excitation = path.excitation
     expected = expected_acuteness(trace) if trace.batch_statistics.size else None
-    Certified(
+    return Certified(
         steps=len(path.spans),
         certified=int(path.certified.sum()),
         acute=int(path.angles.holds.sum()),
@@ -52,7 +52,7 @@ def certify(arm: ArmFolder) -> None:
         conclusion=" ".join(map(str, filter(None, (path, expected)))),
         acute_in_expectation=int(expected.holds.sum()) if expected else None,
         batch_size_for_half=expected.batch_size_for(0.5) if expected else None,
-    ).save(arm.certificate_file)
+    )
 
 
 def attack_arm(run: "Run", arm: ArmFolder, shards: Shards = UNSHARED) -> None:
