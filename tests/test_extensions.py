@@ -157,7 +157,7 @@ def test_toys_go_through_the_whole_house(toys: None, excite: Any, tmp_path: Path
     assert "flags" in arms["baseline"]["evaluation"]  # the trust checks have seen the toy attack
 
     page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
-    for text in ("toy arm, 1/(2L)", "toy-data", "toy-model", "toy (a guess)"):
+    for text in ("toy arm, 1/(2L)", "toy-data", "toy-model", "toy (a guess)", "bright"):
         assert text in page
     assert "toy arm, 1/(2L)" in excite("report", "run", "--format", "markdown")
     assert "toy arm" in excite("report", "run", "--format", "latex")

@@ -159,6 +159,8 @@ def sweep(
             for job, outcome in run_jobs(left, engine, device=device, shards=divided):
                 outcomes[job] = outcome
                 console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
+    path, run = next(combinations(experiment, folder, seeds))
+    Run(path, run, console=console, device=device).illustrate()  # the page of a study shows images of its first run
     return Sweep(folder, outcomes)
 
 

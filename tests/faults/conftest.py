@@ -102,7 +102,7 @@ def told(finished: Path) -> Callable[[Path], str]:
 
     def tell(path: Path) -> str:
         folder = RunFolder(path)
-        says: list[Any] = [folder.to_json()]
+        says: list[Any] = [folder.to_json(), folder.illustration and folder.illustration.to_json()]
         says.append(judged(parts, folder).to_json()["attacks"])
         says.append(load_extra(folder.pseudo_labels_file).labels.tolist())
         says.append(CACHED.read(CACHED.file(path)).fingerprint())

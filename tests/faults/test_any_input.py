@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from excite import attacks, schedules
 from excite.errors import CorruptFileError, ExciteError, InputError
 from excite.evaluation import Evaluation
-from excite.files import read_json, write_json
+from excite.files import read_as, read_json, write_json
 from excite.runs.assemble import look_up
 from excite.runs.experiment import flattened, from_values, load
-from excite.runs.records import StoredEstimate
+from excite.runs.records import Illustration, StoredEstimate
 from tests.faults.conftest import EVERY_FILE
 
 MANY = 50
@@ -56,9 +56,10 @@ def test_any_file(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> N
 
 
 @settings(max_examples=MANY)
-@given(data=st.data(), kind=st.sampled_from(["evaluation.json", "estimate.json"]))
+@given(data=st.data(), kind=st.sampled_from(["evaluation.json", "estimate.json", "illustration.json"]))
 def test_any_value_in_a_sealed_file(data: st.DataObject, kind: str, finished: Path, tmp_path_factory: Any) -> None:
     """What is read is what was written, or refused: never another error."""
+    kinds: dict[str, type] = {"estimate.json": StoredEstimate, "illustration.json": Illustration}
     source = finished / kind if kind != "evaluation.json" else finished / "poe" / kind
     values = json.loads(json.dumps(read_json(source)))
     place = values
@@ -72,7 +73,7 @@ def test_any_value_in_a_sealed_file(data: st.DataObject, kind: str, finished: Pa
     path = tmp_path_factory.getbasetemp() / kind
     write_json(path, values)
     with contextlib.suppress(ExciteError):
-        StoredEstimate.load(path) if kind == "estimate.json" else Evaluation.load(path)
+        read_as(path, kinds[kind]) if kind in kinds else Evaluation.load(path)
 
 
 @settings(max_examples=MANY)

@@ -20,7 +20,7 @@ CHANGES: dict[str, Any] = {
     "TRADES": {"training": {"objective": {"kind": "trades", "eps": 0.1, "step": 0.05, "steps": 2}}},
     "dropout": {"model": {"name": "dropping"}, "arms": ["baseline", "poe", "grid:2"]},
 }
-STAGES = ("baseline/outcome", "baseline/evaluation", "estimate", "poe/outcome", "poe/evaluation")
+STAGES = ("baseline/outcome", "baseline/evaluation", "estimate", "poe/outcome", "poe/evaluation", "illustration")
 
 
 class Killable:

@@ -40,7 +40,7 @@ OF_AN_ARM = [
     *("certificate.json", "metrics.jsonl", "outcome.json", "trace.safetensors"),
     *(f"{weights}{name}" for weights in ("", "best/", "averaged/") for name in WEIGHTS),
 ]
-OF_A_RUN = ["experiment.json", "estimate.json"]
+OF_A_RUN = ["experiment.json", "estimate.json", "illustration.json"]
 ARMS = ("baseline", "poe", "grid-2")
 EVERY = OF_A_RUN + [f"{arm}/{name}" for arm in ARMS for name in OF_AN_ARM] + ["grid-2/search.json"]
 MADE_AGAIN = [*OF_A_RUN, "grid-2/search.json", "baseline/certificate.json", *(f"poe/{name}" for name in EVALUATIONS)]

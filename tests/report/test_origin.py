@@ -20,7 +20,7 @@ def test_shows_machine_versions_threads_date_and_time(small_run: RunFolder) -> N
     now = circumstances(torch.device("cpu"))
     assert place["circumstances"] == now
     assert place["n_stages"] == len(small_run.stages)
-    assert {"baseline/outcome.json", "poe/evaluation.json", "estimate.json"} <= {
+    assert {"baseline/outcome.json", "poe/evaluation.json", "estimate.json", "illustration.json"} <= {
         stage.file for stage in small_run.stages
     }
     html = page([small_run])

@@ -92,7 +92,7 @@ def test_policy_allows_only_the_own_script(html: str) -> None:
 def test_page_has_all_sections_in_order(html: str, small_run: RunFolder) -> None:
     sections = re.findall(r'<h2 id="([^"]*)"', html)
     assert sections == [
-        *("verdict-title", "done", "results", "curves", "confounders", "trust", "l", "theorem", "repeat"),
+        *("verdict-title", "done", "results", "curves", "confounders", "trust", "images", "l", "theorem", "repeat"),
         "machine",
     ]
     words = " ".join("".join(structure(html).text).split())
@@ -121,9 +121,12 @@ def test_backticks_become_code(write_run: WriteRun, evaluated: Callable[..., Eva
     assert "`" not in re.sub(r"<script>.*?</script>|<style>.*?</style>", "", text, flags=re.DOTALL)
 
 
-def test_charts_have_labels_and_tables_headings(html: str) -> None:
+def test_images_have_alternatives_and_tables_real_buttons(html: str) -> None:
     parsed = structure(html)
     assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in parsed.all("svg"))
+    pictures = parsed.all("img")
+    assert len(pictures) == 4 * (1 + 2 * 3)
+    assert all(picture["alt"] for picture in pictures)
     assert html.count('<th scope="col"') == len(parsed.all("th"))
     assert len(parsed.all("main")) == len(parsed.all("header")) == len(parsed.all("footer")) == 1
     identifiers = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
@@ -148,6 +151,14 @@ def test_escapes_everything_in_an_experiment(write_run: WriteRun) -> None:
     assert parsed.all("img") == []
     assert not any(name.startswith("on") for _, attributes in parsed.tags for name in attributes)
     assert HOSTILE in unescape(html)
+
+
+def test_page_without_illustration_says_so(small_run: RunFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(small_run.path, copy, ignore=shutil.ignore_patterns("illustration.json"))
+    html = page([RunFolder(copy)])
+    assert "no images under attack" in html
+    assert "<img" not in html
 
 
 @pytest.mark.parametrize("arms", [{}, {"baseline": {}}, {"baseline": {"problem": "Training diverged"}}])

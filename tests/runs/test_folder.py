@@ -18,6 +18,8 @@ def test_what_the_stages_left_is_read(small_run: RunFolder) -> None:
     assert small_run.estimate
     assert small_run.arm("poe").rate == small_run.estimate.learning_rate()
     assert {"", "epochs", "local"} <= small_run.estimates.keys()
+    assert small_run.illustration
+    assert small_run.illustration.arms == ("baseline", "poe", "largest")
     for arm in small_run.arms:
         assert arm.evaluation
         assert len(arm.epochs) == small_run.experiment.training.epochs
@@ -55,7 +57,7 @@ def test_the_document_names_every_file_and_its_code_works(small_run: RunFolder) 
         if path.parent.name == "estimates":
             name = "estimates/*.json"
         assert name in text
-        if path.suffix == ".json" and path.name != "experiment.json":
+        if path.suffix == ".json" and path.name not in ("experiment.json", "illustration.json"):
             assert all(f"`{key}`" in text for key in read_json(path)), path
     for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
         exec(block.replace("runs/mnist-sample", str(small_run.path)), {})  # noqa: S102

@@ -194,7 +194,8 @@ def test_arms_and_seeds_can_be_added(
     small = ["run", str(tiny), *SMALL, "--out", "runs"]
     cli([*small, "--arms", "baseline", "--seeds", "1"], standalone_mode=False)
     before = stages(tmp_path / "runs/seed-0")
-    before.pop("stages.json")
+    for of_every_arm in ("illustration.json", "stages.json"):
+        before.pop(of_every_arm)
     capfd.readouterr()
     cli([*small, "--arms", "baseline,grid:2", "--seeds", "2"], standalone_mode=False)
     stdout, stderr = capfd.readouterr()

@@ -133,7 +133,7 @@ def test_a_whole_run_goes_through_its_stages_once(tmp_path: Path) -> None:
     assert [arm.evaluation is not None for arm in run.arms] == [True, True]
     assert (run.path / "report.html").exists()
     stages = [stage.file for stage in read_stages(run.path)]
-    assert {"poe/outcome.json", "poe/evaluation.json"} <= {*stages}
+    assert {"poe/outcome.json", "poe/evaluation.json", "illustration.json"} <= {*stages}
     assert len(stages) == len(set(stages))
 
 

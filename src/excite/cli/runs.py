@@ -212,7 +212,7 @@ def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
 )
 @options.as_json
 def report(folders: tuple[Path, ...], in_browser: bool, out: Path | None, wanted: str | None, as_json: bool) -> None:
-    """Print a table of one or more runs, and write an HTML page with the verdict, charts and L.
+    """Print a table of one or more runs, and write an HTML page with the verdict, charts, images and L.
 
     RUNS are run folders, or folders that contain run folders, such as those of several seeds or of a sweep.
     """

@@ -17,6 +17,7 @@ from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.records import (
     Certified,
     GridSearch,
+    Illustration,
     Outcome,
     StageDone,
     StoredEstimate,
@@ -194,6 +195,7 @@ class RunFolder:
     path: Path
 
     experiment_file = _inside(EXPERIMENT)
+    illustration_file = _inside("illustration.json")
     teacher = _inside("teacher")
     pseudo_labels_file = _inside("teacher/pseudo.npz")
 
@@ -239,6 +241,10 @@ class RunFolder:
         """The L that the arm uses; the experiment's own L for arms that need none."""
         stored = self.estimates.get(arm_named(arm).estimator or OWN)
         return stored.estimate if stored else None
+
+    @cached_property
+    def illustration(self) -> Illustration | None:
+        return Illustration.load(self.illustration_file) if self.illustration_file.exists() else None
 
     @cached_property
     def stages(self) -> tuple[StageDone, ...]:

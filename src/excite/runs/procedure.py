@@ -19,7 +19,7 @@ from excite.runs.assemble import Parts, assemble, check_settings, look_up, with_
 from excite.runs.experiment import Experiment, differences, renamed, without_wish
 from excite.runs.folder import RunFolder, begin_study, run_folders
 from excite.runs.records import StoredEstimate, recorded_stage
-from excite.runs.stages.attack import attack_arm, certificate_of
+from excite.runs.stages.attack import attack_arm, certify, illustrate, shown_arms
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import train_arm
@@ -85,7 +85,7 @@ class Run:
         return with_pseudo_labels(parts, self.folder, console=self.console, device=self.device)
 
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> RunFolder:
-        """Do every stage: train and attack each arm, by default the experiment's, and estimate each L that is wanted.
+        """Do every stage: train and attack each arm, by default the experiment's, and store what else a report shows.
 
         An arm whose L is not identified is not trained. UnidentifiedError names these arms after everything else, or
         at once if several processes train. `ranks` are these processes. The first of them does the other stages.
@@ -102,6 +102,7 @@ class Run:
                 self.console.say(f"{name} is not trained: {error}")
                 left_out.append(name)
         ranks.from_first(partial(self.estimates, self.experiment.wanted_estimators()))
+        ranks.from_first(self.illustrate)
         if left_out:
             raise UnidentifiedError(
                 f"Not trained, because their L is not identified: {', '.join(left_out)}. To train them anyway, add "
@@ -159,8 +160,7 @@ class Run:
         def conclude() -> str | None:
             for temporary in (files.moments, files.trials):
                 shutil.rmtree(temporary, ignore_errors=True)
-            if not files.certificate_file.exists() and (certificate := certificate_of(files)):
-                certificate.save(files.certificate_file)
+            once(files.certificate_file, lambda: certify(files))
             return files.problem
 
         if problem := ranks.from_first(conclude):
@@ -223,6 +223,14 @@ class Run:
             self._once(folder.evaluation_file, partial(attack_arm, self, folder, shards))
             folder.journal_file.unlink(missing_ok=True)  # left if the process was killed
         return Evaluation.load(files.evaluation_file)
+
+    def illustrate(self) -> None:
+        """Store a few attacked images for the page; again if an arm with weights is not among them."""
+        file, arms = self.files.illustration_file, {arm.name for arm in shown_arms(self.files)}
+        stored = self.files.illustration.arms if self.files.illustration else ()
+        if self.experiment.attacks and not arms <= {*stored}:
+            file.unlink(missing_ok=True)
+            self._once(file, partial(illustrate, self))
 
     def _once(self, file: Path, stage: Callable[[], object]) -> None:
         """Do the stage that writes `file`, unless the file exists, and record when and where it ran."""

@@ -106,6 +106,46 @@ class Certified(Record, frozen=True):
     batch_size_for_half: int | None = None  # enough for a step to be so at half of the moments, if any batch is
 
 
+class Prediction(Record, frozen=True):
+    name: str
+    confidence: float
+    right: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.confidence:.0%})"
+
+
+class Attacked(Record, frozen=True):
+    """One image, attacked against one arm. Pictures are PNG data URIs."""
+
+    arm: str
+    perturbation: str
+    picture: str
+    before: Prediction
+    after: Prediction
+
+
+class Example(Record, frozen=True):
+    number: int  # index among the test images of the run
+    name: str  # true class
+    picture: str
+    attacked: tuple[Attacked, ...]
+
+
+class Illustration(Record, frozen=True):
+    """A few test images under attack, for the page."""
+
+    attack: str
+    chosen: str  # how the images were chosen
+    largest: float  # largest change of a pixel; shown as black or white in pictures of the perturbation
+    examples: tuple[Example, ...]
+    arms: tuple[str, ...]  # names of the attacked arms
+
+    @property
+    def magnification(self) -> float:
+        return 0.5 / self.largest if self.largest else 1.0
+
+
 FolderName = Annotated[str, msgspec.Meta(pattern=r"^[^/\\]*[^/\\.][^/\\]*$")]  # not a path, nor . or ..
 
 

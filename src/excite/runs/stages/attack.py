@@ -1,35 +1,48 @@
-"""Attack trained models: an arm of a run, or a user's own model with its weights from a file."""
+"""Attack trained models: an arm of a run, a user's own model with its weights from a file, and a few images to show."""
 
+import base64
 import hashlib
+import io
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from excite import data, models
 from excite.attacks import Attack
+from excite.attacks.protocol import AttackWarning
+from excite.attacks.saving import as_picture
 from excite.console import Speaker
 from excite.data import Split
+from excite.data.catalog import load_once
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
 from excite.excitation import FEWEST_MOMENTS, expected_acuteness, smoothness
 from excite.excitation import certify as certify_path
 from excite.execution import UNSHARED
 from excite.precision import Precision
-from excite.randomness import usable_device
+from excite.randomness import seeded, usable_device
 from excite.runs.assemble import Parts
-from excite.runs.folder import ArmFolder
-from excite.runs.records import Certified
+from excite.runs.folder import ArmFolder, RunFolder
+from excite.runs.records import Attacked, Certified, Example, Illustration, Prediction
 
 if TYPE_CHECKING:
     from excite.runs.procedure import Run
 
 PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
+
+
+def certify(arm: ArmFolder) -> None:
+    """Write the arm's certificate, if it has one."""
+    if certificate := certificate_of(arm):
+        certificate.save(arm.certificate_file)
 
 
 def certificate_of(arm: ArmFolder) -> Certified | None:
@@ -163,3 +176,60 @@ def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
         if stripped.keys() == model.state_dict().keys():
             return stripped
     return state
+
+
+def shown_arms(run: RunFolder) -> list[ArmFolder]:
+    return [arm for arm in run.arms if not arm.problem and arm.has_checkpoint]
+
+
+def illustrate(run: "Run", count: int = 4) -> None:
+    """Store a few test images for the page, attacked against every arm that has weights, by the first attack."""
+    parts, arms, seed = run.parts, shown_arms(run.files), run.experiment.seed
+    name, attack = next(iter(parts.attacks.items()))
+    stage, attack = attack.stages[0]  # of a cascade, its first attack
+    numbers, chosen = choose(arms, len(parts.test), count, seed)
+    images, labels = parts.test.floats()[numbers], parts.test.labels[numbers]
+    classes = load_once(run.experiment.data.name).class_names
+    models = [arm.load_into(parts.new_model()).cpu().eval() for arm in arms]  # the same images on every machine
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
+        moved = [attack(model, images, labels, seeded(seed, "page", name)).detach() for model in models]
+    largest = max(float((of_arm - images).abs().max()) for of_arm in moved)
+
+    def predict(model: nn.Module, image: Tensor, truth: int) -> Prediction:
+        with torch.no_grad():
+            probabilities = model(image[None]).softmax(1)[0]
+        best = int(probabilities.argmax())
+        return Prediction(classes[best], float(probabilities[best]), best == truth)
+
+    examples = []
+    for i, (image, truth) in enumerate(zip(images, labels.tolist(), strict=True)):
+        attacked = tuple(
+            Attacked(
+                arm=arm.title,
+                perturbation=png(0.5 + (of_arm[i] - image) * (0.5 / (largest or 1.0))),
+                picture=png(of_arm[i]),
+                before=predict(model, image, truth),
+                after=predict(model, of_arm[i], truth),
+            )
+            for arm, model, of_arm in zip(arms, models, moved, strict=True)
+        )
+        examples.append(Example(int(numbers[i]), classes[truth], png(image), attacked))
+    title, names = f"{name} ({stage})" if stage else name, tuple(arm.name for arm in arms)
+    Illustration(title, chosen, largest, tuple(examples), names).save(run.files.illustration_file)
+
+
+def choose(arms: Sequence[ArmFolder], total: int, count: int, seed: int) -> tuple[Tensor, str]:
+    """Draw the numbers of images, first of those that every arm classifies correctly, and describe the choice."""
+    evaluations = [arm.evaluation for arm in arms]
+    right = np.all([np.ones(total, dtype=bool), *(known.correct for known in evaluations if known)], axis=0)
+    order = torch.randperm(total, generator=seeded(seed, "page"))
+    first = order[np.argsort(~right[order.numpy()], kind="stable")][:count]
+    which = f"the {right.sum():,} of {total:,} that every arm classifies correctly before the attack"
+    return first.sort().values, f"drawn at random (seed {seed}), first from {which}"
+
+
+def png(image: Tensor) -> str:
+    """Encode a C×H×W image with values in [0, 1] and one or three channels as a PNG data URI, with 8 bits a pixel."""
+    as_picture(image).save(file := io.BytesIO(), format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
