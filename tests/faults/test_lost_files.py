@@ -94,6 +94,25 @@ def test_a_sweep_knows_what_is_lost(copied: Path, name: str) -> None:
     assert earlier_outcome(Job(copied, "poe")) is None
 
 
+def test_a_lost_outcome_is_made_again_as_the_error_says(copied: Path, whole: Path) -> None:
+    (copied / "poe" / "outcome.json").unlink()
+    with pytest.raises(CorruptFileError, match=r"delete .*/poe/moments and the checkpoint"):
+        do(copied)
+    (copied / "poe" / "checkpoint.json").unlink()  # there are no moments left
+    do(copied)
+    assert contents(copied) == contents(whole)
+
+
+def test_an_arm_without_its_weights_is_trained_again_as_the_error_says(copied: Path, whole: Path, call: Call) -> None:
+    (copied / "poe" / WEIGHTS[-1]).unlink()
+    command = ("attack", copied, "--arm", "poe", "--with", "pgd", "--eps", "0.1", "--steps", "1", "--device", "cpu")
+    assert f"delete {copied / 'poe'} to train again" in call(*command, code=5)[1]
+    shutil.rmtree(copied / "poe")
+    do(copied)
+    assert contents(copied) == contents(whole)
+    call(*command)
+
+
 def test_another_l_than_the_one_trained_at_is_refused_until_the_arm_is_deleted(copied: Path, whole: Path) -> None:
     stored = read_json(copied / ESTIMATE)
     write_json(copied / ESTIMATE, stored | {"estimate": stored["estimate"] | {"constant": 8.0}})
