@@ -154,4 +154,7 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         for eps in (0.1, 0.3)
     }
     folder = tmp_path_factory.mktemp("small") / "run"
-    return Run(folder, from_values(values), console=Silent(), device="cpu").all()
+    run = Run(folder, from_values(values), console=Silent(), device="cpu")
+    run.all()
+    run.estimates()
+    return run.files

@@ -167,7 +167,7 @@ def test_two_models_are_compared_on_the_same_images(finished: tuple[Path, str, s
 
 def test_every_estimate_side_by_side(finished: tuple[Path, str, str]) -> None:
     folder, _, _ = finished
-    table, _ = call("estimate", "runs/mnist-sample", "--compare", cwd=folder)
+    table, _ = call("estimate", "runs/mnist-sample", "--compare", "--train", cwd=folder)
     assert [line.split()[0] for line in table.splitlines()[2:6]] == ["edge", "paper", "epochs", "local"]
     assert "curvature: " in table
 

@@ -19,7 +19,6 @@ T = TypeVar("T")
 
 FORMAT = 1  # version of every JSON file in a run folder, see docs/run-folder.md
 _RESTORE = "Restore the original file, or delete it: `excite run` then does that stage again."
-_ACCEPT = f"{_RESTORE} If you changed it on purpose, `excite verify RUN --accept` accepts it."
 
 
 @contextlib.contextmanager
@@ -145,12 +144,12 @@ def unsealed(value: Any, what: str) -> dict[str, Any]:
     content = {key: entry for key, entry in value.items() if key != "sha256"}
     if "sha256" not in value or "format" not in value:
         raise CorruptFileError(
-            f"{what} has no format version and hash: it was written by hand or by an older excite. {_ACCEPT}"
+            f"{what} has no format version and hash: it was written by hand or by an older excite. {_RESTORE}"
         )
     if value["format"] != FORMAT:
         raise CorruptFileError(f"{what} has format {value['format']!r}; use a version of excite that reads it.")
     if value["sha256"] != canonical_sha256(content):
-        raise CorruptFileError(f"{what} was changed after it was written: it does not match its hash. {_ACCEPT}")
+        raise CorruptFileError(f"{what} was changed after it was written: it does not match its hash. {_RESTORE}")
     del content["format"]
     return content
 

@@ -10,8 +10,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +29,6 @@ from excite.runs.assemble import epoch_images
 from excite.runs.experiment import Experiment
 from excite.runs.folder import RunFolder, begin_study, check_not_a_run
 from excite.runs.procedure import Run
-from excite.runs.records import StoredEstimate
-from excite.runs.stages.rate import leader_of
 
 ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "stated"
 
@@ -40,7 +37,6 @@ ESTIMATE_L = "L"  # the task that is not an arm; L@stated uses the preset "state
 class Job:
     folder: Path
     task: str
-    needs: tuple["Job", ...] = field(default=(), compare=False)
 
     @property
     def estimator(self) -> str | None:
@@ -103,34 +99,28 @@ class Sweep:
 
 
 def combinations(experiment: Experiment, folder: Path, seeds: int | None = None) -> Iterator[tuple[Path, Experiment]]:
-    """Return every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
+    """Yield every combination of the experiment's `sweep` table after its run folder; `seeds` replaces its seeds.
 
-    Combinations are made one at a time. If L is wanted though no arm needs it, one run alone estimates it: the one with
-    the experiment's values, or the first value where the sweep leaves out the experiment's.
+    If L is wanted though no arm needs it, one run alone estimates it: the one with the experiment's values, or the
+    first value where the sweep leaves out the experiment's.
     """
     check_not_a_run(folder)
     values: dict[str, Sequence[Any]] = {key: options for key, options in experiment.sweep.items() if key != "seed"}
     values["seed"] = experiment.sweep.get("seed", [experiment.seed]) if seeds is None else range(seeds)
-    last_words = [key.rpartition(".")[2] for key in values]
-    names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
-    words = [
-        [name + "-" + re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in values[key]]
-        for key, name in zip(values, names, strict=True)
-    ]
     if empty := [key for key, options in values.items() if not options]:
         raise InputError(f"The sweep over {empty[0]} has no values: name some, or leave the key out.")
+    last_words = [key.rpartition(".")[2] for key in values]
+    names = [word if last_words.count(word) == 1 else key for key, word in zip(values, last_words, strict=True)]
     settings = experiment.settings(without=())
     usual = [settings.get(key) if settings.get(key) in options else options[0] for key, options in values.items()]
     estimating = (*usual[:-1], values["seed"][0])
-
-    def each() -> Iterator[tuple[Path, Experiment]]:
-        for chosen, name in zip(itertools.product(*values.values()), itertools.product(*words), strict=True):
-            changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
-            if experiment.lipschitz.get("wanted") and chosen != estimating:
-                changes["lipschitz.wanted"] = False
-            yield folder / short_name(",".join(name)), experiment.with_values(changes)
-
-    return each()
+    for chosen in itertools.product(*values.values()):
+        changes = {"sweep": {}} | dict(zip(values, chosen, strict=True))
+        if experiment.lipschitz.get("wanted") and chosen != estimating:
+            changes["lipschitz.wanted"] = False
+        words = [re.sub(r"[^\w.+-]+", "-", str(option)).strip("-") for option in chosen]
+        name = ",".join(f"{name}-{word}" for name, word in zip(names, words, strict=True))
+        yield folder / short_name(name), experiment.with_values(changes)
 
 
 def sweep(
@@ -154,20 +144,14 @@ def sweep(
         raise InputError(f"Ray chooses the GPU of each job: pass --device {place.type} instead of {place}.")
     if jobs_in.workers is None and jobs_in.engine == "local":
         jobs_in = replace(jobs_in, workers=jobs_at_once(place))
-    arms, runs = tuple(arms), partial(combinations, experiment, folder, seeds)
-    for _, run in runs():  # before any folder is made
-        run.check_estimators(arms or run.arms)
-    for path, run in runs():  # no run is kept, because it holds its data
-        Run(path, run, console=console, device=device, arms=arms)
-    begin_study(folder, (path for path, _ in runs()))
-    lists = (jobs_of(path.resolve(), run, arms or run.arms) for path, run in runs())
-    jobs = list(dict.fromkeys(itertools.chain.from_iterable(lists)))
+    arms, jobs = tuple(arms), list[Job]()
+    for path, run in combinations(experiment, folder, seeds):
+        Run(path, run, console=console, device=device, arms=arms)  # is not kept, because it holds its data
+        jobs += jobs_of(path.resolve(), run, arms or run.arms)
+    begin_study(folder, dict.fromkeys(job.folder for job in jobs))
+    jobs.sort(key=turn)
     outcomes = {job: outcome for job in jobs if (outcome := earlier_outcome(job))}
-    left = [
-        replace(job, needs=tuple(needed for needed in job.needs if needed not in outcomes))
-        for job in jobs
-        if job not in outcomes
-    ]
+    left = [job for job in jobs if job not in outcomes]
     if left:
         divided = UNSHARED if shards is None else Shards(shards, jobs_in.engine)
         use_gpus = device is None or place == torch.device("cuda")
@@ -175,10 +159,8 @@ def sweep(
             for job, outcome in run_jobs(left, engine, device=device, shards=divided):
                 outcomes[job] = outcome
                 console.say(f"{len(outcomes)} of {len(jobs)}: {job} {outcome}")
-    for path, run in runs():
-        Run(path, run, console=console, device=device).estimates_from_trace()
-    path, run = next(runs())
-    Run(path, run, console=console, device=device).show()  # the page of a study shows the images of its first run
+    path, run = next(combinations(experiment, folder, seeds))
+    Run(path, run, console=console, device=device).illustrate()  # the page of a study shows images of its first run
     return Sweep(folder, outcomes)
 
 
@@ -188,72 +170,44 @@ def jobs_at_once(device: torch.device) -> int | None:
 
 
 def jobs_of(folder: Path, experiment: Experiment, arms: Iterable[str]) -> list[Job]:
-    """Return one job per arm, and one for each L that is needed or wanted, after the jobs that they need.
+    """Return one job per arm, and one for each L that is needed or wanted."""
+    estimators = [*experiment.needed_estimators(arms := tuple(arms)), *experiment.wanted_estimators()]
+    of_estimates = [Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L) for name in dict.fromkeys(estimators)]
+    return [*of_estimates, *(Job(folder, arm_named(arm).name) for arm in dict.fromkeys(arms))]
 
-    An estimate may need the baseline's training. Where a study shares its L, one run estimates it from its own
-    baseline, and the other runs wait for it.
+
+def turn(job: Job) -> int:
+    """Sort key: arms that need no L, then estimates of L, then the other arms.
+
+    A job that needs another's result waits for it, or makes it; in this order, it seldom has to wait.
     """
-
-    needed: list[Job] = []
-
-    def estimate(folder: Path, name: str) -> Job:
-        leader, needs = leader_of(RunFolder(folder), experiment, name), tuple[Job, ...]()
-        if leader is not None:
-            needs = (estimate(leader.path, name),)
-        elif experiment.estimator_of(name).needs == "trace":
-            needs = (Job(folder, "baseline"),)
-        job = Job(folder, f"{ESTIMATE_L}@{name}" if name else ESTIMATE_L, needs)
-        needed.extend([*needs, job])
-        return job
-
-    of_arms = [
-        Job(folder, arm.name, () if arm.estimator is None else (estimate(folder, arm.estimator),))
-        for arm in map(arm_named, arms)
-    ]
-    for name in experiment.wanted_estimators():
-        estimate(folder, name)
-    return list(dict.fromkeys([*needed, *of_arms]))
+    return 1 if job.estimator is not None else 0 if arm_named(job.task).estimator is None else 2
 
 
 def earlier_outcome(job: Job) -> JobEnd | None:
-    """Return how a job ended before, if it need not run again. An estimate that found no L runs again."""
-    run = RunFolder(job.folder)
-    if job.estimator is None and run.missing(job.task) and not run.arm(job.task).is_result_only:
-        return None
+    """Return how a job ended before, if it need not run again."""
     if all(file.exists() for file in job.files):
-        has_result = not job.estimator or StoredEstimate.load(job.files[0]).estimate
-        return JobEnd("done", "earlier") if has_result else None
-    if job.estimator is None and (problem := run.arm(job.task).problem):
-        return JobEnd("diverged", problem)
-    return None
+        return JobEnd("done", "earlier")
+    arm = RunFolder(job.folder).arm(job.task)
+    return JobEnd("diverged", arm.problem) if arm.trained and arm.problem else None
 
 
 def run_jobs(
     jobs: Iterable[Job], engine: Executor, *, device: str | None = None, shards: Shards = UNSHARED
 ) -> Iterator[tuple[Job, JobEnd]]:
-    """Yield each job with its outcome as it ends; a job starts when all jobs that it needs have ended.
-
-    Jobs that another sweep in the same folder is working on start last. A job that needs a failed one fails.
-    """
-    waiting, running, ended = list(jobs), dict[Any, Job](), dict[Job, JobEnd]()
+    """Yield each job with its outcome as it ends. Jobs that another sweep in this folder is working on start last."""
+    waiting, running = list(jobs), dict[Any, Job]()
     while waiting or running:
-        ready = [job for job in waiting if all(needed in ended for needed in job.needs)]
-        for job in sorted(ready, key=lambda job: any(being_made(file) for file in job.files)):
-            failed = next((needed for needed in job.needs if ended[needed].status == "failed"), None)
-            if failed:
-                waiting.remove(job)
-                ended[job] = JobEnd("failed", f"it needs a job that failed: {ended[failed].reason}")
-                yield job, ended[job]
-            elif len(running) < engine.n_workers:
-                waiting.remove(job)
-                running[engine.submit(perform, job, device, shards)] = job
-        for task in engine.wait(running) if running else ():
+        waiting.sort(key=lambda job: any(being_made(file) for file in job.files))
+        while waiting and len(running) < engine.n_workers:
+            job = waiting.pop(0)
+            running[engine.submit(perform, job, device, shards)] = job
+        for task in engine.wait(running):
             job = running.pop(task)
             try:
-                ended[job] = task.result()
+                yield job, task.result()
             except ExciteError as error:  # its process died too often
-                ended[job] = JobEnd("failed", f"{error} The log is {job.log}.")
-            yield job, ended[job]
+                yield job, JobEnd("failed", f"{error} The log is {job.log}.")
 
 
 def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
@@ -272,7 +226,7 @@ def perform(job: Job, device: str | None, shards: Shards = UNSHARED) -> JobEnd:
         try:
             run = Run.open(job.folder, console=console, device=device)
             if job.estimator is not None:
-                run.estimate(job.estimator)
+                run.estimates([job.estimator])
             elif problem := run.finish(job.task, shards):
                 end = JobEnd("diverged", problem)
         except InterruptedRunError:
@@ -296,9 +250,6 @@ class BatchSizeChoice:
     chosen: int | None
     conclusion: str
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
         lines = [
             f"batch {size}: Assumption 2 holds in {self.fractions[size]:.0%} of the epochs, "
@@ -311,14 +262,16 @@ class BatchSizeChoice:
 def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> BatchSizeChoice:
     """Train the baseline of each run and choose a batch size; sizes that diverge are left out.
 
-    `threshold` is the clean accuracy to reach, by default the paper's.
+    `threshold` is the clean accuracy to reach, by default the paper's: 0.6 with 100 classes, otherwise 0.8.
     """
     if threshold is None:
-        threshold = papers_threshold(next(iter(runs.values())).experiment.data.name)
+        data_set = data.find(next(iter(runs.values())).experiment.data.name)
+        threshold = 0.6 if data_set.num_classes == 100 else 0.8
     fractions, accuracies = {}, {}
     for size, run in runs.items():
         try:
-            fractions[size] = acuteness(run.trace("baseline")).fraction
+            run.train("baseline")
+            fractions[size] = acuteness(run.files.needed_trace("baseline")).fraction
         except DivergedError as error:
             run.console.say(f"batch {size}: {error}")
         else:
@@ -329,15 +282,11 @@ def try_batch_sizes(runs: Mapping[int, Run], threshold: float | None = None) -> 
         chosen = choose_batch_size(fractions, accuracies, threshold)
     except InputError as error:
         return BatchSizeChoice(fractions, accuracies, threshold, None, str(error))
-    most = max(fractions.values())
-    start = "with Assumption 2" if most >= 1 else f"at which Assumption 2 holds most often, in {most:.0%} of the epochs"
-    conclusion = f"Choose {chosen}: from the smallest size {start}, down to an accuracy of {threshold:.0%}."
+    conclusion = (
+        f"Choose {chosen}: from the smallest size at which Assumption 2 holds most often, down to an accuracy of "
+        f"{threshold:.0%}."
+    )
     return BatchSizeChoice(fractions, accuracies, threshold, chosen, conclusion)
-
-
-def papers_threshold(data_set: str) -> float:
-    """Return the clean accuracy that the paper requires: 0.6 with 100 classes, otherwise 0.8."""
-    return 0.6 if data.find(data_set).num_classes == 100 else 0.8
 
 
 def check_batch_sizes(experiment: Experiment, sizes: Iterable[int]) -> None:

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import itertools
 import os
 import re
 import shlex
@@ -21,7 +20,7 @@ from excite.errors import CorruptFileError, InterruptedRunError
 from excite.files import read_json, write_json
 from excite.runs import catalogue
 from excite.runs.experiment import Experiment, from_values
-from excite.runs.folder import ESTIMATE, RunFolder, begin_study
+from excite.runs.folder import ESTIMATE, RunFolder
 from excite.runs.procedure import Run
 from excite.sweeps import Job, earlier_outcome
 from tests.contents import contents
@@ -36,16 +35,16 @@ TINY: dict[str, Any] = EXPERIMENT | {
     "arms": ["baseline", "poe", "grid:2"],
 }
 WEIGHTS = ["checkpoint.json", "evaluation.json", "weights-0003-000000.safetensors"]
+EVALUATIONS = ["evaluation.json", "best/evaluation.json", "averaged/evaluation.json"]
 OF_AN_ARM = [
     *("certificate.json", "metrics.jsonl", "outcome.json", "trace.safetensors"),
     *(f"{weights}{name}" for weights in ("", "best/", "averaged/") for name in WEIGHTS),
 ]
 OF_A_RUN = ["experiment.json", "estimate.json", "illustration.json"]
-OF_A_RUN += [f"estimates/{name}.json" for name in ("curvature", "epochs", "local")]
-OTHERS = [f"{arm}/{name}" for arm in ("baseline", "grid-2") for name in OF_AN_ARM] + ["grid-2/search.json"]
-EVERY = OF_A_RUN + [f"poe/{name}" for name in OF_AN_ARM] + OTHERS
+ARMS = ("baseline", "poe", "grid-2")
+EVERY = OF_A_RUN + [f"{arm}/{name}" for arm in ARMS for name in OF_AN_ARM] + ["grid-2/search.json"]
+MADE_AGAIN = [*OF_A_RUN, "grid-2/search.json", "baseline/certificate.json", *(f"poe/{name}" for name in EVALUATIONS)]
 BASELINE = from_values(TINY | {"arms": ["baseline"]})
-QUICK = OF_A_RUN + [f"poe/{name}" for name in OF_AN_ARM] + ["grid-2/search.json", "baseline/trace.safetensors"]
 
 
 def do(folder: Path, experiment: Experiment | None = None, console: Any = None) -> None:
@@ -68,34 +67,14 @@ def test_every_file_is_tried(whole: Path) -> None:
     assert set(contents(whole)) == set(EVERY)
 
 
-def lose(run: Path, whole: Path, *names: str) -> None:
-    """Delete the files and run again: everything is as before, to the byte in arms that have lost nothing."""
-    for name in names:
-        (run / name).unlink()
-    do(run)
-    assert contents(run) == contents(whole)
-    arms = {"baseline", "poe", "grid-2"} - {Path(name).parts[0] for name in names}
-    for name in (name for name in EVERY if Path(name).parts[0] in arms):
-        assert (run / name).read_bytes() == (whole / name).read_bytes(), name
-
-
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in EVERY if name not in QUICK)]
-)
+@pytest.mark.parametrize("name", MADE_AGAIN)
 def test_a_lost_file_is_made_again(copied: Path, whole: Path, name: str) -> None:
-    lose(copied, whole, name)
-
-
-@pytest.mark.slow
-def test_two_lost_files_are_made_again(whole: Path, tmp_path: Path) -> None:
-    weights = [
-        {f"{arm}/{name}" for name in WEIGHTS if name != "evaluation.json"} for arm in ("baseline", "poe", "grid-2")
-    ]
-    pairs = [pair for pair in itertools.combinations(EVERY, 2) if {*pair} not in weights]
-    for pair in pairs:
-        lose(Path(shutil.copytree(whole, tmp_path / "run")), whole, *pair)
-        shutil.rmtree(tmp_path / "run")
-    print(f"{len(pairs)} of {len(pairs)} pairs of lost files made again")
+    """Everything is as before, to the byte in all other files."""
+    (copied / name).unlink()
+    do(copied)
+    assert contents(copied) == contents(whole)
+    for other in EVERY:
+        assert other == name or (copied / other).read_bytes() == (whole / other).read_bytes(), other
 
 
 def test_arms_whose_weights_were_removed_to_save_space_are_not_trained_again(copied: Path) -> None:
@@ -106,30 +85,32 @@ def test_arms_whose_weights_were_removed_to_save_space_are_not_trained_again(cop
     do(copied)
     assert contents(copied) == before
     assert earlier_outcome(Job(copied, "poe"))
-    Run(copied, from_values(TINY), console=Quiet(), device="cpu").train("poe")
-    assert RunFolder(copied).arm("poe").has_checkpoint
 
 
-@pytest.mark.parametrize("name", ["outcome.json", "trace.safetensors", "best/evaluation.json", "../estimate.json"])
+@pytest.mark.parametrize("name", ["outcome.json", "evaluation.json", "best/evaluation.json"])
 def test_a_sweep_knows_what_is_lost(copied: Path, name: str) -> None:
     assert earlier_outcome(Job(copied, "poe"))
     (copied / "poe" / name).unlink()
     assert earlier_outcome(Job(copied, "poe")) is None
 
 
-def test_a_lost_trace_of_a_shared_l_is_recorded_again(tmp_path: Path) -> None:
-    lipschitz = {"method": "epochs", "n_maxima": 10, "bootstraps": 0, "shared": True}
-    shared = from_values(TINY | {"record": {}, "lipschitz": lipschitz, "arms": ["baseline"]})
-    folders = [tmp_path / f"seed-{seed}" for seed in (0, 1)]
-    first, second = (
-        Run(folder, shared.with_values({"seed": seed}), console=Quiet(), device="cpu")
-        for seed, folder in enumerate(folders)
-    )
-    begin_study(tmp_path, folders)
-    first.train("baseline")
-    first.files.arm("baseline").trace_file.unlink()
-    assert "seed-0" in second.estimate().basis
-    assert first.files.arm("baseline").trace_file.exists()
+def test_a_lost_outcome_is_made_again_as_the_error_says(copied: Path, whole: Path) -> None:
+    (copied / "poe" / "outcome.json").unlink()
+    with pytest.raises(CorruptFileError, match=r"delete .*/poe/moments and the checkpoint"):
+        do(copied)
+    (copied / "poe" / "checkpoint.json").unlink()  # there are no moments left
+    do(copied)
+    assert contents(copied) == contents(whole)
+
+
+def test_an_arm_without_its_weights_is_trained_again_as_the_error_says(copied: Path, whole: Path, call: Call) -> None:
+    (copied / "poe" / WEIGHTS[-1]).unlink()
+    command = ("attack", copied, "--arm", "poe", "--with", "pgd", "--eps", "0.1", "--steps", "1", "--device", "cpu")
+    assert f"delete {copied / 'poe'} to train again" in call(*command, code=5)[1]
+    shutil.rmtree(copied / "poe")
+    do(copied)
+    assert contents(copied) == contents(whole)
+    call(*command)
 
 
 def test_another_l_than_the_one_trained_at_is_refused_until_the_arm_is_deleted(copied: Path, whole: Path) -> None:
@@ -164,7 +145,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("lost", "is_refused"),
     [
         ("checkpoint.json", False),
-        ("moments", False),
+        ("moments", True),
         ("weights-*", True),
         ("metrics.jsonl", True),
         ("moments/*1.npy", True),
@@ -186,7 +167,7 @@ def test_what_a_stopped_training_has_lost_is_made_again_or_an_error_names_the_fo
         assert contents(run)[f"baseline/{name}"] == contents(whole)[f"baseline/{name}"]
 
 
-@pytest.mark.parametrize("name", ["poe", "poe/best", "estimates", "baseline/outcome.json"])
+@pytest.mark.parametrize("name", ["poe", "poe/best", "baseline/outcome.json"])
 def test_a_link_inside_a_run_is_refused(copied: Path, tmp_path: Path, name: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     (copied / name).rename(elsewhere)
@@ -229,7 +210,10 @@ def test_the_command_in_an_error_is_its_cure(
     command = [str(run) if word == "RUN" else word for word in command]
     code = 5 if lost.endswith(".jsonl") else 2
     shutil.rmtree(run / lost) if (run / lost).is_dir() else (run / lost).unlink()
-    (cure,) = cures(call(*command, code=code)[1])
+    problem = call(*command, code=code)[1]
+    (cure,) = cures(problem)
+    if "delete" in problem:
+        shutil.rmtree(run / "poe")
     call(*(word.replace("EXPERIMENT", "EXPERIMENT.toml") for word in cure), "--device", "cpu")
     call(*command)
     assert (run / lost).exists()
@@ -237,24 +221,18 @@ def test_the_command_in_an_error_is_its_cure(
 
 @pytest.mark.slow
 def test_the_command_beside_a_missing_estimate_makes_it(copied: Path, call: Call) -> None:
-    (copied / "estimates" / "epochs.json").unlink()
     first, *others = cures(call("estimate", copied, "--compare")[0])
     assert all(other == first for other in others)
     call(*first)
     assert not cures(call("estimate", copied, "--compare")[0])
 
 
-@pytest.mark.parametrize("cure", ["run", "verify"])
-def test_each_command_in_the_error_for_an_edited_file_is_a_cure(copied: Path, call: Call, cure: str) -> None:
+def test_the_cure_for_an_edited_file_is_to_delete_it(copied: Path, call: Call) -> None:
     edited = copied / "poe" / "evaluation.json"
     edited.write_text(edited.read_text(encoding="utf-8").replace('"seconds": ', '"seconds": 1'), encoding="utf-8")
-    commands = {command[0]: command for command in cures(call("report", copied, "--format", "csv", code=5)[1])}
-    assert {*commands} == {"run", "verify"}
-    if cure == "run":
-        edited.unlink()
-        do(copied)
-    else:
-        call(*(str(copied) if word == "RUN" else word for word in commands["verify"]))
+    assert "delete it" in call("report", copied, "--format", "csv", code=5)[1]
+    edited.unlink()
+    do(copied)
     call("report", copied, "--format", "csv")
 
 
@@ -274,7 +252,7 @@ def test_every_command_in_a_message_can_be_parsed(tmp_path: Path, monkeypatch: p
     for folder in ("RUN", "X"):
         Path(folder).mkdir()
     commands = commands_in_messages()
-    assert {"verify RUN --accept", "run theorem-1", "train X --arm X"} <= commands
+    assert {"run theorem-1", "train X --arm X"} <= commands
     for command in commands:
         words = shlex.split(command)
         parsed = cli.commands[words[0]].make_context(words[0], words[1:])

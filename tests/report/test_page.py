@@ -113,10 +113,10 @@ def test_backticks_become_code(write_run: WriteRun, evaluated: Callable[..., Eva
 
 def test_images_have_alternatives_and_tables_real_buttons(html: str) -> None:
     parsed = structure(html)
+    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in parsed.all("svg"))
     pictures = parsed.all("img")
     assert len(pictures) == 4 * (1 + 2 * 3)
     assert all(picture["alt"] for picture in pictures)
-    assert all(svg.get("aria-label") or svg.get("aria-hidden") for svg in parsed.all("svg"))
     assert html.count('<th scope="col"') == len(parsed.all("th"))
     assert len(parsed.all("main")) == len(parsed.all("header")) == len(parsed.all("footer")) == 1
     identifiers = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]

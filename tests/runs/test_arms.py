@@ -35,7 +35,7 @@ def test_names_and_folders() -> None:
         ("0/L", "arm"),
         ("batch:0", "arm"),
         ("batch:128@stated", "poe@stated"),
-        ("grid:1", "grid:2"),
+        ("grid:1", "grid:5"),
         ("", "arm"),
         ("baseline@stated", "poe@stated"),
         ("poe@", "poe@stated"),

@@ -13,7 +13,7 @@ from excite import models
 from excite.objectives import AWP, OBJECTIVES, NamedObjective
 from excite.runs import costs as costs_module
 from excite.runs import load
-from excite.runs.costs import Workload, costs, count_work, flops, in_bytes, kept_bytes, peak_memory
+from excite.runs.costs import Workload, costs, count_work, flops, kept_bytes, peak_memory
 from excite.runs.experiment import Model
 
 SMALL = [
@@ -84,10 +84,8 @@ def test_every_setting_counts() -> None:
     assert work("training.steps=4").training == before.training  # the last batch of 100 images has 10
     assert work("record.slopes_per_epoch=9").training == before.training + 3 * 4 * (2 * 4 * 30 * 3)  # 4 steps an epoch
     assert work("record.curvature_every=3").training == before.training + 3 * (1 * 24 * 100 * 3)
-    assert work("record.gradient=probe").training == before.training + 3 * 4 * 100 * 3
-    assert work("record.input_gradients=true").training == before.training + 3 * 4 * 100 * 3
     assert work("record.attacked_examples=5").training == before.training + 3 * 4 * 5 * attack
-    best = work("record.best_every=3", "record.held_out_examples=20")  # after epochs 3 and 4
+    best = work("record.best_every=2", "record.held_out_examples=20")  # after epochs 2 and 4
     assert best.training == before.training + 3 * 2 * 20 * attack
     assert best.attacking == 2 * before.attacking
     presets = work('estimators={other={method="edge", steps=14}}', 'arms=["baseline", "poe", "poe@other"]')
@@ -96,7 +94,7 @@ def test_every_setting_counts() -> None:
     assert trades.training == 3 * 4 * (100 * (2 * 2 + 1 + 6) + 10)
     search = work('arms=["baseline", "grid:5"]')
     budget = load("mnist-sample", overrides=SMALL).estimator_of().most_steps(4 * 4) * 30 * 3
-    assert search.estimating == budget + 4 * 100 * 3 + 5 * 10 * (1 + attack)
+    assert search.estimating == budget + 4 * 100 * 3
 
 
 def test_estimating_by_edge_costs_its_budget() -> None:
@@ -128,23 +126,11 @@ CPU = torch.device("cpu")
 
 
 def test_a_sweep_costs_the_sum_of_its_runs() -> None:
-    plain = load("mnist-sample", overrides=["data.train_examples=1000", "lipschitz.steps=9"])
-    swept = load(
-        "mnist-sample",
-        overrides=[
-            "sweep={seed=[0, 1], training.epochs=[10, 20, 40]}",
-            "data.train_examples=1000",
-            "lipschitz.steps=9",
-        ],
-    )
-    one, several = costs({"plain": plain, "swept": swept}, CPU).values()
+    swept = load("mnist-sample", overrides=["sweep={seed=[0, 1], training.schedule.rate=[0.1, 0.2, 0.4]}"])
+    one, several = costs({"plain": load("mnist-sample"), "swept": swept}, CPU).values()
     assert (one.sweep_runs, one.sweep_seconds) == (0, 0)
     assert several.sweep_runs == 6
-    assert several.work == one.work
-    assert several.seconds == one.seconds
-    # Longer trainings; the same estimate of L and the same attacks.
-    longer = (several.sweep_seconds - 6 * several.seconds) / several.seconds * several.work.passes
-    assert longer == pytest.approx(2 * (0.5 - 1 + 2 - 1) * several.work.training, rel=0.05)
+    assert several.sweep_seconds == pytest.approx(6 * several.seconds)
 
 
 def test_a_teacher_with_another_network_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +203,6 @@ def test_parts_of_a_batch_need_less_memory() -> None:
         for changes in ([], ["training.accumulate=10"], ['training.objective="trades"'])
     )
     assert (whole, parts, trades) == (1000 * per_image, 100 * per_image, 2000 * per_image)
-    assert [in_bytes(size) for size in (2.8e6, 652.9e6, 38.7e9)] == ["3 MB", "653 MB", "39 GB"]
 
 
 def test_figure_4s_largest_batch_fits_a_gpu_of_24_gb_in_parts() -> None:

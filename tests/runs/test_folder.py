@@ -24,7 +24,7 @@ def test_what_the_stages_left_is_read(small_run: RunFolder) -> None:
         assert arm.evaluation
         assert len(arm.epochs) == small_run.experiment.training.epochs
         assert not arm.moments.exists()
-        assert not arm.journal_file.exists()
+        assert not list(arm.path.glob("*.journal"))
 
 
 def test_the_time_of_a_run_includes_recording_and_measuring(small_run: RunFolder, tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_the_time_of_a_run_includes_recording_and_measuring(small_run: RunFolder
     assert small_run.seconds > sum(arm.outcome.seconds for arm in small_run.arms)
     older = RunFolder(Path(shutil.copytree(small_run.path, tmp_path / "run")))
     (older.path / "stages.json").unlink()
-    assert sum(arm.outcome.seconds for arm in older.arms) < older.seconds < small_run.seconds
+    assert older.seconds == sum(arm.outcome.seconds for arm in older.arms)
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
@@ -42,11 +42,10 @@ def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).estimate is None
 
 
-@pytest.mark.parametrize("change", [{"epochs": 2}, {"rate": 0.3}])
-def test_files_that_do_not_agree(small_run: RunFolder, tmp_path: Path, change: dict[str, float]) -> None:
+def test_files_that_do_not_agree(small_run: RunFolder, tmp_path: Path) -> None:
     run = RunFolder(Path(shutil.copytree(small_run.path, tmp_path / "run")))
     outcome = run.arm("poe").outcome_file
-    write_json(outcome, read_json(outcome) | change)
+    write_json(outcome, read_json(outcome) | {"epochs": 2})
     with pytest.raises(CorruptFileError, match=r"metrics\.jsonl"):
         _ = run.arm("poe").epochs
 

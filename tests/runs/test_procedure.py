@@ -43,7 +43,7 @@ def test_an_l_that_is_not_identified_stops_the_run_and_keeps_what_it_has(
 def test_the_other_arms_are_trained_and_every_wanted_l_is_shown(vague: Path, tmp_path: Path, call: Call) -> None:
     presets = (
         'estimators.stated={method="stated",constant=20.0}',
-        'estimators.paper={method="epochs",protocol="text",n_maxima=10,bootstraps=0}',
+        'estimators.paper={method="epochs",protocol="text",n_maxima=10,bootstraps=0,wanted=true}',
         'estimators.short={method="edge",steps=4,limit=1.0,wanted=true}',
     )
     changes = [part for preset in presets for part in ("--set", preset)]

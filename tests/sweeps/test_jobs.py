@@ -12,17 +12,6 @@ from excite.runs.procedure import Run
 from excite.sweeps import ESTIMATE_L, Job, earlier_outcome, perform
 
 
-class Heard(Console):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 @pytest.fixture
 def run(tiny: Path, tmp_path: Path) -> Run:
     small = ["data.train_examples=64", "data.test_examples=20", "lipschitz.steps=5"]
@@ -76,13 +65,6 @@ def test_a_job_is_done_when_its_best_weights_are_attacked_too(tiny: Path, tmp_pa
     assert earlier_outcome(job) is None
     assert perform(job, None).status == "done"
     assert run.files.arm("baseline").of("best").evaluation
-
-
-def test_an_l_that_no_arm_needs_does_not_end_a_run(tiny: Path, tmp_path: Path) -> None:
-    experiment = load(str(tiny), overrides=["lipschitz.method=curvature", "arms=['baseline']"])
-    console = Heard()
-    assert Run(tmp_path / "run", experiment, console=console).all(["baseline"]).arms[0].evaluation
-    assert any("curvature" in words for words in console.said)
 
 
 def test_an_arm_is_attacked_when_its_training_has_ended_and_not_before(run: Run) -> None:

@@ -235,13 +235,18 @@ def test_ray_starts_a_killed_job_again(tiny: Path, tmp_path: Path) -> None:
     assert epochs_done(run) == 30
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_one_l_for_a_study_that_several_processes_do(tiny: Path, tmp_path: Path, call: Call, engine: str) -> None:
+def test_jobs_that_wait_for_an_l_leave_room_for_the_job_that_makes_it(
+    tiny: Path, tmp_path: Path, call: Call, engine: str, workers: str
+) -> None:
+    """Here one job makes L and the baseline that it needs, which no job is for, and all others wait."""
     if engine == "ray":
         pytest.importorskip("ray")
     shared = 'lipschitz={method="local",n_points=2,bootstraps=0,shared=true}'
-    small = ("--set", shared, "--set", "data.train_examples=64", "--arms", "poe", "--seeds", "2", "--workers", "2")
-    stdout, _ = call("sweep", tiny, *small, "--engine", engine, "--out", "sweep", "--json")
+    small = ("--set", shared, "--set", "data.train_examples=64", "--arms", "poe,largest", "--seeds", "2")
+    jobs_in = ("--engine", engine, "--workers", workers)
+    stdout, _ = call("sweep", tiny, *small, *jobs_in, "--out", "sweep", "--json")
     assert {job["status"] for job in json.loads(stdout)["jobs"]} == {"done"}
     first, second = (RunFolder(tmp_path / f"sweep/seed-{seed}") for seed in (0, 1))
     assert first.estimate

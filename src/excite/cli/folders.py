@@ -1,5 +1,6 @@
 """Commands on a trained run folder (estimate, certify, attack, pseudo-label, export, verify) and on data sets."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -226,17 +227,16 @@ def export(folder: Path, target: str, arm: str, out: Path | None, as_json: bool)
 
 @click.command(epilog="Example: excite verify runs/mnist-sample")
 @options.run
-@click.option("--accept", is_flag=True, help="Accept files that were edited on purpose.")
 @options.as_json
-def verify(folder: Path, accept: bool, as_json: bool) -> None:
+def verify(folder: Path, as_json: bool) -> None:
     """Check that the files of a run have not changed.
 
     Every file is compared with its hash, and the files with each other.
     """
     from excite.runs.verify import verify as verify_runs
 
-    verification = verify_runs(folder, accept=accept)
-    show(as_json, verification.to_json(), str(verification))
+    verification = verify_runs(folder)
+    show(as_json, asdict(verification), str(verification))
     if verification.problems:
         problems = f"{len(verification.problems)} of {verification.files} files"
         raise CorruptFileError(f"{problems} in {folder} have been changed or damaged.")
@@ -251,8 +251,6 @@ def data() -> None:
 @options.as_json
 def data_list(as_json: bool) -> None:
     """List the data sets, and which of them are on this machine."""
-    from dataclasses import asdict
-
     from excite.data import listing
 
     statuses = listing()

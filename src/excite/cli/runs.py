@@ -1,7 +1,7 @@
 """Commands that run experiments (run, sweep, train, batch-size), show results (report, figure), and list, doctor."""
 
-import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -176,7 +176,7 @@ def batch_size(
     sized = {size: chosen.with_values({"training.batch_size": size}) for size in sizes}
     runs = {size: Run(parent / str(size), each, console=speaker, device=device) for size, each in sized.items()}
     choice = try_batch_sizes(runs, threshold)
-    show(as_json, choice.to_json(), str(choice))
+    show(as_json, asdict(choice), str(choice))
 
 
 def _predict_batch_size(folder: Path, arm: str, as_json: bool) -> None:
@@ -279,11 +279,10 @@ def list_(device: str | None, as_json: bool) -> None:
     """
     from excite.randomness import usable_device
     from excite.report.figures import FIGURES
-    from excite.report.formats import terminal_width
     from excite.runs.costs import list_everything
 
     listing = list_everything(usable_device(device), figures=FIGURES)
-    show(as_json, listing.to_json(), listing.text(terminal_width() if sys.stdout.isatty() else None))
+    show(as_json, listing.to_json(), str(listing))
 
 
 @click.command(epilog="Example: excite doctor")

@@ -72,10 +72,8 @@ def arm_named(text: str) -> Arm:
 
 def _numbered(text: str) -> Arm | None:
     """`grid:5`, `batch:128` and `1.9/L`; in the names of folders grid-5, batch-128 and 1.9-over-L."""
-    if grid := re.fullmatch(r"grid[:-]([1-9]\d{0,5})", text):
+    if grid := re.fullmatch(r"grid[:-]([2-9]|[1-9]\d{1,5})", text):
         n_rates = int(grid[1])
-        if n_rates == 1:
-            raise InputError("A grid search needs at least two rates: grid:2.")
         return Arm(f"grid-{n_rates}", f"grid search, {n_rates} rates", f"the grid of {n_rates} rates", rates=n_rates)
     if batch := re.fullmatch(r"batch[:-]([1-9]\d{0,5})", text):
         size = int(batch[1])

@@ -38,7 +38,6 @@ from excite.trace import Recorder
 from excite.training import descend, keep_freed_memory
 
 NOISE = -1  # in the seed of images that are drawn to measure the noise of batches
-FEWEST_NOISE_EXAMPLES = 4  # two batches of a labelled and a pseudo-labelled image
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,6 @@ class Parts(Named):
     train: Split
     test: Split
     new_model: Callable[..., nn.Module]  # the same initial weights at every call, others for `draw=1`, `draw=2`, …
-    class_names: tuple[str, ...]
     held_out: Split | None = None  # training images that no arm trains on, for choosing its best weights
     pseudo_labelled: Callable[[], Split] | None = None  # called when training needs them: a teacher may be slow
 
@@ -244,7 +242,6 @@ def assemble(experiment: Experiment, *, device: str | None = None) -> Parts:
         train=train,
         test=test,
         new_model=new_model,
-        class_names=dataset.class_names,
         held_out=held_out,
     )
 
@@ -264,7 +261,7 @@ def check_settings(experiment: Experiment) -> None:
     images_at_once(training.batch_size, training.accumulate)
     if training.accumulate > 1 and experiment.mixes:
         raise InputError("training.accumulate cannot divide batches with pseudo-labelled images. Leave it out.")
-    if 0 < record.noise_examples < FEWEST_NOISE_EXAMPLES:
+    if 0 < record.noise_examples < 4:  # two batches of a labelled and a pseudo-labelled image
         raise InputError(
             f"record.noise_examples = {record.noise_examples} is too few for two batches. Set it to 512, or to 0."
         )

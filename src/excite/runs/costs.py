@@ -8,15 +8,14 @@ Memory is what the layers keep for the backward pass, and weights, gradients and
 as much, for intermediate results.
 """
 
-import itertools
 import math
-import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from rich.filesize import decimal
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +32,6 @@ from excite.randomness import drawing_from
 from excite.runs.arms import ARMS, arm_named
 from excite.runs.assemble import epoch_images, look_up
 from excite.runs.experiment import Experiment, Model, catalogue, load
-from excite.runs.stages.rate import HELD_OUT, MOST_HELD_OUT
 from excite.schedules import SCHEDULES
 
 WITHSTAND = 0.5  # share of the images that is assumed to withstand an attack
@@ -70,24 +68,19 @@ def count_work(experiment: Experiment) -> Workload:
     attacks = [WITHSTAND * attack.passes(dataset.num_classes) for attack in named.attacks.values()]
     first_attack = sum(attacks[:1])
 
-    probe = min(record.probe_examples, n_train)
     epoch: float = (images + 2 * min(record.slopes_per_epoch, steps) * batch) * passes
     epoch += min(record.test_examples, n_test) + min(record.attacked_examples, n_test) * first_attack
-    epoch += probe * passes * (record.gradient == "probe") + probe * TRAINING_PASSES * record.input_gradients
-    epoch += min(record.noise_examples, per_epoch) * passes
+    epoch += record.held_out_examples / record.best_every * first_attack if record.best_every else 0.0
     curvatures = training.epochs // record.curvature_every if record.curvature_every else 0
-    evaluations = math.ceil(training.epochs / record.best_every) if record.best_every else 0  # of the best weights
-    one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * probe * passes
-    one_training += evaluations * record.held_out_examples * first_attack
+    one_training = training.epochs * epoch + curvatures * CURVATURE_STEPS * min(record.probe_examples, n_train) * passes
 
     n_weights = 1 + bool(record.best_every) + bool(record.average)  # the last, the best, averaged ones
     whole_training = training.epochs * steps
-    estimators = [experiment.estimator_of(name) for name in experiment.needed_estimators(experiment.arms)]
+    names = dict.fromkeys([*experiment.needed_estimators(experiment.arms), *experiment.wanted_estimators()])
+    estimators = [experiment.estimator_of(name) for name in names]
     estimate_steps = sum(estimator.usual_steps(whole_training) for estimator in estimators)
     most_steps = experiment.estimator_of().most_steps(whole_training)
-    one_search = (training.epochs * images + most_steps * batch) * passes
-    one_trial = min(HELD_OUT * n_train, MOST_HELD_OUT) * (1 + first_attack)
-    searches = sum(one_search + arm.rates * one_trial for arm in arms if arm.rates)
+    searches = sum((training.epochs * images + most_steps * batch) * passes for arm in arms if arm.rates)
     lesson = (teacher and teacher.training) or training
     taught = min(n_train, (lesson.steps or n_train) * lesson.batch_size)
     return Workload(
@@ -133,11 +126,6 @@ def peak_memory(experiment: Experiment) -> int:
     return at_once * per_image * getattr(objective, "losses", 1) + 3 * weights
 
 
-def in_bytes(number: float) -> str:
-    """For instance: 3 MB, 650 MB, 7.9 GB."""
-    return f"{number / 1e6:.0f} MB" if number < 1e9 else f"{number / 1e9:.2g} GB"
-
-
 def measured_speed(device: torch.device) -> float:
     """Return the FLOPs per second of training a small network."""
     model, input_shape = Model(name="resnet8"), (1, 28, 28)
@@ -156,7 +144,7 @@ def measured_speed(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Price:
-    """What one run takes, and what all runs of the experiment's sweep take."""
+    """What one run takes, and about what all runs of the experiment's sweep take, if they are alike."""
 
     work: Workload
     seconds: float
@@ -167,24 +155,14 @@ class Price:
 
 def costs(experiments: Mapping[str, Experiment], device: torch.device) -> dict[str, Price]:
     """Return what each experiment takes on `device`, whose speed is measured now."""
-    speed, flops_of = measured_speed(device), dict[str, int]()
-
-    def seconds(experiment: Experiment) -> float:
-        teacher = (experiment.teacher and experiment.teacher.model) or experiment.model
-        work, input_shape = count_work(experiment), data.find(experiment.data.name).input_shape
-        total = 0.0
-        for model, passes in ((experiment.model, work.passes), (teacher, work.teaching)):
-            key = f"{model} {input_shape}"
-            flops_of[key] = flops_of.get(key) or flops(model, input_shape)
-            total += passes * flops_of[key] / speed
-        return total
-
-    prices = {}
+    speed, prices = measured_speed(device), {}
     for name, experiment in experiments.items():
-        combinations = itertools.product(*experiment.sweep.values()) if experiment.sweep else ()
-        runs = [experiment.with_values(dict(zip(experiment.sweep, values, strict=True))) for values in combinations]
-        work, memory = count_work(experiment), peak_memory(experiment)
-        prices[name] = Price(work, seconds(experiment), memory, len(runs), sum(map(seconds, runs)))
+        work, input_shape = count_work(experiment), data.find(experiment.data.name).input_shape
+        total = work.passes * flops(experiment.model, input_shape)
+        if experiment.teacher:
+            total += work.teaching * flops(experiment.teacher.model or experiment.model, input_shape)
+        n_runs = math.prod(map(len, experiment.sweep.values())) if experiment.sweep else 0
+        prices[name] = Price(work, total / speed, peak_memory(experiment), n_runs, n_runs * total / speed)
     return prices
 
 
@@ -197,18 +175,16 @@ class Listing:
     costs: dict[str, Price]
     machine: str
 
-    def text(self, width: int | None = None) -> str:
-        """Return two lines per experiment and one per kind of name, wrapped to `width`."""
+    def __str__(self) -> str:
+        """Two lines per experiment and one per kind of name."""
         what = "how long one run takes, the memory of a training step, and how long the whole sweep takes"
         lines = [f"experiments: {what}, on this machine ({self.machine})"]
         for name, experiment in self.experiments.items():
             price, longest = self.costs[name], max(map(len, self.experiments))
             sweep = f"{price.sweep_runs} runs ≈ {duration(price.sweep_seconds)}" if price.sweep_runs else ""
-            one_run = f"≈ {duration(price.seconds):10}  {in_bytes(price.memory):7}"
+            one_run = f"≈ {duration(price.seconds):10}  {decimal(price.memory):8}"
             lines += [f"{name:{longest}}  {one_run}  {sweep}".rstrip(), f"    {experiment.summary}"]
         lines += ["", *(f"{kind}: {', '.join(known)}" for kind, known in self.names.items())]
-        if width is not None:
-            lines = [textwrap.fill(line, width, subsequent_indent="    ", break_on_hyphens=False) for line in lines]
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:

@@ -198,10 +198,10 @@ class Experiment(Section, frozen=True):
         wanted = [name for name in (OWN, *self.estimators) if self.options_of(name).get("wanted")]
         return list(dict.fromkeys(OWN if name == self.own_name else name for name in wanted))
 
-    def needed_estimators(self, arms: Iterable[str]) -> set[str]:
-        """Return the names of the estimators whose L the arms need, and of those whose L is wanted."""
-        names = (arm_named(arm).estimator for arm in arms)
-        return {name for name in names if name is not None}.union(self.wanted_estimators())
+    def needed_estimators(self, arms: Iterable[str]) -> list[str]:
+        """Return the names of the estimators whose L the arms need, and of the own one if its L is wanted."""
+        names = [arm_named(arm).estimator for arm in arms] + [OWN] * bool(self.lipschitz.get("wanted"))
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     def check_estimators(self, arms: Iterable[str]) -> None:
         """Refuse estimators that need more than this experiment records, before anything trains."""
@@ -212,7 +212,6 @@ class Experiment(Section, frozen=True):
             slopes=epochs * record.slopes_per_epoch,
             curvatures=epochs // record.curvature_every if record.curvature_every else 0,
         )
-        self.estimator_of()  # its options are checked even if no arm needs it
         for name in self.needed_estimators(arms):
             self.estimator_of(name).check(recording)
 
@@ -230,13 +229,13 @@ def load(name_or_path: str, *, overrides: Iterable[str] = ()) -> Experiment:
     shipped = catalogue()
     if name_or_path in shipped:
         text = shipped[name_or_path].read_text(encoding="utf-8")
-    elif path.suffix == ".toml" and path.is_file():
+    elif path.suffix == ".toml":
         try:
             text = path.read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError) as error:
-            raise InputError(f"Cannot read {path} as text ({error}). Name a TOML file in UTF-8.") from error
-    elif path.suffix == ".toml":
-        raise InputError(f"There is no file {path}. Name a TOML file, or an experiment of `excite list`.")
+            raise InputError(
+                f"Cannot read {path} ({error}). Name a TOML file in UTF-8, or an experiment of `excite list`."
+            ) from error
     else:
         raise unknown("experiment", name_or_path, shipped)
     try:
@@ -260,10 +259,9 @@ def from_values(values: Mapping[str, Any]) -> Experiment:
         values = {**values, "sweep": flattened(values["sweep"])}
     if isinstance(values.get("lipschitz"), Mapping):
         values = {**values, "lipschitz": {"method": "edge"} | values["lipschitz"]}
-    training, teacher = values.get("training"), values.get("teacher")
-    if isinstance(training, Mapping) and isinstance(teacher, Mapping) and isinstance(teacher.get("training"), Mapping):
-        usual = {key: value for key, value in training.items() if key == "precision"}
-        values = {**values, "teacher": {**teacher, "training": usual | teacher["training"]}}
+    match values:
+        case {"training": {"precision": precision}, "teacher": {"training": {} as training} as teacher}:
+            values = {**values, "teacher": {**teacher, "training": {"precision": precision, **training}}}
     try:
         experiment = msgspec.convert(values, Experiment)
     except msgspec.ValidationError as error:
@@ -301,8 +299,7 @@ def renamed(options: Mapping[str, Any]) -> Options:
 def differences(first: Experiment, second: Experiment, *, without: Iterable[str] = PLAN) -> list[str]:
     """Return the settings in which two experiments differ, as `training.epochs: 20 → 3`."""
     before, after = first.settings(without=without), second.settings(without=without)
-    keys = sorted(before.keys() | after.keys())
-    pairs = {key: (before.get(key), after.get(key)) for key in keys}
+    pairs = {key: (before.get(key), after.get(key)) for key in sorted(before.keys() | after.keys())}
     changes = {
         key: " → ".join("not set" if value is None else str(value) for value in pair)
         for key, pair in pairs.items()
@@ -359,12 +356,9 @@ def _check_keys(values: Mapping[str, Any], section: type[Section], path: str) ->
 def _in_words(key: str, value: Any) -> str:
     """An option of the model, as a title shows it."""
     words = key.replace("_", " ")
-    match value:
-        case str():
-            return value
-        case bool():
-            return words if value else f"without {words}"
-    return f"{words} {value}"
+    if isinstance(value, bool):
+        return words if value else f"without {words}"
+    return value if isinstance(value, str) else f"{words} {value}"
 
 
 def flattened(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:

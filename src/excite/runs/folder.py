@@ -3,8 +3,7 @@
 import logging
 import math
 import shlex
-import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from excite.errors import CorruptFileError, DivergedError, ExciteError, InputErr
 from excite.files import expected, locked, read_json
 from excite.lipschitz.protocol import LipschitzEstimate
 from excite.runs.arms import OWN, Arm, arm_named, in_order
-from excite.runs.experiment import Experiment, Record, from_recorded
+from excite.runs.experiment import Experiment, from_recorded
 from excite.runs.records import (
     Certified,
     GridSearch,
@@ -25,7 +24,7 @@ from excite.runs.records import (
     Study,
     read_stages,
 )
-from excite.training import CHECKPOINT, METRICS, WEIGHTS, EpochMetrics, read_metrics
+from excite.training import CHECKPOINT, METRICS, EpochMetrics, read_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,7 +37,6 @@ ESTIMATES = "estimates"
 STUDY = "excite-study.json"  # in the folder that holds the runs of a study
 Weights = Literal["last", "best", "averaged"]  # of an arm; all but the last are in subfolders of these names
 FURTHER: tuple[Weights, ...] = ("best", "averaged")
-
 
 logger = logging.getLogger(__name__)
 
@@ -113,15 +111,11 @@ class ArmFolder:
     @cached_property
     def epochs(self) -> tuple[EpochMetrics, ...]:
         epochs = tuple(read_metrics(self.path))
-        if self.trained and (n_epochs := self.outcome.epochs) is not None:
-            if n_epochs and not self.metrics_file.exists():
-                cure = RunFolder(self.path.parent).cure(self.name)
-                raise CorruptFileError(f"{self.metrics_file} is missing. Put it back, or train again: {cure}")
-            with expected(self.metrics_file):
-                if len(epochs) != n_epochs:
-                    raise ValueError(f"it has {len(epochs)} epochs, {OUTCOME} says {n_epochs}")
-                if epochs and not self.arm.finds_its_rate and not math.isclose(epochs[0].rate, self.rate):
-                    raise ValueError(f"it starts at rate {epochs[0].rate}, {OUTCOME} says {self.rate}")
+        if self.trained and self.outcome.epochs not in (None, len(epochs)):
+            raise CorruptFileError(
+                f"{self.metrics_file} has {len(epochs)} epochs, but {self.outcome_file} says {self.outcome.epochs}. "
+                f"Restore it. {RunFolder(self.path.parent).again(self.name)}"
+            )
         return epochs
 
     @cached_property
@@ -170,58 +164,16 @@ class ArmFolder:
 
         return checkpoints.load_model(self.path, model)
 
-    @property
-    def is_result_only(self) -> bool:
-        """Whether it is over and attacked (or diverged), and somebody removed all its weights to save space."""
-        kept = self.has_checkpoint or any(self.path.glob(WEIGHTS))
-        return self.trained and not kept and bool(self.problem or self.evaluation_file.exists())
-
-    def lost(self, record: Record) -> list[Path]:
-        """Return the files that its training has left and that are gone; `moments` exists until training is over."""
-        if not self.trained:
-            begun = self.has_checkpoint or any(self.path.glob(WEIGHTS)) or self.trace_file.exists()
-            return [self.outcome_file] if begun and not self.moments.exists() else []
-        kept: list[Weights] = ["last"]
-        if not self.problem:
-            kept += ["best"] if record.best_every else []
-            kept += ["averaged"] if record.average and not self.arm.finds_its_rate else []
-        files = [self.metrics_file] if self.outcome.epochs != 0 else []
-        files += [] if self.arm.finds_its_rate else [self.trace_file]
-        for folder in map(self.of, kept):
-            files += [folder.checkpoint_file, next(folder.path.glob(WEIGHTS), folder.path / WEIGHTS)]
-        return [file for file in files if not file.exists()]
-
-    def forget_training(self) -> None:
-        """Remove the files that its training has left; evaluations stay."""
-        shutil.rmtree(self.moments, ignore_errors=True)
-        for folder in (self, *self.further):
-            of_training = (folder.outcome_file, folder.metrics_file, folder.trace_file, folder.checkpoint_file)
-            for file in (*of_training, *folder.path.glob(WEIGHTS)):
-                file.unlink(missing_ok=True)
-
-    def tidy(self) -> None:
-        """Remove temporary files that a killed process left after a stage had finished."""
-        if self.trained:
-            shutil.rmtree(self.moments, ignore_errors=True)
-        if self.search_file.exists():
-            shutil.rmtree(self.trials, ignore_errors=True)
-        if self.evaluation_file.exists():
-            self.journal_file.unlink(missing_ok=True)
-
     def to_json(self) -> dict[str, Any]:
+        evaluations = {f"{weights}_evaluation": self.of(weights).evaluation for weights in FURTHER}
+        evaluations["evaluation"] = self.evaluation
         return {
+            **self.outcome.to_json(),
             "name": self.name,
             "title": self.title,
-            "rate": self.rate,
-            "training_seconds": self.outcome.seconds,
-            "problem": self.problem,
-            "batch_size": self.outcome.batch_size,
-            "steps": self.outcome.steps,
-            "train_accuracy": self.outcome.train_accuracy,
             "best_epoch": self.best_epoch,
-            **{f"{name}_evaluation": (further := self.of(name).evaluation) and further.to_json() for name in FURTHER},
             "epochs": [asdict(epoch) for epoch in self.epochs],
-            "evaluation": self.evaluation and self.evaluation.to_json(),
+            **{key: evaluation and evaluation.to_json() for key, evaluation in evaluations.items()},
         }
 
     def __str__(self) -> str:
@@ -301,47 +253,36 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """The time that all stages took; in older run folders, the time of training steps, attacks and estimates."""
-        recorded = {stage.file for stage in self.stages}
-        if recorded and all(f"{arm.name}/{OUTCOME}" in recorded for arm in self.arms):
-            return sum(stage.seconds for stage in self.stages)
-        folders = [folder for arm in self.arms for folder in (arm, *arm.further)]
-        attacks = sum(folder.evaluation.cost.seconds for folder in folders if folder.evaluation)
-        estimates = sum(stored.seconds for stored in self.estimates.values())
-        return estimates + attacks + sum(arm.outcome.seconds for arm in self.arms)
+        """The time that all stages took; of older run folders, only the time of training steps is known."""
+        return sum(stage.seconds for stage in self.stages) or sum(arm.outcome.seconds for arm in self.arms)
 
     @cached_property
     def arms(self) -> tuple[ArmFolder, ...]:
         """The arms whose training is over, grid searches last."""
+        self.refuse_links()
         return tuple(self.arm(name) for name in in_order({path.parent.name for path in self.path.glob(f"*/{OUTCOME}")}))
 
     def arm(self, name: str) -> ArmFolder:
-        _refuse_links([self.path / name])
         return ArmFolder(self.path / name)
-
-    def missing(self, arm: str) -> list[Path]:
-        """Return the files that stages up to the training of the arm leave, and that are not there."""
-        chosen, files = arm_named(arm), self.arm(arm)
-        needed = [files.outcome_file]
-        needed += [] if chosen.estimator is None else [self.estimate_file(chosen.estimator)]
-        needed += [] if chosen.rates is None else [files.search_file]
-        needed += [] if self.experiment.teacher is None else [self.pseudo_labels_file]
-        return [file for file in needed if not file.exists()] or files.lost(self.experiment.record)
 
     def needed_arm(self, arm: str) -> ArmFolder:
         """Return a trained arm; raise an error if it is not trained or diverged."""
-        if not self.arm(arm).trained:
+        files = self.arm(arm)
+        if not files.trained:
             trained = ", ".join(folder.name for folder in self.arms) or "none"
-            raise InputError(f"{self.path} has no trained arm {arm} (trained: {trained}). {self.cure(arm)}")
-        if problem := self.arm(arm).problem:
-            raise DivergedError(problem)
-        return self.arm(arm)
+            raise InputError(
+                f"{self.path} has no trained arm {arm} (trained: {trained}). "
+                f"`excite train {self.quoted} --arm {arm}` trains it."
+            )
+        if files.problem:
+            raise DivergedError(files.problem)
+        return files
 
     def needed_model(self, arm: str) -> ArmFolder:
         """Return a trained arm with weights."""
-        if not self.needed_arm(arm).has_checkpoint:
-            raise InputError(f"{self.path / arm} has lost its weights. {self.cure(arm)}")
-        return self.arm(arm)
+        if not (files := self.needed_arm(arm)).has_checkpoint:
+            raise InputError(f"{files.path} has lost its weights. {self.again(arm)}")
+        return files
 
     def needed_trace(self, arm: str) -> "Trace":
         if arm_named(arm).finds_its_rate:
@@ -349,11 +290,12 @@ class RunFolder:
                 f"The arm {arm} records no trace, because it rolls steps back. Name another arm, such as poe."
             )
         if (trace := self.needed_arm(arm).trace()) is None:
-            raise InputError(f"{self.path / arm} has lost its trace. {self.cure(arm)}")
+            raise InputError(f"{self.path / arm} has lost its trace. {self.again(arm)}")
         return trace
 
-    def cure(self, arm: str) -> str:
-        return f"`excite train {self.quoted} --arm {arm}` trains it."
+    def again(self, arm: str) -> str:
+        """Say how to train an arm again that has lost a file."""
+        return f"To train it again, delete {self.path / arm}; `excite train {self.quoted} --arm {arm}` does the rest."
 
     def needed_estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Return L by the run's own estimator, or by the estimator `name`."""
@@ -380,6 +322,20 @@ class RunFolder:
             return self.needed_estimate(arm.estimator or OWN).learning_rate(arm.multiple)
         return baseline / 5 if arm.finds_its_rate else arm.of_baseline * baseline
 
+    def check_rate(self, arm: ArmFolder, baseline: float) -> None:
+        """Refuse an arm that was trained at another rate than its L or its grid search gives now, if it is stored."""
+        if not arm.trained or arm.arm.finds_its_rate:
+            return
+        try:
+            rate = self.first_rate(arm.arm, baseline)
+        except (FileNotFoundError, InputError):
+            return
+        if not math.isclose(rate, arm.rate):
+            raise CorruptFileError(
+                f"{arm.path} was trained at the rate {arm.rate:.6g}, but by the L or the search in {self.path} it is "
+                f"{rate:.6g}. Restore the original file, or delete {arm.path} to train again."
+            )
+
     def batch_size(self, arm: Arm, baseline: float, default: int) -> int:
         """Return the images per step of an arm, from the experiment's number and the baseline's rate."""
         if arm.same_ratio:
@@ -396,29 +352,39 @@ class RunFolder:
         """Raise an error if one of its files or folders is a link: a run writes only inside its own folder."""
         arms = in_order({path.name for path in self.path.glob("*")})
         folders = [self.path / name for name in (ESTIMATES, "teacher", *arms)]
-        inside = [folder / name for folder in folders for name in (*FURTHER, "moments", "search")]
-        _refuse_links([*folders, *inside])
-        _refuse_links(file for file in self.files() if file.parent in (self.path, *folders, *inside))
+        inside = [path for folder in folders for path in folder.rglob("*")]
+        for path in (*self.path.glob("*.json"), *folders, *inside):
+            if path.is_symlink():
+                raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
 
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment.to_json(),
             "estimate": self.estimate.to_json() if self.estimate else None,
-            "estimate_seconds": self.estimates[OWN].seconds if OWN in self.estimates else 0.0,
             "arms": [arm.to_json() for arm in self.arms],
             "stages": [stage.to_json() for stage in self.stages],
         }
 
 
-def _refuse_links(paths: Iterable[Path]) -> None:
-    for path in paths:
-        if path.is_symlink():
-            raise CorruptFileError(f"{path} is a link. Put a copy of what it points to in its place, or delete it.")
+def run_folders_in(folder: Path) -> Iterator[RunFolder]:
+    """Yield all runs in `folder`, at any depth, without copies inside a study and files of other tools."""
+    runs = (RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file())
+    return (run for run in runs if run.path == folder or _counts(run))
 
 
-def run_folders_in(folder: Path) -> list[RunFolder]:
-    """Return all runs in `folder`, at any depth."""
-    return [RunFolder(path.parent) for path in sorted(folder.rglob(EXPERIMENT)) if path.is_file()]
+def _counts(run: RunFolder) -> bool:
+    """Whether a run counts that nobody named; one that a study leaves out gets a warning."""
+    study, is_run = study_in(run.path.parent), True
+    if run.path in [member.path for member in study]:
+        return True
+    try:
+        counts = run.experiment.settings() not in [member.experiment.settings() for member in study]
+    except (ExciteError, OSError):
+        is_run = any(run.path.glob(f"*/{OUTCOME}"))
+        counts = is_run and not study
+    if is_run and not counts:
+        logger.warning("%s is left out, because it is a copy of a run of the study, or damaged.", run.path)
+    return counts
 
 
 def study_in(folder: Path) -> tuple[RunFolder, ...]:
@@ -430,7 +396,7 @@ def study_in(folder: Path) -> tuple[RunFolder, ...]:
 def run_folders(experiment: Experiment, folder: Path, seeds: int | None) -> dict[Path, Experiment]:
     """Return the run folders of an experiment: `folder` itself, or one inside it for each of the seeds 0, 1, …"""
     if seeds is None:
-        if not RunFolder(folder).exists and any(map(_counts, run_folders_in(folder))):
+        if not RunFolder(folder).exists and any(run_folders_in(folder)):
             raise InputError(
                 f"{folder} holds several runs. Name a new folder with --out for a single run, or pass --seeds."
             )
@@ -458,10 +424,10 @@ def begin_study(folder: Path, runs: Iterable[Path]) -> None:
 
 
 def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
-    """Return every run in `folders`, at any depth; copies inside a study, and files of other tools, are left out."""
+    """Return every run in `folders`, at any depth, each once."""
     collected: dict[Path, RunFolder] = {}
     for folder in folders:
-        runs = [run for run in run_folders_in(folder) if run.path == folder or _counts(run)]
+        runs = list(run_folders_in(folder))
         if not runs:
             raise InputError(
                 f"{folder} holds no run. Start one with `excite run EXPERIMENT --out {RunFolder(folder).quoted}`."
@@ -469,21 +435,3 @@ def collect(folders: Iterable[Path]) -> tuple[RunFolder, ...]:
         for run in runs:
             collected.setdefault(run.path.resolve(), run)
     return tuple(collected.values())
-
-
-def _counts(run: RunFolder) -> bool:
-    """Whether a run counts that nobody named; what stands in the way of a study is left out with a warning."""
-    study = study_in(run.path.parent)
-    if run.path.name in (member.path.name for member in study):
-        return True
-    try:
-        settings = run.experiment.settings()
-    except (ExciteError, OSError) as error:
-        is_run = any(run.path.glob(f"*/{OUTCOME}"))
-        if is_run and study:
-            logger.warning("%s is left out, because it is not of the study and cannot be read: %s", run.path, error)
-        return is_run and not study
-    copied = next((member for member in study if member.experiment.settings() == settings), None)
-    if copied:
-        logger.warning("%s is left out, because it is a copy of %s, a run of the study.", run.path, copied.path.name)
-    return not copied

@@ -1,6 +1,6 @@
 """The paper's procedure in one folder: stages in order, each of which writes a file and is not repeated."""
 
-import math
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -8,22 +8,21 @@ from pathlib import Path
 import msgspec
 
 from excite.console import Placed, Speaker
-from excite.errors import CorruptFileError, DivergedError, InputError, UnidentifiedError
+from excite.errors import DivergedError, InputError, UnidentifiedError
 from excite.evaluation import Evaluation, Shards
 from excite.execution import UNSHARED
 from excite.files import clear_away, locked, once, write_json
-from excite.lipschitz import ESTIMATORS, LipschitzEstimate
+from excite.lipschitz import LipschitzEstimate
 from excite.randomness import usable_device
 from excite.runs.arms import OWN, Arm, arm_named
-from excite.runs.assemble import Parts, assemble, check_settings, with_fingerprint
+from excite.runs.assemble import Parts, assemble, check_settings, look_up, with_fingerprint
 from excite.runs.experiment import Experiment, differences, renamed, without_wish
 from excite.runs.folder import RunFolder, begin_study, run_folders
 from excite.runs.records import StoredEstimate, recorded_stage
-from excite.runs.stages.attack import attack_arm, attacked_examples, certify, shown_arms
+from excite.runs.stages.attack import attack_arm, certify, illustrate, shown_arms
 from excite.runs.stages.rate import check_search, estimate, leader_of, search, share
 from excite.runs.stages.teach import with_pseudo_labels
 from excite.runs.stages.train import train_arm
-from excite.trace import Trace
 from excite.training.distributed import ALONE, Ranks
 
 
@@ -44,7 +43,6 @@ class Run:
         arms: Sequence[str] = (),
     ) -> None:
         self.folder, self.console, self.device = folder, console, device
-        self._plan: list[Path] = []  # the files of the planned stages, in order
         self.files.refuse_links()
         if not self.files.exists or self.files.experiment.data.fingerprint:
             experiment = with_fingerprint(experiment)
@@ -58,7 +56,6 @@ class Run:
             with locked(self.files.experiment_file):
                 clear_away(parts)
         if changes := differences(self.files.experiment, experiment):
-            _ = self.parts  # an experiment that cannot run is the first thing to report
             raise InputError(
                 f"{folder} holds another experiment ({'; '.join(changes)}). "
                 "Name a new folder with --out, or delete this one."
@@ -88,14 +85,13 @@ class Run:
         return with_pseudo_labels(parts, self.folder, console=self.console, device=self.device)
 
     def all(self, arms: Iterable[str] = (), shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> RunFolder:
-        """Do every stage: train and attack each arm, by default the experiment's, and store what a report shows.
+        """Do every stage: train and attack each arm, by default the experiment's, and store what else a report shows.
 
         An arm whose L is not identified is not trained. UnidentifiedError names these arms after everything else, or
         at once if several processes train. `ranks` are these processes. The first of them does the other stages.
         """
         names = [arm_named(arm).name for arm in arms or self.experiment.arms]
         self._check(names)
-        self._plan = self._planned(names)
         left_out = []
         for name in names:
             try:
@@ -105,8 +101,8 @@ class Run:
                     raise  # the other processes have ended
                 self.console.say(f"{name} is not trained: {error}")
                 left_out.append(name)
-        ranks.from_first(lambda: [self._estimate(name) for name in self.experiment.wanted_estimators()])
-        ranks.from_first(self.show)
+        ranks.from_first(partial(self.estimates, self.experiment.wanted_estimators()))
+        ranks.from_first(self.illustrate)
         if left_out:
             raise UnidentifiedError(
                 f"Not trained, because their L is not identified: {', '.join(left_out)}. To train them anyway, add "
@@ -125,19 +121,8 @@ class Run:
             if arm.size is not None:
                 self.parts.in_batches_of(arm.size)
 
-    def _planned(self, arms: Iterable[str]) -> list[Path]:
-        """The files of the stages to come, in order."""
-        plan: list[Path] = []
-        for arm in arms:
-            estimator, files = arm_named(arm).estimator, self.files.arm(arm)
-            plan += [] if estimator is None else [self.files.estimate_file(estimator)]
-            plan += [files.outcome_file, files.evaluation_file]
-        return list(dict.fromkeys(plan))
-
     def finish(self, arm: str, shards: Shards = UNSHARED, ranks: Ranks = ALONE) -> str | None:
-        """Train and attack one arm, unless only its results are stored. Return the reason if training diverged."""
-        if ranks.from_first(lambda: self.files.arm(arm).is_result_only):
-            return self.files.arm(arm).problem
+        """Train and attack one arm. Return the reason if training diverged."""
 
         def attack() -> None:
             self.attack(arm, shards)
@@ -149,9 +134,6 @@ class Run:
             if not self.files.arm(arm).trained:
                 raise  # the grid search found no rate, or the baseline diverged
             return str(error)
-        finally:
-            if ranks.first:
-                self.files.arm(arm).tidy()
         return None
 
     def train(self, name: str, ranks: Ranks = ALONE) -> None:
@@ -162,45 +144,25 @@ class Run:
         """
         arm = arm_named(name)
         files = self.files.arm(arm.name)
-        if ranks.from_first(lambda: self.files.missing(arm.name)):
+        if ranks.from_first(lambda: not files.trained):
             ranks.from_first(self.parts.prepare)
             if arm.estimator is not None and ranks.from_first(partial(self._lacks_trace, arm.estimator)):
                 self.train("baseline", ranks)
-            ranks.from_first(partial(self._find_rate, arm))
-        ranks.from_first(partial(self._check_rate, arm))
-        ranks.from_first(partial(self._start_over, arm))
-        ranks.together(partial(self._once, files.outcome_file), partial(train_arm, self, arm, ranks))
-        ranks.from_first(lambda: once(files.certificate_file, lambda: certify(files)))
-        if problem := self.files.arm(arm.name).problem:
-            raise DivergedError(problem)
-
-    def _find_rate(self, arm: Arm) -> None:
-        """Estimate the L of the arm, which must be reliable, or search its grid of rates."""
-        files = self.files.arm(arm.name)
         if arm.estimator is not None:
-            self._reliable_estimate(arm)
-        if (n_rates := arm.rates) is not None:
-            self._once(files.search_file, lambda: search(self.parts, files, n_rates, self.console))
+            ranks.from_first(partial(self._reliable_estimate, arm))
+        if arm.rates is not None:
+            ranks.from_first(partial(self._once, files.search_file, partial(search, self, files, arm.rates)))
+        ranks.from_first(lambda: self.files.check_rate(files, look_up(self.experiment).schedule(0)))
+        ranks.together(partial(self._once, files.outcome_file), partial(train_arm, self, arm, ranks))
 
-    def _check_rate(self, arm: Arm) -> None:
-        """Refuse an L or a grid search that was done again with another result than the one the arm was trained at."""
-        files = self.files.arm(arm.name)
-        if files.trained and (arm.multiple is not None or arm.rates is not None):
-            rate = self.files.first_rate(arm, baseline=math.nan)
-            if not math.isclose(rate, files.rate):
-                raise CorruptFileError(
-                    f"{files.path} was trained at the rate {files.rate:.6g}, but by the L or the search in "
-                    f"{self.folder} it is {rate:.6g}. Restore the original file, or delete {files.path} to train again."
-                )
+        def conclude() -> str | None:
+            for temporary in (files.moments, files.trials):
+                shutil.rmtree(temporary, ignore_errors=True)
+            once(files.certificate_file, lambda: certify(files))
+            return files.problem
 
-    def _start_over(self, arm: Arm) -> None:
-        """If a file of a finished training is gone, remove the others, so that it is done again from the start."""
-        record, files = self.experiment.record, self.files.arm(arm.name)
-        if files.lost(record):
-            with locked(files.outcome_file, say=self.console.say):
-                if lost := self.files.arm(arm.name).lost(record):  # another process may have trained it by now
-                    self.console.say(f"{arm.name}: {lost[0].name} is missing; training it again from the start")
-                    files.forget_training()
+        if problem := ranks.from_first(conclude):
+            raise DivergedError(problem)
 
     def estimate(self, name: str = OWN) -> LipschitzEstimate:
         """Estimate L by the experiment's own estimator or another one: once per run, or per study if it is shared."""
@@ -231,7 +193,7 @@ class Run:
             else:
                 if self._lacks_trace(name):
                     self.train("baseline")
-                self._once(file, lambda: estimate(self.parts, self.files, self.placed(file), name))
+                self._once(file, partial(estimate, self, name))
         stored = StoredEstimate.load(file)
         if name and without_wish(renamed(stored.options)) != without_wish(self.experiment.options_of(name)):
             raise InputError(
@@ -245,44 +207,10 @@ class Run:
             return False
         return not self.files.estimate_file(name).exists() and self.files.arm("baseline").trace() is None
 
-    def estimates(self) -> None:
-        """Estimate L by every estimator; those that have no estimate store the reason."""
-        for name in self.experiment.every_estimator():
+    def estimates(self, names: Iterable[str] | None = None) -> None:
+        """Estimate L by these estimators, by default all; those that have no estimate store the reason."""
+        for name in self.experiment.every_estimator() if names is None else names:
             self._estimate(name)
-
-    def estimates_from_trace(self) -> None:
-        """Estimate L by every estimator that reads the baseline's trace, if there is one, for comparison."""
-        if self.files.arm("baseline").trace() is None:
-            return
-        for name, title in self.experiment.every_estimator().items():
-            if ESTIMATORS[self.experiment.options_of(name)["method"]].needs != "trace":
-                continue
-            try:
-                self._estimate(name)
-            except (InputError, DivergedError) as error:  # from the experiment's own estimator, if no arm needed it
-                self.console.say(f"No L by {title}: {error}")
-
-    def show(self) -> None:
-        """Store what a report shows besides the arms: L by every estimator that reads the trace, and a few images."""
-        self.estimates_from_trace()
-        file = self.files.illustration_file
-        arms = tuple(arm.name for arm in shown_arms(self.files))
-        if not arms or not self.experiment.attacks:
-            return
-        with locked(file, say=self.console.say):
-            files = self.files
-            if files.illustration is not None and files.illustration.arms == arms:
-                return
-            try:
-                with recorded_stage(self.folder, file, usable_device(self.device)):
-                    attacked_examples(self.parts, files).save(file)
-            except (InputError, CorruptFileError) as error:
-                self.console.say(f"The page will show no images: {error}")
-
-    def trace(self, arm: str = "baseline") -> Trace:
-        """Train the arm if necessary, and return its trace."""
-        self.train(arm)
-        return Trace.load(self.files.arm(arm).trace_file)
 
     def attack(self, arm: str, shards: Shards = UNSHARED) -> Evaluation:
         """Evaluate a trained arm on the test images, clean and under attack; also its best and averaged weights."""
@@ -290,11 +218,17 @@ class Run:
         if not files.evaluation_file.exists():
             self.files.needed_model(arm)
         for folder in (files, *(weights for weights in files.further if weights.has_checkpoint)):
-            if not folder.evaluation_file.exists():
-                console = self.placed(folder.evaluation_file)
-                self._once(folder.evaluation_file, partial(attack_arm, self.parts, folder, console, shards))
-            folder.tidy()
+            self._once(folder.evaluation_file, partial(attack_arm, self, folder, shards))
+            folder.journal_file.unlink(missing_ok=True)  # left if the process was killed
         return Evaluation.load(files.evaluation_file)
+
+    def illustrate(self) -> None:
+        """Store a few attacked images for the page; again if an arm with weights is not among them."""
+        file, arms = self.files.illustration_file, {arm.name for arm in shown_arms(self.files)}
+        stored = self.files.illustration.arms if self.files.illustration else ()
+        if self.experiment.attacks and not arms <= {*stored}:
+            file.unlink(missing_ok=True)
+            self._once(file, partial(illustrate, self))
 
     def _once(self, file: Path, stage: Callable[[], object]) -> None:
         """Do the stage that writes `file`, unless the file exists, and record when and where it ran."""
@@ -304,12 +238,6 @@ class Run:
                 stage()
 
         once(file, recorded, say=self.console.say)
-
-    def placed(self, file: Path) -> Speaker:
-        """The console; for a planned stage, it also says which of all stages it is."""
-        if file not in self._plan:
-            return self.console
-        return Placed(self.console, f"stage {self._plan.index(file) + 1} of {len(self._plan)}")
 
 
 def run_experiment(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import msgspec
 
 import excite
-from excite.errors import ExciteError
 from excite.files import locked, read_as, write_json
 from excite.lipschitz.protocol import LipschitzEstimate
 
@@ -57,7 +56,6 @@ class Outcome(Record, frozen=True):
     batch_size: int | None = None
     steps: int | None = None  # in finished epochs
     train_accuracy: float | None = None  # of the final weights, on training images
-    largest_batch: int | None = None  # images per epoch; None if there is no upper limit
 
 
 class Trial(Record, frozen=True):
@@ -202,22 +200,15 @@ def read_stages(folder: Path) -> tuple[StageDone, ...]:
 
 @contextlib.contextmanager
 def recorded_stage(folder: Path, file: Path, device: "torch.device") -> Iterator[None]:
-    """Record when and where the stage that writes `file` ran and how long it took, even if it fails."""
+    """Record when and where the stage that writes `file` ran and how long it took, even if it is stopped."""
     began, start = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
-
-    def record(*, finished: bool) -> None:
-        name = file.relative_to(folder).as_posix()
-        stage = StageDone(name, began, time.monotonic() - start, finished, circumstances(device))
-        with locked(folder / STAGES):  # other processes may add stages at the same time
-            _Stages((*read_stages(folder), stage)).save(folder / STAGES)
-
     try:
         yield
-    except BaseException:
-        with contextlib.suppress(ExciteError):  # the first error is the one to report
-            record(finished=False)
-        raise
-    record(finished=True)
+    finally:
+        name, seconds = file.relative_to(folder).as_posix(), time.monotonic() - start
+        stage = StageDone(name, began, seconds, file.exists(), circumstances(device))
+        with locked(folder / STAGES):  # other processes may add stages at the same time
+            _Stages((*read_stages(folder), stage)).save(folder / STAGES)
 
 
 def circumstances(device: "torch.device") -> Circumstances:

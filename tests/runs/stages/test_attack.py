@@ -137,10 +137,7 @@ def test_each_attack_keeps_its_verdicts_in_a_file_of_its_own(tmp_path: Path, mod
         evaluation, file = attack_target(digits, attacks, console=Console(), examples=examples, subset_seed=1)
         assert evaluation.clean.total == Evaluation.load(file).clean.total == examples
     files = sorted(tmp_path.glob("attack-*"))
-    assert [file.name[:-14] for file in files] == [
-        "attack-w-pgd-40-of-seed-1",
-        *["attack-w-pgd-50-of-seed-1"] * 2,
-    ]
+    assert [file.name[:-13] for file in files] == ["attack-w-pgd-"] * 3
     assert {Evaluation.load(file).clean.total for file in files} == {40, 50}
 
 

@@ -16,17 +16,18 @@ def test_images_are_attacked_in_batches_of_the_experiment(tiny: Path, tmp_path: 
     changes = ["attack_batch=16", "training.epochs=1", "training.steps=1"]
     run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console(quiet=True))
     run.train("baseline")
-    sizes: list[int] = []
+    parts, sizes = run.parts, list[int]()
 
     def watched() -> nn.Module:
-        model = run.parts.new_model()
+        model = parts.new_model()
         model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
         return model
 
     measure(run.parts, watched(), run.parts.test, attacked=True)
     assert max(sizes) == 16
     sizes.clear()
-    attack_arm(replace(run.parts, new_model=watched), run.files.arm("baseline"), run.console)
+    vars(run)["parts"] = replace(parts, new_model=watched)
+    attack_arm(run, run.files.arm("baseline"))
     assert max(sizes) == 16
 
 
@@ -34,7 +35,6 @@ def test_an_experiment_says_in_which_precision_its_attacks_search(tiny: Path, tm
     changes = ["attack_precision=bf16", "training.epochs=1", "training.steps=1"]
     run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console(quiet=True))
     run.train("baseline")
-    attack_arm(run.parts, run.files.arm("baseline"), run.console)
     found = run.attack("baseline")
     assert all("searched in bf16" in result.description for result in found.attacks.values())
     target = target_of(run.parts, run.files.arm("baseline"))

@@ -1,4 +1,4 @@
-"""The certificate of a trained arm, and the attacked images for the page."""
+"""The attacked images for the page."""
 
 import base64
 import dataclasses
@@ -6,6 +6,7 @@ import io
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -14,40 +15,10 @@ from PIL import Image
 from excite.console import Console
 from excite.data import load as load_data
 from excite.evaluation import Evaluation
-from excite.excitation import certify
-from excite.runs import load
-from excite.runs.assemble import assemble
 from excite.runs.folder import RunFolder
 from excite.runs.procedure import Run
 from excite.runs.records import Illustration
-from excite.runs.stages.attack import attacked_examples, choose, png
-
-
-def test_every_arm_that_was_recorded_keeps_its_certificate(tiny: Path, tmp_path: Path) -> None:
-    changes = ["training.epochs=4", "data.train_examples=64", 'lipschitz={method="stated",constant=8.0}']
-    run = Run(tmp_path / "run", load(str(tiny), overrides=changes), console=Console())
-    run.train("poe")
-    arm = run.files.arm("poe")
-    trace, stored = arm.trace(), arm.certified
-    assert trace is not None
-    assert stored is not None
-    path = certify(trace, 8.0)
-    assert path.smoothness
-    assert (stored.steps, stored.certified) == (2, path.certified.sum())
-    assert stored.acute == path.angles.holds.sum()
-    assert (stored.slopes, stored.largest_slope) == (path.smoothness.slopes, path.smoothness.largest)
-    assert (stored.slowest is None) == (path.excitation is None)
-    if path.excitation:
-        assert (stored.slowest, stored.fastest) == (path.excitation.smallest, path.excitation.largest)
-    arm.certificate_file.unlink()
-    run.train("poe")  # a folder of before there were any gets it without another training
-    assert run.files.arm("poe").certified == stored
-
-
-def test_two_epochs_are_too_few(tiny: Path, tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", load(str(tiny), overrides=["data.train_examples=64"]), console=Console())
-    run.train("baseline")
-    assert run.files.arm("baseline").certified is None
+from excite.runs.stages.attack import choose, illustrate, png
 
 
 def pixels(uri: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
@@ -56,8 +27,13 @@ def pixels(uri: str) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))))
 
 
-def attacked(run: RunFolder, count: int = 4) -> Illustration:
-    return attacked_examples(assemble(run.experiment, device="cpu"), run, count=count)
+def attacked(run: RunFolder, copy: Path, count: int = 4) -> Illustration:
+    """Attack images of a copy of the run once more."""
+    shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("illustration.json"))
+    illustrate(Run.open(copy, console=Console(quiet=True), device="cpu"), count)
+    illustration = RunFolder(copy).illustration
+    assert illustration
+    return illustration
 
 
 def test_png_is_lossless() -> None:
@@ -88,12 +64,24 @@ def test_pictures_show_the_test_images_and_what_was_added(small_run: RunFolder) 
             assert np.abs(change - magnified).max() <= 0.5 + 0.5 / found.magnification + 1e-3  # both are rounded
 
 
-def test_the_same_images_every_time(small_run: RunFolder) -> None:
-    assert attacked(small_run) == small_run.illustration
+def test_the_same_images_every_time(small_run: RunFolder, tmp_path: Path) -> None:
+    assert attacked(small_run, tmp_path / "run") == small_run.illustration
 
 
-def test_the_first_prediction_agrees_with_the_evaluation(small_run: RunFolder) -> None:
-    for example in attacked(small_run, count=8).examples:
+def test_images_are_attacked_again_only_if_an_arm_has_none(small_run: RunFolder, tmp_path: Path) -> None:
+    run = Run.open(Path(shutil.copytree(small_run.path, tmp_path / "run")), console=Console(quiet=True), device="cpu")
+    stored = run.files.illustration
+    assert stored
+    before = run.files.illustration_file.read_bytes()
+    run.illustrate()
+    assert run.files.illustration_file.read_bytes() == before
+    msgspec.structs.replace(stored, arms=("baseline",)).save(run.files.illustration_file)
+    run.illustrate()
+    assert run.files.illustration == stored
+
+
+def test_the_first_prediction_agrees_with_the_evaluation(small_run: RunFolder, tmp_path: Path) -> None:
+    for example in attacked(small_run, tmp_path / "run", count=8).examples:
         for arm, one in zip(small_run.arms, example.attacked, strict=True):
             assert arm.evaluation
             assert one.before.right == bool(arm.evaluation.correct[example.number])
@@ -113,7 +101,7 @@ def test_shows_images_that_every_arm_classifies_correctly(small_run: RunFolder, 
         }
         changed = Evaluation(correct, attacks, (), evaluation.cost, examples=evaluation.examples)
         changed.save(RunFolder(copy).arm(arm.name).evaluation_file)
-    numbers, words = choose(RunFolder(copy), 40, 4)
+    numbers, words = choose(RunFolder(copy).arms, 40, 4, seed=0)
     assert len(numbers) == 4
     assert min(numbers.tolist()) >= 30
-    assert "the 10 that every arm" in words
+    assert "the 10 of 40 that every arm" in words

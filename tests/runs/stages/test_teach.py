@@ -96,7 +96,7 @@ def test_the_whole_procedure_trains_a_teacher_then_every_arm_on_the_mixture(fini
     for arm in ("baseline", "poe"):
         result = RunFolder(run.folder).arm(arm)
         assert result.problem or result.evaluation is not None
-    assert run.trace().curvatures.size == 2
+    assert run.files.needed_trace("baseline").curvatures.size == 2
     assert [arm.name for arm in run.all().arms] == ["baseline", "poe"]  # the teacher is none
 
 

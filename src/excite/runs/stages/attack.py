@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import safetensors.torch
@@ -21,6 +21,7 @@ from excite.attacks.protocol import AttackWarning
 from excite.attacks.saving import as_picture
 from excite.console import Speaker
 from excite.data import Split
+from excite.data.catalog import load_once
 from excite.errors import CorruptFileError, InputError
 from excite.evaluation import Evaluation, Shards, evaluate
 from excite.excitation import FEWEST_MOMENTS, expected_acuteness, smoothness
@@ -32,18 +33,20 @@ from excite.runs.assemble import Parts
 from excite.runs.folder import ArmFolder, RunFolder
 from excite.runs.records import Attacked, Certified, Example, Illustration, Prediction
 
-N_EXAMPLES = 4  # images to show
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
+
 PREFIXES = ("module.", "_orig_mod.", "model.")  # added by DDP, torch.compile, checkpoints of ours and Lightning's
 
 
 def certify(arm: ArmFolder) -> None:
-    """Write the arm's certificate, unless it diverged or has fewer than three epochs."""
+    """Write the arm's certificate, if it has one."""
     if certificate := certificate_of(arm):
         certificate.save(arm.certificate_file)
 
 
 def certificate_of(arm: ArmFolder) -> Certified | None:
-    """Compute the arm's certificate from its trace."""
+    """Compute the arm's certificate from its trace, unless it diverged or has fewer than three epochs."""
     trace = arm.trace()
     if trace is None or len(trace) < FEWEST_MOMENTS:
         return None
@@ -65,13 +68,13 @@ def certificate_of(arm: ArmFolder) -> Certified | None:
     )
 
 
-def attack_arm(parts: Parts, arm: ArmFolder, console: Speaker, shards: Shards = UNSHARED) -> None:
+def attack_arm(run: "Run", arm: ArmFolder, shards: Shards = UNSHARED) -> None:
     """Evaluate the arm under the experiment's attacks and write the result into its folder."""
-    title, experiment = f"{arm.name}: {', '.join(parts.attacks)}", parts.experiment
+    parts, experiment = run.parts, run.experiment
+    title = f"{arm.name}: {', '.join(parts.attacks)}"
     options = {"batch_size": experiment.attack_batch, "precision": experiment.attack_precision, **vars(shards)}
-    _evaluate(
-        target_of(parts, arm), parts.attacks, arm.evaluation_file, console, title, seed=experiment.seed, **options
-    )
+    target, file = target_of(parts, arm), arm.evaluation_file
+    _evaluate(target, parts.attacks, file, run.console, title, seed=experiment.seed, **options)
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,9 @@ def attack_target(
     """Evaluate the target under `attacks`, on all images or on `examples` of them; return the result and its file."""
     if examples is not None:
         target = replace(target, images=target.images.subset(examples, subset_seed))
-    # A readable name; the hash of every option of every attack makes it unique.
-    subset = "" if examples is None else f"{examples}-of-seed-{subset_seed}"
-    digest = hashlib.sha256(repr(sorted((name, repr(attack)) for name, attack in attacks.items())).encode())
-    rounded = "" if precision == "float32" else precision
-    words = filter(None, ["attack", target.name, *attacks, subset, rounded, digest.hexdigest()[:8]])
-    file = target.folder / f"{'-'.join(words)}.json"
+    facts = (sorted((name, repr(attack)) for name, attack in attacks.items()), examples, subset_seed, precision)
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]  # makes a readable name unique
+    file = target.folder / f"{'-'.join(filter(None, ['attack', target.name, *attacks, digest]))}.json"
     title = f"{', '.join(map(str, attacks.values()))} on {len(target.images)} images"
     options = {"seed": subset_seed, "batch_size": batch_size, "precision": precision, **vars(shards)}
     return _evaluate(target, attacks, file, console, title, **options), file
@@ -170,7 +170,7 @@ def _read_weights(path: Path) -> dict[str, Any]:
 
 
 def _without_prefix(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-    """Remove a wrapper's prefix from the names if the result fits the model."""
+    """Keep only what has a wrapper's prefix, and remove the prefix, if the result fits the model."""
     for prefix in PREFIXES:
         stripped = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
         if stripped.keys() == model.state_dict().keys():
@@ -182,64 +182,54 @@ def shown_arms(run: RunFolder) -> list[ArmFolder]:
     return [arm for arm in run.arms if not arm.problem and arm.has_checkpoint]
 
 
-def attacked_examples(parts: Parts, run: RunFolder, *, count: int = N_EXAMPLES) -> Illustration:
-    """Attack `count` test images against every arm that has weights, with the first attack of the experiment."""
-    arms = shown_arms(run)
+def illustrate(run: "Run", count: int = 4) -> None:
+    """Store a few test images for the page, attacked against every arm that has weights, by the first attack."""
+    parts, arms, seed = run.parts, shown_arms(run.files), run.experiment.seed
     name, attack = next(iter(parts.attacks.items()))
     stage, attack = attack.stages[0]  # of a cascade, its first attack
-    numbers, chosen = choose(run, len(parts.test), count)
-    x, y = parts.test.floats()[numbers], parts.test.labels[numbers]
-    moved, before, after = {}, {}, {}
-    for arm in arms:
-        model = arm.load_into(parts.new_model()).cpu().eval()  # on the CPU, for the same images on every machine
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
-            generator = seeded(run.experiment.seed, "page", name)
-            moved[arm.name] = attack(model, x, y, generator).detach()
+    numbers, chosen = choose(arms, len(parts.test), count, seed)
+    images, labels = parts.test.floats()[numbers], parts.test.labels[numbers]
+    classes = load_once(run.experiment.data.name).class_names
+    models = [arm.load_into(parts.new_model()).cpu().eval() for arm in arms]  # the same images on every machine
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
+        moved = [attack(model, images, labels, seeded(seed, "page", name)).detach() for model in models]
+    largest = max(float((of_arm - images).abs().max()) for of_arm in moved)
+
+    def predict(model: nn.Module, image: Tensor, truth: int) -> Prediction:
         with torch.no_grad():
-            before[arm.name], after[arm.name] = model(x).softmax(1), model(moved[arm.name]).softmax(1)
-    largest = max(float((x_adv - x).abs().max()) for x_adv in moved.values())
-    classes = parts.class_names
-    examples = tuple(
-        Example(
-            number=int(numbers[i]),
-            name=classes[int(y[i])],
-            picture=png(x[i]),
-            attacked=tuple(
-                Attacked(
-                    arm=arm.title,
-                    perturbation=png(0.5 + (moved[arm.name][i] - x[i]) * (0.5 / (largest or 1.0))),
-                    picture=png(moved[arm.name][i]),
-                    before=_prediction(before[arm.name][i], int(y[i]), classes),
-                    after=_prediction(after[arm.name][i], int(y[i]), classes),
-                )
-                for arm in arms
-            ),
+            probabilities = model(image[None]).softmax(1)[0]
+        best = int(probabilities.argmax())
+        return Prediction(classes[best], float(probabilities[best]), best == truth)
+
+    examples = []
+    for i, (image, truth) in enumerate(zip(images, labels.tolist(), strict=True)):
+        attacked = tuple(
+            Attacked(
+                arm=arm.title,
+                perturbation=png(0.5 + (of_arm[i] - image) * (0.5 / (largest or 1.0))),
+                picture=png(of_arm[i]),
+                before=predict(model, image, truth),
+                after=predict(model, of_arm[i], truth),
+            )
+            for arm, model, of_arm in zip(arms, models, moved, strict=True)
         )
-        for i in range(len(numbers))
-    )
-    attack_name = f"{name} ({stage})" if stage else name
-    return Illustration(attack_name, chosen, largest, examples, tuple(arm.name for arm in arms))
+        examples.append(Example(int(numbers[i]), classes[truth], png(image), attacked))
+    title, names = f"{name} ({stage})" if stage else name, tuple(arm.name for arm in arms)
+    Illustration(title, chosen, largest, tuple(examples), names).save(run.files.illustration_file)
+
+
+def choose(arms: Sequence[ArmFolder], total: int, count: int, seed: int) -> tuple[Tensor, str]:
+    """Draw the numbers of images, first of those that every arm classifies correctly, and describe the choice."""
+    evaluations = [arm.evaluation for arm in arms]
+    right = np.all([np.ones(total, dtype=bool), *(known.correct for known in evaluations if known)], axis=0)
+    order = torch.randperm(total, generator=seeded(seed, "page"))
+    first = order[np.argsort(~right[order.numpy()], kind="stable")][:count]
+    which = f"the {right.sum():,} of {total:,} that every arm classifies correctly before the attack"
+    return first.sort().values, f"drawn at random (seed {seed}), first from {which}"
 
 
 def png(image: Tensor) -> str:
     """Encode a C×H×W image with values in [0, 1] and one or three channels as a PNG data URI, with 8 bits a pixel."""
     as_picture(image).save(file := io.BytesIO(), format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def choose(run: RunFolder, total: int, count: int) -> tuple[Tensor, str]:
-    """Return the numbers of random images that every arm classifies correctly, and a description of the choice."""
-    evaluations = [arm.evaluation for arm in shown_arms(run) if arm.evaluation and len(arm.evaluation.correct) == total]
-    order = torch.randperm(total, generator=seeded(run.experiment.seed, "page"))
-    right = torch.as_tensor(np.all([np.asarray(evaluation.correct) for evaluation in evaluations], axis=0))
-    drawn = f"drawn at random (seed {run.experiment.seed}) from"
-    if not evaluations or right.sum() < count:
-        return order[:count].sort().values, f"{drawn} {total:,}"
-    words = f"the {int(right.sum()):,} that every arm classifies correctly before the attack"
-    return order[right[order]][:count].sort().values, f"{drawn} {words}"
-
-
-def _prediction(probabilities: Tensor, truth: int, classes: Sequence[str]) -> Prediction:
-    best = int(probabilities.argmax())
-    return Prediction(classes[best], float(probabilities[best]), best == truth)

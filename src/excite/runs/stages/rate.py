@@ -3,16 +3,15 @@
 L comes from what its estimator needs: the baseline's trace, short trainings, nothing, or another seed's L.
 """
 
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from excite.console import Speaker
 from excite.data import Split
 from excite.data.batches import steps_per_epoch
 from excite.errors import DivergedError, InputError
@@ -28,36 +27,40 @@ from excite.runs.records import CLEAN_LOSS, GridSearch, StoredEstimate, Trial
 from excite.runs.stages.train import fit, measure
 from excite.schedules import Schedule, rescale
 
+if TYPE_CHECKING:
+    from excite.runs.procedure import Run
+
 SPAN = 8.0  # the grid reaches from the baseline's rate / SPAN to its rate · SPAN
 HELD_OUT = 0.1  # share of the training images that evaluate the rates, but not more than
 MOST_HELD_OUT = 1000
 
 
-def estimate(parts: Parts, run: RunFolder, console: Speaker, name: str = OWN) -> None:
+def estimate(run: "Run", name: str = OWN) -> None:
     """Write L by the estimator `name` into the folder; if an estimator other than the run's own fails, write why."""
     started = time.perf_counter()
     result, problem = None, ""
     try:
-        result = _estimate(parts, run, console, name)
+        result = _estimate(run, name)
     except InputError as error:
         if name == OWN:
             raise
         problem = str(error)
-    seconds, options = time.perf_counter() - started, dict(parts.experiment.options_of(name))
-    StoredEstimate(result, seconds, problem, options).save(run.estimate_file(name))
+    seconds, options = time.perf_counter() - started, dict(run.experiment.options_of(name))
+    StoredEstimate(result, seconds, problem, options).save(run.files.estimate_file(name))
     if name == OWN:
-        console.say(str(result))
+        run.console.say(str(result))
 
 
-def _estimate(parts: Parts, run: RunFolder, console: Speaker, name: str) -> LipschitzEstimate:
-    estimator = parts.experiment.estimator_of(name)
+def _estimate(run: "Run", name: str) -> LipschitzEstimate:
+    estimator = run.experiment.estimator_of(name)
     if estimator.needs == "trace":
-        return estimator(run.needed_trace("baseline"))
+        return estimator(run.files.needed_trace("baseline"))
     if estimator.needs == "nothing":
         return estimator(None)
+    parts, console = run.parts, run.console
     whole = parts.whole_training
     usual, most = estimator.usual_steps(whole), estimator.most_steps(whole)
-    method = parts.experiment.options_of(name)["method"]
+    method = run.experiment.options_of(name)["method"]
     title = f"L by {method}: short runs of {usual:,} to {most:,} steps in all (one training: {whole:,})"
     steps_taken, first_rate = count(1), parts.schedule(0)
     optimizer = described(parts.new_optimizer(parts.new_model(), first_rate))
@@ -95,21 +98,20 @@ def share(leader: RunFolder, run: RunFolder, name: str) -> None:
     msgspec.structs.replace(stored, estimate=shared, seconds=0.0).save(run.estimate_file(name))
 
 
-def search(parts: Parts, arm: ArmFolder, n_rates: int, console: Speaker) -> None:
+def search(run: "Run", arm: ArmFolder, n_rates: int) -> None:
     """Write the result of a grid search into the arm's folder."""
-    with console.task(f"{arm.name}: trying {n_rates} rates") as progress:
-        result = grid_search(parts, n_rates, folder=arm.trials, on_progress=progress)
+    with run.console.task(f"{arm.name}: trying {n_rates} rates") as progress:
+        result = grid_search(run.parts, n_rates, folder=arm.trials, on_progress=progress)
     result.save(arm.search_file)
-    shutil.rmtree(arm.trials)
-    console.say(str(result))
+    run.console.say(str(result))
 
 
 def check_search(parts: Parts, n_rates: int) -> None:
-    """Refuse a grid search without a step for every rate, or without held-out images."""
+    """Refuse a grid search without a step for every rate."""
     if (budget := _budget(parts)) < n_rates:
-        fewer = f"Try grid:{budget} or fewer, or train" if budget > 1 else "Train"
-        raise InputError(f"The budget of {budget} steps is too small for {n_rates} rates. {fewer} longer.")
-    _n_held_out(len(parts.train))
+        raise InputError(
+            f"{budget} steps are too few for {n_rates} rates. Train longer, or try grid:{max(budget, 2)} or fewer."
+        )
 
 
 def _budget(parts: Parts) -> int:
@@ -192,16 +194,9 @@ def grid(center: float, n_rates: int) -> list[float]:
 
 def hold_out(split: Split, seed: int) -> tuple[Split, Split]:
     """Shuffle the images and split them into those to train on and those to evaluate on."""
-    n_held_out = _n_held_out(len(split))
+    n_held_out = max(1, min(int(HELD_OUT * len(split)), MOST_HELD_OUT))
     shuffled = split.subset(len(split), seed)
     return shuffled.part(n_held_out, len(split)), shuffled.part(0, n_held_out)
-
-
-def _n_held_out(n_images: int) -> int:
-    n_held_out = min(int(HELD_OUT * n_images), MOST_HELD_OUT)
-    if n_held_out < 1:
-        raise InputError(f"A grid search needs at least 10 training images, to hold some out; there are {n_images}.")
-    return n_held_out
 
 
 def shrunk(schedule: Schedule, epochs: int, shorter: int) -> Schedule:

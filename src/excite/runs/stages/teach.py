@@ -38,14 +38,12 @@ if TYPE_CHECKING:
 
 
 def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: str | None = None) -> Parts:
-    """Return the same parts; if the experiment has unlabelled images, `training_set` mixes them in, pseudo-labelled.
+    """Return the same parts, whose `training_set` mixes in the unlabelled images, pseudo-labelled.
 
     Settings that contradict each other are refused now. The teacher is trained later, when its labels are needed.
     """
     experiment = parts.experiment
     source = unlabelled_source(experiment)
-    if source is None:
-        return parts
     if experiment.teacher is None:
         return replace(parts, pseudo_labelled=cache(partial(_labelled_already, parts, source)))
     teacher, run = experiment.teacher, RunFolder(folder)
@@ -70,21 +68,15 @@ def with_pseudo_labels(parts: Parts, folder: Path, *, console: Speaker, device: 
     return replace(parts, pseudo_labelled=labelled)
 
 
-def unlabelled_source(experiment: Experiment) -> str | None:
-    """Return the name of the unlabelled images, None if there are none; refuse contradictory settings."""
+def unlabelled_source(experiment: Experiment) -> str:
+    """Return the name of the unlabelled images; refuse contradictory settings."""
     name, teacher, objective = experiment.data.name, experiment.teacher, look_up(experiment).objective
     source = experiment.data.unlabelled or (name if teacher is not None and name in HIDDEN_LABELS else None)
     if source is None:
-        if teacher is not None:
-            raise InputError(
-                f"{name} has no unlabelled images for a teacher. Set data.unlabelled, or leave out [teacher]."
-            )
-        if objective.needs_pseudo_labels:
-            raise InputError(
-                f"The objective {experiment.objective} needs pseudo-labelled images. Set data.unlabelled to a file "
-                f'of them, or set data.name = "{next(reversed(HIDDEN_LABELS))}" and add a [teacher] section.'
-            )
-        return None
+        raise InputError(
+            f"{name} has no unlabelled images, for objective {experiment.objective}. Set data.unlabelled to a file, or "
+            f'data.name = "{next(reversed(HIDDEN_LABELS))}" with a [teacher] section. Otherwise leave out [teacher].'
+        )
     if not objective.needs_pseudo_labels:
         fitting = next(kind for kind, make in OBJECTIVES.items() if getattr(make, "needs_pseudo_labels", False))
         raise InputError(

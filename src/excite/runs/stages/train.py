@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -39,16 +38,15 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
     baseline, default, arm, problem = run.parts.schedule(0), run.parts.batch_size, run.files.arm(chosen.name), None
     rate = ranks.from_first(lambda: run.files.first_rate(chosen, baseline))
     size = ranks.from_first(lambda: run.files.batch_size(chosen, baseline, default))
-    parts, console = run.parts.in_batches_of(size), run.placed(arm.outcome_file)
+    parts = run.parts.in_batches_of(size)
     model = parts.new_model()
     optimizer = parts.new_optimizer(model, rate)
     online = OnlineRate(model, optimizer, steps=parts.whole_training) if chosen.finds_its_rate else None
     recorder = None if online else parts.new_recorder(model, optimizer, arm.moments)
     averaged = None if online else parts.new_average(model)
     schedule = rescale(parts.schedule, rate, horizon=parts.experiment.training.epochs)
-    arm.moments.mkdir(parents=True, exist_ok=True)  # its absence tells a finished training from one to resume
     title = f"{arm.name}: training {'from' if online else 'at'} rate {rate:.4g}"
-    with console.task(title) as progress:
+    with run.console.task(title) as progress:
         try:
             fit(
                 parts,
@@ -68,6 +66,7 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
             problem = str(error)
 
     def conclude() -> None:
+        first_images = parts.train.part(0, parts.experiment.record.test_examples)
         if recorder:
             recorder.trace.save(arm.trace_file)
         if averaged and not problem:
@@ -81,14 +80,9 @@ def train_arm(run: "Run", chosen: Arm, ranks: Ranks) -> None:
             epochs=len(arm.epochs),
             batch_size=parts.batch_size,
             steps=len(arm.epochs) * parts.steps_per_epoch,
-            train_accuracy=None if problem else train_accuracy(parts, model),
-            largest_batch=parts.largest_batch,
+            train_accuracy=None if problem else measure(parts, model, first_images).clean.value,
         ).save(arm.outcome_file)
-        shutil.rmtree(arm.moments, ignore_errors=True)
-        if problem:
-            console.say(f"{arm.name}: {problem}")
-        elif arm.epochs:
-            console.say(f"{arm.name}: {arm.epochs[-1]}")
+        run.console.say(f"{arm.name}: {problem or arm.epochs[-1]}")
 
     ranks.from_first(conclude)
 
@@ -99,17 +93,9 @@ def fit(parts: Parts, model: nn.Module, optimizer: Optimizer, schedule: Schedule
     Global random numbers, such as dropout's, depend on the experiment's seed alone.
     """
     settings, seed = parts.experiment.training, parts.experiment.seed
-    usual: dict[str, Any] = {
-        "data": parts.training_set,
-        "epochs": settings.epochs,
-        "batch_size": settings.batch_size,
-        "steps": settings.steps,
-        "precision": settings.precision,
-        "accumulate": settings.accumulate,
-        "compile": settings.compile,
-        "augment": parts.augment,
-        "seed": seed,
-    }
+    keys = ("epochs", "batch_size", "steps", "precision", "accumulate", "compile")
+    usual: dict[str, Any] = {"data": parts.training_set, "augment": parts.augment, "seed": seed}
+    usual |= {key: getattr(settings, key) for key in keys}
     with drawing_from(derive_seed(seed), device_of(model)):
         train(model, objective=parts.objective, optimizer=optimizer, schedule=schedule, **(usual | options))
 
@@ -135,11 +121,6 @@ def epoch_accuracies(parts: Parts, model: nn.Module) -> dict[str, float]:
         accuracies["robust_accuracy"] = under_attack.worst.value
         accuracies["attacked_clean_accuracy"] = under_attack.clean.value  # on the same images
     return accuracies
-
-
-def train_accuracy(parts: Parts, model: nn.Module) -> float:
-    """Return the accuracy on the first training images, without augmentation."""
-    return measure(parts, model, parts.train.part(0, parts.experiment.record.test_examples)).clean.value
 
 
 def keep_best(parts: Parts, arm: ArmFolder, model: nn.Module) -> dict[str, float]:
