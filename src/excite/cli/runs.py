@@ -42,11 +42,11 @@ def run(experiment: str, workers: int | None, log: str | None, device: str | Non
     from excite.runs.procedure import run_experiment
     from excite.training.distributed import launched
 
-    write_run, unidentified = options.logger(log), None
+    write_run, shards, unidentified = options.logger(log), Shards(workers), None
     with launched() as ranks:
         chosen, speaker = resolve_experiment(experiment, **given), console()
         try:
-            run_experiment(**vars(chosen), console=speaker, device=device, shards=Shards(workers), ranks=ranks)
+            run_experiment(**vars(chosen), console=speaker, device=device, shards=shards, ranks=ranks)
         except UnidentifiedError as error:
             if ranks.world > 1:
                 raise  # the other processes have ended
