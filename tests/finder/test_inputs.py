@@ -2,7 +2,10 @@
 
 import copy
 import itertools
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, get_worker_info
 
 import excite
 from excite.finder.inputs import endless, make_fresh
@@ -267,3 +270,46 @@ def test_workers_of_a_loader_change_neither_the_order_nor_other_random_numbers(s
         orders.append([(batch.tolist(), float(torch.rand(()))) for (batch,) in batches])
     assert orders[0] == orders[1] == orders[2]
     assert len([*epoch]) == 3  # the caller's loop goes on
+
+
+class Dying(Dataset[Tensor]):
+    """Ends the worker that reads its last entry."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 11 and get_worker_info():
+            os._exit(3)
+        return torch.tensor(index)
+
+
+class Unreadable(Dying):
+    def __getitem__(self, index: int) -> Tensor:
+        raise ConnectionError("no such image")
+
+
+READ_UNTIL_A_WORKER_DIES = """
+import itertools, signal
+from torch.utils.data import DataLoader
+from excite.errors import ExciteError
+from excite.finder.inputs import endless
+from tests.finder.test_inputs import Dying
+try:
+    [*itertools.islice(endless(DataLoader(Dying(), 4, num_workers=1), 0), 3)]
+except ExciteError as error:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler may raise its error again, even while we print
+    print(error)
+"""
+
+
+def test_a_worker_that_dies_is_named() -> None:
+    """In a process of its own, whose handlers may be changed."""
+    command = [sys.executable, "-c", READ_UNTIL_A_WORKER_DIES]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert "num_workers=0" in done.stdout
+
+
+def test_an_error_of_the_data_set_stays_as_it_is() -> None:
+    with pytest.raises(ConnectionError, match="no such image"):
+        next(endless(DataLoader(Unreadable(), 4, num_workers=1), 0))

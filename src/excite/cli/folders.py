@@ -111,7 +111,7 @@ def attack(
     from excite.runs.folder import arm_at
     from excite.runs.stages.attack import attack_target, own_model, target_of
 
-    shards, attacking = Shards(workers, engine, address), [*attack_options, "examples", "model"]
+    attacking = [*attack_options, "examples", "model"]
     for ignored, parameters, cure in (
         (engine != "ray", ["address"], "it names a Ray cluster; add --engine ray"),
         (model is None, ["weights", "data_name"], "a run folder has its own; add --model for your own model"),
@@ -129,6 +129,7 @@ def attack(
         raise click.UsageError("Name a run folder, or --model, --weights and --with for your own model.")
     if len(targets) > 2 or len(set(targets)) < len(targets):
         raise click.UsageError("Name one model, or two different ones to compare.")
+    shards = Shards(workers, engine, address)
 
     def attacked(target: Path) -> tuple[Evaluation, Path | None]:
         """The result of one model and, if it belongs to attacks named with --with, its file."""

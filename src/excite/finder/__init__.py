@@ -148,6 +148,10 @@ def find_learning_rate(
     for name, value in {"start": start, "clip_grad_norm": clip_grad_norm, "seconds": seconds}.items():
         if value is not None:
             check_positive(name, value)
+    if not callable(loss_fn):
+        raise InputError(
+            f"loss_fn is a {type(loss_fn).__name__}; pass a function (output, target) -> loss, and then the optimizer."
+        )
     whole = _steps_of_training(loader, accumulate, epochs, total_steps)
     if budget is None:
         budget = min(whole // PART_OF_TRAINING, LARGEST_BUDGET) if whole else USUAL_BUDGET
@@ -265,8 +269,10 @@ def _new_models(
         yield new_model, permuted
 
 
-def _check_model(model: nn.Module) -> nn.Module:
+def _check_model(model: object) -> nn.Module:
     """Refuse a distributed model: each process would judge rates by its own loss, and they would block each other."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"The function that builds the model returned a {type(model).__name__}, not an nn.Module.")
     trainable(model)
     if isinstance(model, DistributedDataParallel) and (processes := model.process_group.size()) > 1:
         raise InputError(

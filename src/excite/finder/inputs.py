@@ -12,7 +12,7 @@ from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader
 
-from excite.errors import InputError
+from excite.errors import ExciteError, InputError
 from excite.quantities import check_positive
 from excite.randomness import accelerator, derive_seed, device_of, kept_buffers, put_back, undisturbed
 
@@ -91,11 +91,28 @@ def endless(loader: Iterable[Any], *seed: int) -> Iterator[Any]:
         generator.manual_seed(derive_seed(*seed) + number)
     while True:
         empty = True
-        for batch in loader:
-            empty = False
-            yield batch
+        with _dead_workers_named(loader):
+            for batch in loader:
+                empty = False
+                yield batch
         if empty:
             raise InputError("The loader yields no batch; check the length of the data set and drop_last.")
+
+
+@contextlib.contextmanager
+def _dead_workers_named(loader: Iterable[Any]) -> Iterator[None]:
+    """Say that a worker of the loader died; depending on the moment, torch only reports a lost connection."""
+    try:
+        yield
+    except (ConnectionError, EOFError, RuntimeError) as error:
+        raised_by_data_set = str(error).startswith("Caught ")  # in a worker, which passed it on
+        dead = not isinstance(error, RuntimeError) or "DataLoader worker (pid" in str(error)
+        if raised_by_data_set or not dead or not getattr(loader, "num_workers", 0):
+            raise
+        raise ExciteError(
+            f"A worker process of the DataLoader died ({error}). Pass one with num_workers=0 to see its error; if "
+            "there is none, the workers ran out of memory: use fewer."
+        ) from error
 
 
 def make_fresh(model: nn.Module) -> list[str]:

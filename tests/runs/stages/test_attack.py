@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path, module: str) -> None:
         ("nowhere:digits", "nowhere:digits"),
         (f"{module}:nothing", "module:factory"),
         (f"{module}:not_a_model", "int"),
-        (f"{module}:number", "int"),
+        (f"{module}:number", "callable"),
         (f"{module}:sized", "width"),
         ("lenet5", "lenet5"),
     ):
