@@ -103,5 +103,5 @@ def test_shows_images_that_every_arm_classifies_correctly(small_run: RunFolder, 
         changed.save(RunFolder(copy).arm(arm.name).evaluation_file)
     numbers, words = choose(RunFolder(copy).arms, 40, 4, seed=0)
     assert len(numbers) == 4
-    assert min(numbers.tolist()) >= 30
+    assert min(numbers) >= 30
     assert "the 10 of 40 that every arm" in words

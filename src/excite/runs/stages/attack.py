@@ -190,7 +190,7 @@ def illustrate(run: "Run", count: int = 4) -> None:
     numbers, chosen = choose(arms, len(parts.test), count, seed)
     images, labels = parts.test.floats()[numbers], parts.test.labels[numbers]
     classes = load_once(run.experiment.data.name).class_names
-    models = [arm.load_into(parts.new_model()).cpu().eval() for arm in arms]  # the same images on every machine
+    models = [arm.load_into(parts.new_model()).cpu().eval() for arm in arms]  # the CPU gives the same everywhere
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttackWarning)  # the evaluation has recorded it
         moved = [attack(model, images, labels, seeded(seed, "page", name)).detach() for model in models]
@@ -214,19 +214,19 @@ def illustrate(run: "Run", count: int = 4) -> None:
             )
             for arm, model, of_arm in zip(arms, models, moved, strict=True)
         )
-        examples.append(Example(int(numbers[i]), classes[truth], png(image), attacked))
+        examples.append(Example(numbers[i], classes[truth], png(image), attacked))
     title, names = f"{name} ({stage})" if stage else name, tuple(arm.name for arm in arms)
     Illustration(title, chosen, largest, tuple(examples), names).save(run.files.illustration_file)
 
 
-def choose(arms: Sequence[ArmFolder], total: int, count: int, seed: int) -> tuple[Tensor, str]:
+def choose(arms: Sequence[ArmFolder], total: int, count: int, seed: int) -> tuple[list[int], str]:
     """Draw the numbers of images, first of those that every arm classifies correctly, and describe the choice."""
     evaluations = [arm.evaluation for arm in arms]
     right = np.all([np.ones(total, dtype=bool), *(known.correct for known in evaluations if known)], axis=0)
-    order = torch.randperm(total, generator=seeded(seed, "page"))
-    first = order[np.argsort(~right[order.numpy()], kind="stable")][:count]
+    order = torch.randperm(total, generator=seeded(seed, "page")).tolist()
+    first = sorted(order, key=lambda number: not right[number])[:count]
     which = f"the {right.sum():,} of {total:,} that every arm classifies correctly before the attack"
-    return first.sort().values, f"drawn at random (seed {seed}), first from {which}"
+    return sorted(first), f"drawn at random (seed {seed}), first from {which}"
 
 
 def png(image: Tensor) -> str:
