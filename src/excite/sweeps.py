@@ -145,6 +145,8 @@ def sweep(
     if jobs_in.workers is None and jobs_in.engine == "local":
         jobs_in = replace(jobs_in, workers=jobs_at_once(place))
     arms, jobs = tuple(arms), list[Job]()
+    for _, run in combinations(experiment, folder, seeds):  # before any folder is made
+        run.check_estimators(arms or run.arms)
     for path, run in combinations(experiment, folder, seeds):
         Run(path, run, console=console, device=device, arms=arms)  # is not kept, because it holds its data
         jobs += jobs_of(path.resolve(), run, arms or run.arms)
