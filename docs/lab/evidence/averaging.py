@@ -13,6 +13,7 @@ from excite.runs.folder import RunFolder, collect
 RESULTS = Path(__file__).parents[3] / "results"
 STUDIES = {
     "A": "table-1-length-certified",
+    "B": "table-1-length-resnet20-certified",
     **{
         f"C, batch {batch}, {activation}": f"figure-2-certified-{batch}-{activation}"
         for batch in (64, 2000)
